@@ -99,10 +99,10 @@ class SmallPipeline:
         return participant
 
     def _noting(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*given: Any) -> Any:
+        def noted(*given: Any, **named: Any) -> Any:
             began = time.monotonic()
             try:
-                return call(*given)
+                return call(*given, **named)
             finally:
                 self._parts[part][-1] += (time.monotonic() - began) * 1000
 

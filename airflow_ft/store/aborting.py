@@ -61,7 +61,7 @@ class AbortingOperations:
             checkpoint = write.checkpoint(number)
             if checkpoint.state is not S.ABORTED:
                 raise write.conflict(number, f"it is {checkpoint.state.value}: only an ABORTED one is rolled back.")
-            changed = write.tx.change(
+            changed = write.change(
                 "UPDATE vote SET rolled_back = 1"
                 " WHERE pipeline = ? AND number = ? AND participant = ? AND rolled_back = 0",
                 pipeline,
@@ -73,7 +73,7 @@ class AbortingOperations:
             write.event(EventKind.ROLLED_BACK, f"{participant} holds nothing of it any more", number=number)
             plan = checkpoint.plan
             names = [p.name for p in plan.participants if p.promise is Promise.TWO_PHASE] if plan else []
-            left = write.tx.rows(
+            left = write.rows(
                 "SELECT participant FROM vote WHERE pipeline = ? AND number = ? AND rolled_back = 0", pipeline, number
             )
             if not {row["participant"] for row in left} & set(names):
@@ -130,7 +130,7 @@ class AbortingOperations:
 
 
 def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
-    found = write.tx.rows("SELECT id FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", write.name)
+    found = write.rows("SELECT id FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", write.name)
     if since := [row["id"] for row in found if row["id"] not in heard]:
         raise StateConflictError(
             f"request {since[0]} was made meanwhile, and may want the state.",
@@ -140,7 +140,7 @@ def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
 
 
 def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> None:
-    noted = write.tx.change(
+    noted = write.change(
         "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, restored_from)"
         " VALUES (?, ?, ?, ?, 0, 0, ?)"
         " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET restored_from = excluded.restored_from"
@@ -161,11 +161,11 @@ def _move_base(write: PipelineWrite, epoch: int, position: SparkPosition) -> int
     for checkpoint in write.open_checkpoints():
         if checkpoint.is_undelivered or checkpoint.state is S.TRIGGERED:
             raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}, and not delivered.")
-    newest = write.tx.rows(
+    newest = write.rows(
         "SELECT number FROM checkpoint WHERE pipeline = ? AND is_base = 1 ORDER BY number DESC LIMIT 1", write.name
     )
     number: int = newest[0]["number"] if newest else 0
-    write.tx.change(
+    write.change(
         "UPDATE checkpoint SET spark_location = ?, spark_batch = ? WHERE pipeline = ? AND number = ?",
         position.location,
         position.batch,
@@ -227,12 +227,12 @@ def _rewind(
             runs.add(checkpoint.run)
     _unstage(write, runs)
     # I9: nobody has read all of the input any more, up to where it is computed again.
-    write.tx.change(
+    write.change(
         "UPDATE run SET complete = 0 WHERE pipeline = ? AND complete = 1 AND published_through >= ?",
         write.name,
         rewind_from,
     )
-    write.tx.change(
+    write.change(
         "UPDATE run SET read_as_of = NULL WHERE pipeline = ? AND read_as_of IS NOT NULL AND read_through >= ?",
         write.name,
         rewind_from,
@@ -254,7 +254,7 @@ def _rewind(
 def _unstage(write: PipelineWrite, runs: Collection[RunKey | None]) -> None:
     for run in runs:
         if run is not None:
-            write.tx.change(
+            write.change(
                 "UPDATE run SET staged = 0, complete = 0"
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?",
                 write.name,

@@ -31,7 +31,7 @@ class AdoptionOperations:
                     raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}: settle it first.")
             mine: int = max(write.row["epoch"], epoch) + 1
             newest = max(delivered.values(), default=0)
-            write.tx.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
+            write.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
             write.set_pipeline(epoch=mine, next_number=max(write.row["next_number"], newest + 1))
             for checkpoint in checkpoints:
                 if checkpoint.state is S.TRIGGERED or (checkpoint.state is S.STAGED and checkpoint.plan is not None):
@@ -40,7 +40,7 @@ class AdoptionOperations:
                     message = "the sinks were adopted; its rows are delivered under a number above theirs."
                     write.abort(checkpoint, reason, message, AfterAbort.CARRIED, rolls_back=False)
             for participant, number in delivered.items():
-                write.tx.change(
+                write.change(
                     "INSERT INTO delivery (pipeline, participant, number) VALUES (?, ?, ?)"
                     " ON CONFLICT (pipeline, participant) DO UPDATE SET number = excluded.number",
                     pipeline,

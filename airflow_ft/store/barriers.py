@@ -24,7 +24,7 @@ class BarrierOperations:
         check_barrier(barrier)
         with self._database.write() as tx:
             # Always in the same order: so no two injections wait for each other.
-            writes = [lock_pipeline(self._database, tx, name) for name in sorted(set(pipelines))]
+            writes = [lock_pipeline(tx, name) for name in sorted(set(pipelines))]
             now = tx.now()
             for write in writes:
                 injected = tx.change(

@@ -45,6 +45,9 @@ class Transaction(Protocol):
     def rows(self, sql: str, *values: object) -> list[Row]:
         """Runs a query; all of its rows."""
 
+    def locked(self, sql: str, *values: object) -> tuple[list[Row], int]:
+        """Runs a query and locks its rows until the end of the transaction; its rows, and `now` after that."""
+
     def change(self, sql: str, *values: object) -> int:
         """Runs a statement; the number of rows it changed."""
 
@@ -65,10 +68,6 @@ class Database(Protocol):
     @property
     def url(self) -> str:
         """Where it is, without secrets."""
-
-    @property
-    def row_lock(self) -> str:
-        """What a SELECT needs at its end to lock its rows until the end of the transaction."""
 
     def read(self, sql: str, *values: object) -> list[Row]:
         """One query in its own snapshot."""

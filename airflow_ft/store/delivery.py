@@ -41,12 +41,13 @@ class DeliveryOperations:
             require_nothing_quarantined(write, plan.number)
             _require_own_segment(write, checkpoint, plan)
             parts = [_require_deliverable(write, plan.number, segment) for segment in plan.segments]
-            write.update_checkpoint(checkpoint, plan=text)
+            own = {} if checkpoint.segment is None else {"planned_by": plan.number}
+            write.update_checkpoint(checkpoint, plan=text, **own)
             write.event(EventKind.PLANNED, plan_text(plan), number=plan.number, detail={"digest": plan.digest})
             for part in parts:
                 if part.number == plan.number:
-                    write.update_checkpoint(checkpoint, planned_by=plan.number)
-                elif part.state is S.STAGED:
+                    continue
+                if part.state is S.STAGED:
                     write.move(
                         part,
                         S.SUBSUMED,
@@ -86,7 +87,7 @@ class DeliveryOperations:
                 and plan.participant(participant).promise is Promise.TWO_PHASE
             )
             prepared = 0 if vote is None or taken_back else vote.prepared
-            write.tx.change(
+            write.change(
                 "INSERT INTO vote (pipeline, number, participant, attempt, prepared) VALUES (?, ?, ?, ?, 0)"
                 " ON CONFLICT (pipeline, number, participant) DO UPDATE SET attempt = excluded.attempt, prepared = ?",
                 pipeline,
@@ -129,16 +130,7 @@ class DeliveryOperations:
                 return checkpoint
             if checkpoint.state not in (S.STAGED, S.PREPARED):
                 raise write.conflict(number, f"it is {checkpoint.state.value}: the votes are counted.")
-            write.tx.change(
-                "UPDATE vote SET prepared = ?, notes = ?"
-                " WHERE pipeline = ? AND number = ? AND participant = ? AND attempt = ?",
-                attempt,
-                json_text(dict(notes or {})),
-                pipeline,
-                number,
-                participant,
-                attempt,
-            )
+            write.update_vote(number, participant, prepared=attempt, notes=json_text(dict(notes or {})))
             write.event(
                 EventKind.VOTED,
                 f"{participant} is prepared (attempt {attempt}), by epoch {epoch}",
@@ -182,8 +174,9 @@ class DeliveryOperations:
                 detail={"prepared": votes, "digest": plan.digest},
                 decided_at=write.now,
             )
+            decided = write.checkpoint(number)
             _remember_delivery(write, plan)
-            return write.checkpoint(number)
+            return decided
 
     def record_proof(self, pipeline: str, epoch: int, number: int, proof: Proof) -> Checkpoint:
         """See `Store.record_proof`."""
@@ -197,13 +190,7 @@ class DeliveryOperations:
                 raise write.conflict(number, f"it is {checkpoint.state.value}: a proof follows the decision.")
             if checkpoint.votes[proof.participant].proof is not None:
                 return checkpoint
-            write.tx.change(
-                "UPDATE vote SET proof = ? WHERE pipeline = ? AND number = ? AND participant = ? AND proof IS NULL",
-                text,
-                pipeline,
-                number,
-                proof.participant,
-            )
+            write.update_vote(number, proof.participant, proof=text)
             counts = "; ".join(f"{sink} {rows:,}" for sink, rows in proof.counts.items())
             aside = of_proof(proof)
             write.event(
@@ -231,9 +218,8 @@ class DeliveryOperations:
                 raise write.conflict(number, f"it is {checkpoint.state.value}; only a COMPLETED one is finalised.")
             if checkpoint.finalised:
                 return
-            for segment in checkpoint.plan.segments:
-                write.update_checkpoint(write.checkpoint(segment.number), finalised=1)
-            write.update_checkpoint(checkpoint, finalised=1)
+            for each in sorted({number, *(segment.number for segment in checkpoint.plan.segments)}):
+                write.update_checkpoint(write.checkpoint(each), finalised=1)
             write.event(EventKind.FINALISED, "what follows confirmation is done", number=number)
 
     def prune(self, pipeline: str, number: int) -> None:
@@ -243,7 +229,7 @@ class DeliveryOperations:
             if checkpoint.segment is None or checkpoint.delivered_by is None:
                 # I10: a segment is deleted only after the number that delivered it is confirmed.
                 raise write.conflict(number, "it has no segment that was delivered, so there is nothing to delete.")
-            pruned = write.tx.change(
+            pruned = write.change(
                 "UPDATE checkpoint SET pruned_at = ? WHERE pipeline = ? AND number = ? AND pruned_at IS NULL",
                 write.now,
                 pipeline,
@@ -285,7 +271,7 @@ class DeliveryOperations:
 
 def _decide_at_once(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
     for participant in plan.participants:
-        write.tx.change(
+        write.change(
             "INSERT INTO vote (pipeline, number, participant, attempt, prepared) VALUES (?, ?, ?, 0, 0)",
             write.name,
             plan.number,
@@ -304,7 +290,7 @@ def _decide_at_once(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) ->
 def _remember_delivery(write: PipelineWrite, plan: Plan) -> None:
     for participant in plan.participants:
         if participant.keeps_markers:
-            write.tx.change(
+            write.change(
                 "INSERT INTO delivery (pipeline, participant, number) VALUES (?, ?, ?)"
                 " ON CONFLICT (pipeline, participant) DO UPDATE SET number = excluded.number"
                 " WHERE delivery.number < excluded.number",
@@ -331,7 +317,7 @@ def _require_deliverable(write: PipelineWrite, number: int, segment: Segment) ->
         raise write.conflict(number, f"segment {segment.number} was delivered by {part.delivered_by}.")  # I2
     if part.after_abort is AfterAbort.REWOUND:
         raise write.conflict(number, f"segment {segment.number} was rewound: its rows are computed again.")  # I2
-    rows = write.tx.rows(
+    rows = write.rows(
         "SELECT p.number, p.state FROM checkpoint c"
         " JOIN checkpoint p ON p.pipeline = c.pipeline AND p.number = c.planned_by"
         " WHERE c.pipeline = ? AND c.number = ?",

@@ -21,7 +21,7 @@ from airflow_ft.core.model import (
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.rows import clean_text, from_time, to_lease, to_pipeline
-from airflow_ft.store.writing import PipelineWrite, pipeline_write
+from airflow_ft.store.writing import PipelineWrite, lock_pipeline, pipeline_write
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -54,8 +54,7 @@ class EpochOperations:
             return to_pipeline(rows[0])
         with self._database.write() as tx:
             created = tx.change(_INSERT_PIPELINE, pipeline, tx.now()) == 1
-            row = tx.rows(f"SELECT * FROM pipeline WHERE name = ?{self._database.row_lock}", pipeline)[0]
-            write = PipelineWrite(tx, row)
+            write = lock_pipeline(tx, pipeline)
             if created:
                 write.event(EventKind.REGISTERED, "known to the decision log from now on")
             write.flush()
@@ -72,7 +71,7 @@ class EpochOperations:
                     remedy="read the pipeline again; it may need nothing any more.",
                     pipeline=pipeline,
                 )
-            held = [to_lease(row) for row in write.tx.rows("SELECT * FROM lease WHERE pipeline = ?", pipeline)]
+            held = [to_lease(row) for row in write.rows("SELECT * FROM lease WHERE pipeline = ?", pipeline)]
             for other in held:
                 if seen.get(other.holder) != other.counter:
                     raise LeaseHeldError(
@@ -80,7 +79,7 @@ class EpochOperations:
                         remedy="wait until it ends, or until its lease stays unrenewed for its whole time.",
                         pipeline=pipeline,
                     )
-            write.tx.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
+            write.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
             write.set_pipeline(epoch=current + 1)
             counters = [other.counter + 1 for other in held if other.holder == lease.holder]
             _put_lease(write, lease, max(lease.counter, *counters) if counters else lease.counter)
@@ -104,7 +103,7 @@ class EpochOperations:
         """See `Store.hold_lease`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
-            rows = write.tx.rows("SELECT counter FROM lease WHERE pipeline = ? AND holder = ?", pipeline, lease.holder)
+            rows = write.rows("SELECT counter FROM lease WHERE pipeline = ? AND holder = ?", pipeline, lease.holder)
             _put_lease(
                 write, lease, max(lease.counter, *(row["counter"] + 1 for row in rows)) if rows else lease.counter
             )
@@ -113,7 +112,7 @@ class EpochOperations:
         """See `Store.renew_lease`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
-            renewed = write.tx.change(
+            renewed = write.change(
                 "UPDATE lease SET counter = counter + 1, doing = ? WHERE pipeline = ? AND holder = ? AND epoch = ?",
                 clean_text(doing),
                 pipeline,
@@ -130,7 +129,7 @@ class EpochOperations:
     def release_lease(self, pipeline: str, holder: str) -> None:
         """See `Store.release_lease`."""
         with pipeline_write(self._database, pipeline) as write:
-            write.tx.change("DELETE FROM lease WHERE pipeline = ? AND holder = ?", pipeline, holder)
+            write.change("DELETE FROM lease WHERE pipeline = ? AND holder = ?", pipeline, holder)
 
     def enter_turn(
         self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
@@ -139,7 +138,7 @@ class EpochOperations:
         end = None if interval_end is None else from_time(interval_end)
         with pipeline_write(self._database, pipeline) as write:
             _require_one_map_index(write, run)
-            registered = write.tx.change(
+            registered = write.change(
                 "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, interval_end)"
                 " VALUES (?, ?, ?, ?, 0, 0, ?)"
                 " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET interval_end = excluded.interval_end"
@@ -171,7 +170,7 @@ class EpochOperations:
         """See `Store.adopt_run`; registers the run when there is none."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
-            write.tx.change(
+            write.change(
                 "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged) VALUES (?, ?, ?, ?, ?, 0)"
                 " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET epoch = excluded.epoch",
                 pipeline,
@@ -217,7 +216,7 @@ class EpochOperations:
 
 def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
     """A pipeline reads its sources once in a DAG run: of two map indexes one would find nothing left, unnoticed."""
-    others = write.tx.rows(
+    others = write.rows(
         "SELECT map_index FROM run WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index <> ? LIMIT 1",
         write.name,
         run.dag_id,
@@ -236,7 +235,7 @@ def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
 
 def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
     # A holder that comes again counts on: a challenger must see that it lives.
-    write.tx.change(_PUT_LEASE, write.name, lease.holder, write.row["epoch"], lease.task, lease.try_number, counter)
+    write.change(_PUT_LEASE, write.name, lease.holder, write.row["epoch"], lease.task, lease.try_number, counter)
 
 
 def abort_unpublished(write: PipelineWrite, message: str, why: Callable[[Checkpoint], AbortReason]) -> None:

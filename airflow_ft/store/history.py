@@ -25,9 +25,9 @@ class HistoryOperations:
         if not _old(rows[0], keep, limit):
             return 0
         with pipeline_write(self._database, pipeline) as write:
-            row = write.tx.rows(_BOUNDS, pipeline, pipeline)[0]
+            row = write.rows(_BOUNDS, pipeline, pipeline)[0]
             if numbers := _old(row, keep, limit):
-                write.tx.change(
+                write.change(
                     "DELETE FROM event WHERE pipeline = ? AND number >= ? AND number < ?",
                     pipeline,
                     numbers.start,

@@ -34,9 +34,9 @@ class LagOperations:
         """See `Store.tell_lags`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
-            write.tx.change("DELETE FROM source_lag WHERE pipeline = ?", pipeline)
+            write.change("DELETE FROM source_lag WHERE pipeline = ?", pipeline)
             for each in lags:
-                write.tx.change(
+                write.change(
                     _PUT,
                     pipeline,
                     clean_text(each.source),
@@ -48,7 +48,7 @@ class LagOperations:
                     write.now,
                 )
             if number and lags:
-                write.tx.change(
+                write.change(
                     "UPDATE checkpoint SET lag = ? WHERE pipeline = ? AND number = ?",
                     json_text({each.source: each.behind for each in lags}),
                     pipeline,

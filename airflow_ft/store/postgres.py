@@ -38,7 +38,8 @@ CONNECT_TIMEOUT = 10.0
 """Seconds to connect, unless the URL says `connect_timeout`."""
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now"
+_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now"
+_CLOCK = f"SELECT {_NOW}"
 _SCHEMA_LOCK = 0x41465F5354_4F5245  # an arbitrary constant: the key of the advisory lock of migrations
 # Classes of SQLSTATE that the environment causes: connection, authorisation, invalid database, rollback, resources,
 # lock not available, operator, system, read-only standby.
@@ -67,6 +68,12 @@ class _PostgresTransaction:
     def rows(self, sql: str, *values: object) -> list[Row]:
         return _rows(self._database.execute(self._connection, sql, values))
 
+    def locked(self, sql: str, *values: object) -> tuple[list[Row], int]:
+        # The clock is read for what the inner query has given, so after the lock was had. One answer to wait for.
+        locking = f"WITH locked AS MATERIALIZED ({sql} FOR UPDATE) SELECT locked.*, {_NOW} FROM locked"
+        rows = self.rows(locking, *values)
+        return rows, max([int(row.pop("now")) for row in rows], default=0)
+
     def change(self, sql: str, *values: object) -> int:
         return self._database.execute(self._connection, sql, values).rowcount
 
@@ -76,8 +83,6 @@ class _PostgresTransaction:
 
 class PostgresDatabase:
     """Connections to one schema of one database; synchronous_commit is demanded in every session."""
-
-    row_lock = " FOR UPDATE"
 
     def __init__(self, dsn: Mapping[str, str], *, statement_timeout: float = STATEMENT_TIMEOUT) -> None:
         self.meter: Meter = Unmetered()
@@ -224,20 +229,15 @@ class PostgresDatabase:
     def _set_up(self, connection: extensions.connection) -> None:
         """Sets what the session promises: schema, durable commits, short time-outs."""
         milliseconds = int(self._statement_timeout * 1000)
-        self.execute(
-            connection,
+        setting = (
             f"SET search_path TO {self._schema};"
             f" SET statement_timeout = {milliseconds}; SET lock_timeout = {milliseconds * 9 // 10};"
             # A process that is stopped between two statements holds the pipeline's row: for less than others wait.
             f" SET idle_in_transaction_session_timeout = {milliseconds // 3};"
-            " SET default_transaction_isolation = 'read committed'",
+            " SET default_transaction_isolation = 'read committed';"
+            " SELECT current_setting('synchronous_commit') AS synchronous, current_setting('fsync') AS fsync"
         )
-        settings = _rows(
-            self.execute(
-                connection,
-                "SELECT current_setting('synchronous_commit') AS synchronous, current_setting('fsync') AS fsync",
-            )
-        )[0]
+        settings = _rows(self.execute(connection, setting))[0]
         # remote_apply is stronger than on and stays.
         if settings["synchronous"] not in ("on", "remote_apply"):
             self.execute(connection, "SET synchronous_commit = on")

@@ -55,7 +55,7 @@ class QuarantineOperations:
 
 def require_nothing_quarantined(write: PipelineWrite, number: int) -> None:
     """I4: nothing is planned or decided past a QUARANTINED number."""
-    found = write.tx.rows(
+    found = write.rows(
         "SELECT number FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND state = ? AND number < ?",
         write.name,
         S.QUARANTINED.value,

@@ -21,9 +21,9 @@ class RequestOperations:
     def ask(self, pipeline: str, kind: RequestKind, arguments: Mapping[str, Any], by: str) -> int:
         """See `Store.ask`."""
         with pipeline_write(self._database, pipeline) as write:
-            [newest] = write.tx.rows("SELECT max(id) AS id FROM request WHERE pipeline = ?", pipeline)
+            [newest] = write.rows("SELECT max(id) AS id FROM request WHERE pipeline = ?", pipeline)
             number: int = (newest["id"] or 0) + 1
-            write.tx.change(
+            write.change(
                 "INSERT INTO request (pipeline, id, kind, arguments, asked_by, asked_at) VALUES (?, ?, ?, ?, ?, ?)",
                 pipeline,
                 number,
@@ -52,7 +52,7 @@ class RequestOperations:
         with pipeline_write(self._database, pipeline) as write:
             if epoch is not None:
                 write.require_epoch(epoch)
-            changed = write.tx.change(
+            changed = write.change(
                 "UPDATE request SET outcome = ?, answered_at = ? WHERE pipeline = ? AND id = ? AND outcome IS NULL",
                 clean_text(outcome),
                 write.now,

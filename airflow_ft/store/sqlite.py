@@ -71,6 +71,9 @@ class _SqliteTransaction:
     def rows(self, sql: str, *values: object) -> list[Row]:
         return _rows(self._connection, sql, values)
 
+    def locked(self, sql: str, *values: object) -> tuple[list[Row], int]:
+        return self.rows(sql, *values), self.now()  # BEGIN IMMEDIATE locks out every other writer
+
     def change(self, sql: str, *values: object) -> int:
         return self._connection.execute(sql, values).rowcount
 
@@ -80,8 +83,6 @@ class _SqliteTransaction:
 
 class SqliteDatabase:
     """Connections to one file: write-ahead journal, synchronous FULL, BEGIN IMMEDIATE for every write."""
-
-    row_lock = ""  # BEGIN IMMEDIATE locks out every other writer
 
     def __init__(self, path: Path) -> None:
         if not path.is_absolute():

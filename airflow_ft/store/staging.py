@@ -32,13 +32,13 @@ class StagingOperations:
             write.require_active()
             attempt = write.draw("next_attempt")
             if text:
-                write.tx.change(
+                write.change(
                     "INSERT INTO spec (digest, text, created_at) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING",
                     digest,
                     text,
                     write.now,
                 )
-            write.tx.change(
+            write.change(
                 "INSERT INTO run (pipeline, dag_id, run_id, map_index, epoch, staged, stage_task, stage_began, spec)"
                 " VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)"
                 " ON CONFLICT (pipeline, dag_id, run_id, map_index) DO UPDATE SET epoch = excluded.epoch, staged = 0,"
@@ -68,7 +68,7 @@ class StagingOperations:
             write.require_epoch(epoch)
             write.require_active()
             attempt = write.draw("next_attempt")
-            begun = write.tx.change(
+            begun = write.change(
                 "UPDATE run SET stage_began = ?, staged = 0, complete = 0"
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ?",
                 write.now,
@@ -101,7 +101,7 @@ class StagingOperations:
             write.require_epoch(epoch)
             if write.row["needs_stage"]:  # rewound: it is computed again
                 return
-            write.tx.change(
+            write.change(
                 "UPDATE run SET read_as_of = ?, read_through = ?"
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ?",
                 from_time(as_of),
@@ -118,7 +118,7 @@ class StagingOperations:
             write.require_active()
             of_run = (None, None, -1) if run is None else key_of(run)
             number = write.draw("next_number")  # only ever grows: a number is never used twice
-            triggered = write.tx.change(
+            triggered = write.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
                 " positions, message, finalised, triggered_at, spec)"
                 " SELECT ?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, COALESCE((SELECT spec FROM run"
@@ -216,7 +216,7 @@ class StagingOperations:
         """See `Store.end_stage`; StateConflictError when this epoch did not begin the run's stage."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
-            ended = write.tx.change(
+            ended = write.change(
                 "UPDATE run SET staged = 1, published_through = ?, complete = ?"
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ?",
                 write.row["published"],

@@ -36,16 +36,27 @@ _COUNTED = {
 class PipelineWrite:
     """An open write on one pipeline. `row` is the pipeline's row; change it with `set_pipeline`."""
 
-    def __init__(self, tx: Transaction, row: Row) -> None:
-        self.tx = tx
+    def __init__(self, tx: Transaction, row: Row, now: int) -> None:
+        self._tx = tx
+        self._seen: dict[int, list[Row]] = {}  # what was read of checkpoints, or written by methods of this class
         self.row = row
         self.name: str = row["name"]
-        self.now = tx.now()  # read after the row was locked, so times follow the order of the writes
+        self.now = now  # read after the row was locked, so times follow the order of the writes
         self.failed: list[tuple[int, AbortReason, str]] = []
         self.confirmed = 0
         self.completed: list[Timing] = []
         self._was = (row["epoch"], row["next_event"])
         self._changed: set[str] = set()
+
+    # statements of one's own
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        """Runs a query."""
+        return self._tx.rows(sql, *values)
+
+    def change(self, sql: str, *values: object) -> int:
+        """Runs a statement; how many rows it has changed. Checkpoints are read anew: they may be among them."""
+        self._seen.clear()
+        return self._tx.change(sql, *values)
 
     # conditions
     def require_epoch(self, epoch: int) -> None:
@@ -79,7 +90,9 @@ class PipelineWrite:
 
     def checkpoint(self, number: int) -> Checkpoint:
         """A checkpoint as this write sees it; UnknownCheckpointError when there is none."""
-        found = to_checkpoints(self.tx.rows(_ONE, self.name, number))
+        if number not in self._seen:
+            self._seen[number] = self._tx.rows(_ONE, self.name, number)
+        found = to_checkpoints(self._seen[number])
         if not found:
             raise UnknownCheckpointError(self.name, number)
         return found[0]
@@ -87,8 +100,8 @@ class PipelineWrite:
     def open_checkpoints(self, state: CheckpointState | None = None) -> list[Checkpoint]:
         """All open ones, or those in this state, ascending."""
         if state is None:
-            return to_checkpoints(self.tx.rows(_OPEN, self.name))
-        return to_checkpoints(self.tx.rows(_OPEN_IN_STATE, self.name, state.value))
+            return to_checkpoints(self._tx.rows(_OPEN, self.name))
+        return to_checkpoints(self._tx.rows(_OPEN_IN_STATE, self.name, state.value))
 
     def conflict(self, number: int, what: str) -> StateConflictError:
         """The error of a condition that does not hold."""
@@ -111,7 +124,7 @@ class PipelineWrite:
     def event(self, kind: EventKind, message: str, *, number: int = 0, detail: Mapping[str, Any] | None = None) -> None:
         """Appends a line to the event log."""
         subject = f"checkpoint {number}" if number else f"pipeline {self.name}"
-        self.tx.change(
+        self._tx.change(
             "INSERT INTO event (pipeline, id, number, at, epoch, kind, message, detail)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             self.name,
@@ -128,7 +141,7 @@ class PipelineWrite:
         """Changes columns of a checkpoint that is still in the state that was read."""
         # Column names are keywords of this package's own calls, never input.
         assignments = ", ".join(f"{name} = ?" for name in columns)
-        changed = self.tx.change(
+        changed = self._tx.change(
             f"UPDATE checkpoint SET {assignments} WHERE pipeline = ? AND number = ? AND state = ?",
             *columns.values(),
             self.name,
@@ -137,6 +150,24 @@ class PipelineWrite:
         )
         if changed != 1:
             raise self.conflict(checkpoint.number, f"it is no longer {checkpoint.state.value}.")
+        for row in self._seen.get(checkpoint.number, ()):
+            row.update(columns)
+
+    def update_vote(self, number: int, participant: str, **columns: object) -> None:
+        """Changes columns of a vote that was read."""
+        assignments = ", ".join(f"{name} = ?" for name in columns)
+        changed = self._tx.change(
+            f"UPDATE vote SET {assignments} WHERE pipeline = ? AND number = ? AND participant = ?",
+            *columns.values(),
+            self.name,
+            number,
+            participant,
+        )
+        if changed != 1:
+            raise self.conflict(number, f"{participant} has no vote any more.")
+        for row in self._seen.get(number, ()):
+            if row["vote_participant"] == participant:
+                row.update({f"vote_{name}": value for name, value in columns.items()})
 
     def move(
         self,
@@ -201,7 +232,7 @@ class PipelineWrite:
             return
         names = sorted(self._changed)
         assignments = ", ".join(f"{name} = ?" for name in names)
-        changed = self.tx.change(
+        changed = self._tx.change(
             f"UPDATE pipeline SET {assignments} WHERE name = ? AND epoch = ? AND next_event = ?",
             *(self.row[name] for name in names),
             self.name,
@@ -215,15 +246,15 @@ class PipelineWrite:
 def pipeline_write(database: Database, pipeline: str) -> Iterator[PipelineWrite]:
     """A transaction that holds the pipeline's row; UnknownPipelineError when there is none."""
     with database.write() as tx:
-        write = lock_pipeline(database, tx, pipeline)
+        write = lock_pipeline(tx, pipeline)
         yield write
         write.flush()
     write.tell(database.meter)
 
 
-def lock_pipeline(database: Database, tx: Transaction, pipeline: str) -> PipelineWrite:
+def lock_pipeline(tx: Transaction, pipeline: str) -> PipelineWrite:
     """The write of a transaction on one pipeline, to be flushed; UnknownPipelineError when there is none."""
-    rows = tx.rows(f"SELECT * FROM pipeline WHERE name = ?{database.row_lock}", pipeline)
+    rows, now = tx.locked("SELECT * FROM pipeline WHERE name = ?", pipeline)
     if not rows:
         raise UnknownPipelineError(pipeline)
-    return PipelineWrite(tx, rows[0])
+    return PipelineWrite(tx, rows[0], now)

@@ -17,6 +17,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.store import find_store, open_store
 from airflow_ft.store.postgres import PostgresDatabase, PostgresStore
 from tests.integration.proxy import Proxy
+from tests.store.conftest import what_was_read_is_there
 from tests.store.flatness import INDEXES, every_operation, recorded
 from tests.store.scene import PIPELINE, Scene, a_position, a_segment
 from tests.store.test_aborting import TestAborts, TestRewinds, TestRollbacks
@@ -61,6 +62,7 @@ __all__ = [
     "TestUpgrade",
     "TestVotes",
     "TestWhatANumberCovers",
+    "what_was_read_is_there",
 ]
 
 
@@ -251,11 +253,32 @@ class TestFaults:
             scene.take()
             database = stopped._database
             with pytest.raises(StoreUnavailableError) as caught, database.write() as tx:
-                tx.rows(f"SELECT * FROM pipeline WHERE name = ?{database.row_lock}", PIPELINE)
+                tx.locked("SELECT * FROM pipeline WHERE name = ?", PIPELINE)
                 tx.change("UPDATE pipeline SET next_number = 77 WHERE name = ?", PIPELINE)
                 assert scene.trigger() == 1  # waits until the server has ended the session of the stopped one
             assert caught.value.unanswered  # it sent COMMIT, and cannot know
             assert scene.trigger() == 2
+
+    def test_the_clock_is_read_after_the_lock_was_had(self, postgres: Postgres, schema: str) -> None:
+        with PostgresStore(dsn_of(postgres, schema)) as store:
+            Scene(store).take()
+            database, read = store._database, []
+
+            def second() -> None:
+                with database.write() as tx:
+                    rows, now = tx.locked("SELECT * FROM pipeline WHERE name = ?", PIPELINE)
+                    assert [row["name"] for row in rows] == [PIPELINE] and "now" not in rows[0]
+                    read.append(now)
+
+            with database.write() as tx:
+                tx.locked("SELECT * FROM pipeline WHERE name = ?", PIPELINE)
+                waits = threading.Thread(target=second)
+                waits.start()
+                waits.join(0.3)
+                assert waits.is_alive()
+                held_until = database.now()
+            waits.join()
+            assert read and read[0] >= held_until
 
     def test_a_session_that_was_ended_while_idle_is_replaced(self, postgres: Postgres, scene: Scene) -> None:
         scene.take()

@@ -24,6 +24,9 @@ class _MemoryTransaction:
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
+    def locked(self, sql: str, *values: object) -> tuple[list[Row], int]:
+        return self.rows(sql, *values), self.now()
+
     def change(self, sql: str, *values: object) -> int:
         return self._connection.execute(sql, values).rowcount
 
@@ -34,7 +37,6 @@ class _MemoryTransaction:
 class MemoryDatabase:
     """See `airflow_ft.store.database.Database`; `clock` gives microseconds."""
 
-    row_lock = ""
     url = "sqlite::memory:"
 
     def __init__(self, clock: Callable[[], int], contents: bytes = b"") -> None:

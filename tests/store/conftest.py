@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
+from airflow_ft.store.writing import PipelineWrite
 from tests.store.scene import Scene
 
 
@@ -27,3 +30,16 @@ def store(store_url: str) -> Iterator[Store]:
 @pytest.fixture
 def scene(store: Store) -> Scene:
     return Scene(store)
+
+
+@pytest.fixture(autouse=True)
+def what_was_read_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each test: a checkpoint that a write remembers, and has changed, is the one that the database has."""
+
+    def compared(write: PipelineWrite, number: int, found: Callable[..., Checkpoint] = PipelineWrite.checkpoint) -> Any:
+        remembered = found(write, number)
+        write._seen.pop(number)
+        assert remembered == found(write, number)
+        return remembered
+
+    monkeypatch.setattr(PipelineWrite, "checkpoint", compared)

@@ -54,6 +54,11 @@ class _RecordingTransaction:
         found: list[Row] = self._tx.rows(sql, *values)
         return found
 
+    def locked(self, sql: str, *values: object) -> tuple[list[Row], int]:
+        self._statements.append((sql, values))
+        found: tuple[list[Row], int] = self._tx.locked(sql, *values)
+        return found
+
     def change(self, sql: str, *values: object) -> int:
         self._statements.append((sql, values))
         changed: int = self._tx.change(sql, *values)
