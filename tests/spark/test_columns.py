@@ -332,3 +332,26 @@ def test_of_two_steps_the_stronger_counts_and_what_decides_on_rows_does_so_ever_
         (How.FILTER, How.JOIN): How.FILTER,
     }
     assert {pair: pair[0].then(pair[1]) for pair in steps} == steps
+
+
+def test_what_it_costs_does_not_depend_on_the_columns(
+    sources: Sources, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+    send, sent = client.send_command, [0]
+
+    def counted(*args: Any, **more: Any) -> Any:
+        command = args[0] if args else more["command"]
+        sent[0] += not command.startswith("m\n")  # Python's garbage collection tells the JVM what it holds no more
+        return send(*args, **more)
+
+    def calls(columns: int) -> int:
+        wide = [F.col("amount").alias(f"c{index}") for index in range(columns)]
+        frame = sources["orders"].where("tax > 1").select(*wide).where("c0 > 1")
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "send_command", counted)
+            sent[0] = 0
+            made(frame, sources)
+        return sent[0]
+
+    assert calls(3) == calls(300) <= 60
