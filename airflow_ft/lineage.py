@@ -42,13 +42,21 @@ def delivered(
         return ()
     return [
         replace(each, rows=confirmed.by_sink.get(each.sink, 0) - _set_aside(each.sink, confirmed))
-        for each in _sinks(plan, connections)
+        for each in destinations(plan, connections)
     ]
 
 
 def columns(of: Delivered, content: SinkContent) -> Sequence[tuple[str, str]]:
     """Names and types (Arrow's) of what a sink was given, by the names that it has there."""
-    given = [(each.name, str(each.type)) for each in decode_schema(content.schema)] if content.schema else []
+    return _named(of, [(each.name, str(each.type)) for each in decode_schema(content.schema)] if content.schema else [])
+
+
+def column_name(of: Delivered, column: str) -> str | None:
+    """What a column of the rows is called in a sink; None: it has none of it."""
+    return next((name for name, _ in _named(of, [(column, "")])), None)
+
+
+def _named(of: Delivered, given: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
     lineage = system(of.kind).part("lineage")
     named: Sequence[tuple[str, str]] = lineage.columns(of.settings, given) if hasattr(lineage, "columns") else given
     return named
@@ -69,7 +77,8 @@ def _newest_plan(store: Store, pipeline: str, confirmed: Confirmed) -> Plan | No
     return found.plan
 
 
-def _sinks(plan: Plan, connections: ConnectionResolver) -> Iterator[Delivered]:
+def destinations(plan: Plan, connections: ConnectionResolver) -> Iterator[Delivered]:
+    """What each sink of a plan is called; its rows are left open."""
     for participant in plan.participants:
         try:
             of = system(participant.kind)

@@ -7,7 +7,7 @@ docs/observability.md lists them. Whatever goes wrong with metrics is Airflow's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -15,6 +15,7 @@ from enum import StrEnum
 from airflow_ft import traces
 from airflow_ft.core.headway import Taken
 from airflow_ft.core.lag import Unit
+from airflow_ft.core.model import Checkpoint, Event
 from airflow_ft.core.reasons import AbortReason, WaitReason
 from airflow_ft.core.sweep import Health
 from airflow_ft.core.timing import Step, Timing
@@ -89,7 +90,16 @@ def emit(health: Health) -> None:
 
 
 class Counters:
-    """A `Meter`: what this process does to checkpoints, as counters, and how large the state is."""
+    """A `Meter`: what this process does to checkpoints, as counters, and how large the state is; and its traces."""
+
+    @property
+    def traces(self) -> bool:
+        """Whether Airflow traces."""
+        return traces.is_on()
+
+    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
+        """The spans of a checkpoint."""
+        traces.ended(checkpoint, events)
 
     def failed(self, pipeline: str, reason: AbortReason) -> None:
         """One more."""
@@ -100,14 +110,13 @@ class Counters:
         _send("confirmed", count, pipeline)
 
     def completed(self, pipeline: str, timing: Timing) -> None:
-        """Timers of each step and the whole; rows and their bytes, as counters; its spans."""
+        """Timers of each step and the whole; rows and their bytes, as counters."""
         for step, seconds in timing.steps.items():
             _send(f"{step}_duration", 1000 * seconds, pipeline)
         if timing.seconds is not None:
             _send("checkpoint_duration", 1000 * timing.seconds, pipeline)
         _send("rows", timing.rows, pipeline)
         _send("log_bytes", timing.bytes, pipeline)
-        traces.completed(pipeline, timing)
 
     def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
         """So many more were staged."""

@@ -1,43 +1,147 @@
-"""A checkpoint as spans of OpenTelemetry, where Airflow traces (`[traces] otel_on`): the whole, and its steps below it.
+"""A checkpoint as spans of OpenTelemetry, where Airflow traces (`[traces] otel_on`): the whole, and its parts below it.
 
-They are made when the checkpoint is completed, by the task that sees it, with the times that the decision log has: so a
-trace shows what was done, also by a task that died, and a task that waits holds no span open.
+They are made when the checkpoint is completed or aborted, by the process that sees it, of what the decision log has:
+so a trace shows what was done, also by Spark's driver and by a task that died, and a task that waits holds no span
+open. docs/observability.md lists them.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.timing import Timing
+from airflow_ft.core.model import Checkpoint, Event
+from airflow_ft.core.timing import Step, Timing
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+PREFIX = "airflow_ft"
+_ABORTED, _ATTEMPT, _COMMITTING = "ABORTED", "ATTEMPT", "COMMITTING"
+_PROVEN, _STAGED, _VOTED = "PROVEN", "STAGED", "VOTED"
 
 
-def completed(pipeline: str, timing: Timing) -> None:
-    """Records a completed checkpoint below the span of the task, or as a trace of its own where there is none.
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """`failed`: why; "": it went well."""
+
+    name: str
+    began: datetime
+    ended: datetime
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    failed: str = ""
+    parts: Sequence[_Span] = ()
+
+
+def is_on() -> bool:
+    """Whether spans of this process go anywhere."""
+    from opentelemetry import trace
+
+    return not isinstance(trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
+
+
+def ended(checkpoint: Checkpoint, events: Sequence[Event]) -> None:
+    """Records a checkpoint that is COMPLETED or ABORTED below the span of the task, or as a trace of its own where none
+    is; `events` are its own, the newest first.
 
     The latter is so in a stream, whose task goes on for as long as it likes, and in plain processes.
     """
     from opentelemetry import trace
 
-    if timing.completed_at is None:
-        return
-    tracer = trace.get_tracer("airflow_ft")
-    span = tracer.start_span(
-        "airflow_ft.checkpoint",
-        start_time=_nanoseconds(timing.triggered_at),
-        attributes={
-            "airflow_ft.pipeline": pipeline,
-            "airflow_ft.checkpoint": timing.number,
-            "airflow_ft.rows": timing.rows,
-            "airflow_ft.log_bytes": timing.bytes,
-        },
+    if (span := _checkpoint(checkpoint, events[::-1])) is not None:
+        _record(trace.get_tracer(PREFIX), span)
+
+
+def _record(tracer: Tracer, span: _Span, context: Any = None) -> None:
+    from opentelemetry import trace
+
+    made = tracer.start_span(
+        f"{PREFIX}.{span.name}",
+        context=context,
+        start_time=_nanoseconds(span.began),
+        attributes={f"{PREFIX}.{name}": value for name, value in span.attributes.items()},
     )
-    if span.is_recording():
-        within, since = trace.set_span_in_context(span), timing.triggered_at
-        for step, until in timing.ends.items():
-            part = tracer.start_span(f"airflow_ft.{step}", context=within, start_time=_nanoseconds(since))
-            part.end(_nanoseconds(until))
-            since = until
-    span.end(_nanoseconds(timing.completed_at))
+    if span.failed:
+        made.set_status(trace.Status(trace.StatusCode.ERROR, span.failed))
+    within = trace.set_span_in_context(made)
+    for part in span.parts:
+        _record(tracer, part, within)
+    made.end(_nanoseconds(span.ended))
+
+
+def _checkpoint(checkpoint: Checkpoint, events: Sequence[Event]) -> _Span | None:
+    timing = Timing.of(checkpoint)
+    aborted = next((event.at for event in reversed(events) if event.kind == _ABORTED), None)
+    end = timing.completed_at or aborted
+    if end is None:
+        return None
+    attributes: dict[str, Any] = {
+        "pipeline": checkpoint.pipeline,
+        "checkpoint": timing.number,
+        "rows": timing.rows,
+        "log_bytes": timing.bytes,
+    }
+    failed = ""
+    if aborted is not None:
+        attributes["reason"] = str(checkpoint.reason)
+        failed = f"{checkpoint.reason}: {checkpoint.message}"
+    steps = list(_steps(timing, end, failed, [*_parts(timing, events), *_attempts(checkpoint, events, end, failed)]))
+    return _Span("checkpoint", timing.triggered_at, end, attributes, failed, steps)
+
+
+def _steps(timing: Timing, end: datetime, failed: str, below: Sequence[_Span]) -> Iterator[_Span]:
+    """Each with what began in it; where it was aborted, the one that it was in has failed."""
+    times = [(str(step), at) for step, at in timing.ends.items()]
+    if failed:
+        times.append((str(list(Step)[len(times)]), end))
+    since = timing.triggered_at
+    for index, (name, until) in enumerate(times):
+        is_last = index == len(times) - 1
+        began_here = [span for span in below if since <= span.began and (span.began < until or is_last)]
+        yield _Span(name, since, until, {}, failed if is_last else "", began_here)
+        since = until
+
+
+def _parts(timing: Timing, events: Sequence[Event]) -> Iterator[_Span]:
+    """Of the stage: what the driver has measured, and publication, which is the rest."""
+    staged = next((event for event in events if event.kind == _STAGED), None)
+    if staged is None or not (parts := staged.detail.get("parts")):
+        return
+    since = timing.triggered_at
+    for name, seconds in parts.items():
+        until = min(since + timedelta(seconds=seconds), staged.at)
+        yield _Span(name, since, until)
+        since = until
+    yield _Span("publish", since, staged.at)
+
+
+def _attempts(checkpoint: Checkpoint, events: Sequence[Event], end: datetime, failed: str) -> Iterator[_Span]:
+    """What each participant was asked to do, try by try: one that nothing has come of has failed."""
+    decided = next((event.at for event in events if event.kind == _COMMITTING), None)
+    for name in sorted({event.detail["participant"] for event in events if event.kind == _ATTEMPT}):
+        own = [event for event in events if event.detail.get("participant") == name]
+        own = [event for event in own if event.kind in (_ATTEMPT, _VOTED, _PROVEN)]
+        has_voted = False
+        for event, later in pairwise([*own, None]):
+            assert event is not None
+            has_voted = has_voted or event.kind == _VOTED
+            if event.kind != _ATTEMPT:
+                continue
+            attributes: dict[str, Any] = {"participant": name, "attempt": event.detail["attempt"]}
+            if checkpoint.plan is not None:
+                attributes["sinks"] = list(checkpoint.plan.participant(name).sinks)
+            went_well = later is not None and later.kind != _ATTEMPT
+            if went_well and later is not None:
+                what = "commit" if later.kind == _PROVEN else "prepare"
+                if later.kind == _PROVEN:
+                    attributes["rows"] = sum(later.detail.get("counts", {}).values())
+            else:
+                what = "commit" if has_voted or (decided is not None and event.at >= decided) else "prepare"
+            why = "" if went_well else (failed if later is None and failed else "another attempt has followed")
+            yield _Span(f"sink.{what}", event.at, end if later is None else later.at, attributes, why)
 
 
 def _nanoseconds(at: datetime) -> int:

@@ -67,8 +67,19 @@ class Confirmed:
         return {**self.numbers.told(), "rows": self.rows, "set_aside": aside}
 
 
+MOST_EVENTS = 300
+"""So many of a checkpoint's events are looked at for its trace: one that is tried again for hours has thousands."""
+
+
 class Meter(Protocol):
     """Counts what becomes of checkpoints; whatever goes wrong with counting fails nothing."""
+
+    @property
+    def traces(self) -> bool:
+        """Whether `ended` is to be told: that takes a look at the decision log."""
+
+    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
+        """One is COMPLETED or ABORTED; with what has happened to it, the newest first."""
 
     def failed(self, pipeline: str, reason: AbortReason) -> None:
         """One was aborted."""
@@ -97,6 +108,11 @@ class Meter(Protocol):
 
 class Unmetered:
     """Counts nothing."""
+
+    traces = False
+
+    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
+        """See `Meter.ended`."""
 
     def failed(self, pipeline: str, reason: AbortReason) -> None:
         """See `Meter.failed`."""
@@ -259,12 +275,14 @@ class Store(Protocol):
         position: SparkPosition | None,
         positions: Mapping[str, Any],
         as_of: datetime | None = None,
+        parts: Mapping[str, float] | None = None,
     ) -> None:
         """TRIGGERED -> STAGED, and the pipeline's base becomes `position` (unclean) unless that is None.
 
         Conditions: `predecessor` is the highest number ever published before (0: none). `segment` is None for a
         number that only carries earlier segments. `as_of`: all that was in the sources at that time, by the store's
-        clock, is in this number or in one before it (None: nobody knows).
+        clock, is in this number or in one before it (None: nobody knows). `parts`: for traces, seconds of what it
+        consists of, one after the other.
         """
 
     def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:

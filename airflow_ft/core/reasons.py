@@ -101,7 +101,7 @@ def failure_text(pipeline: str, number: int, reason: AbortReason, message: str) 
     )
 
 
-FAILURE = re.compile(rf"checkpoint \d+ of \S+ failed \((?P<reason>{'|'.join(AbortReason)})\): ")
+FAILURE = re.compile(rf"checkpoint (?P<number>\d+) of \S+ failed \((?P<reason>{'|'.join(AbortReason)})\): ")
 
 _AGAIN = "They were not published; the next attempt computes the same input again (AT_MOST_ONCE: they are lost)."
 _ABORTS = {

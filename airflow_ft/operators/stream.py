@@ -14,6 +14,7 @@ from airflow_ft.core import steps
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.emitting import declare_outlets, emit
+from airflow_ft.operators.heard import tell_lineage
 from airflow_ft.operators.recover import recover_or_wait, rewinding
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.runs import is_paused
@@ -71,6 +72,7 @@ class StreamingPipelineOperator(StageOperator):
         recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True, rewind=asked)
         pipeline_steps.go_on_from(spec, run)
         overlap = pipeline_steps.delivering(spec, task_connections)
+        tell_lineage(self, run, context["ti"])
         epoch = stream_step(
             run,
             **self.staging(spec, run),

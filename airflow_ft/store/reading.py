@@ -24,6 +24,7 @@ from airflow_ft.core.set_aside import SetAside, of_proof, together
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError
 from airflow_ft.store.rows import (
+    EVENTS_OF_ONE,
     from_time,
     key_of,
     proof_of,
@@ -386,7 +387,7 @@ class ReadingOperations:
             )
         else:
             rows = self._database.read(
-                "SELECT * FROM event WHERE pipeline = ? AND number = ? ORDER BY id DESC LIMIT ?",
+                EVENTS_OF_ONE,
                 pipeline,
                 number,
                 limit,

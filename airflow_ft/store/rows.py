@@ -41,6 +41,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+EVENTS_OF_ONE = "SELECT * FROM event WHERE pipeline = ? AND number = ? ORDER BY id DESC LIMIT ?"
 
 
 def stored(table: str) -> Callable[[Callable[Concatenate[Row, P], T]], Callable[Concatenate[Row, P], T]]:

@@ -157,6 +157,7 @@ class StagingOperations:
         position: SparkPosition | None,
         positions: Mapping[str, Any],
         as_of: datetime | None = None,
+        parts: Mapping[str, float] | None = None,
     ) -> None:
         """See `Store.publish`.
 
@@ -194,6 +195,7 @@ class StagingOperations:
                     "predecessor": predecessor,
                     "digest": None if segment is None else segment.digest,
                     "location": None if segment is None else segment.location,
+                    **({"parts": dict(parts)} if parts else {}),
                 },
                 predecessor=predecessor,
                 segment_digest=None if segment is None else segment.digest,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_ft.core.errors import FencedError, PipelineHaltedError, StateConflictError
+from airflow_ft.core.errors import AirflowFtError, FencedError, PipelineHaltedError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise
-from airflow_ft.core.ports import Meter
+from airflow_ft.core.ports import MOST_EVENTS, Meter
 from airflow_ft.core.reasons import failure_text
 from airflow_ft.core.timing import Timing
 from airflow_ft.core.transitions import is_allowed
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import clean_text, json_text, select_checkpoints, to_checkpoints
+from airflow_ft.store.rows import EVENTS_OF_ONE, clean_text, json_text, select_checkpoints, to_checkpoints, to_event
 
 log = logging.getLogger(__name__)
 
@@ -250,6 +250,19 @@ def pipeline_write(database: Database, pipeline: str) -> Iterator[PipelineWrite]
         yield write
         write.flush()
     write.tell(database.meter)
+    ended = [*(number for number, *_ in write.failed), *(timing.number for timing in write.completed)]
+    if ended and database.meter.traces:
+        _trace(database, pipeline, ended)
+
+
+def _trace(database: Database, pipeline: str, numbers: Sequence[int]) -> None:
+    try:
+        for number in numbers:
+            [checkpoint] = to_checkpoints(database.read(_ONE, pipeline, number))
+            events = database.read(EVENTS_OF_ONE, pipeline, number, MOST_EVENTS)
+            database.meter.ended(checkpoint, [to_event(row) for row in events])
+    except AirflowFtError as error:  # it is done, and whoever asked for it is to know that
+        log.debug("no trace of checkpoints %s: %s", numbers, error)
 
 
 def lock_pipeline(tx: Transaction, pipeline: str) -> PipelineWrite:

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError, WalCorruptError
@@ -48,7 +48,8 @@ class Manifest:
     """Everything that is known of a segment when it is sealed.
 
     `positions` are the source positions by source name, `{"start": ..., "end": ...}` in the source's own terms
-    (Kafka: `{topic: {partition: offset}}`); start is None for the first batch.
+    (Kafka: `{topic: {partition: offset}}`); start is None for the first batch. `lineage`, by sink, as far as it is
+    known: what its columns are made of (`airflow_ft.core.column_lineage`, plain data).
     """
 
     pipeline: str
@@ -58,6 +59,7 @@ class Manifest:
     batch: int
     sinks: Mapping[str, SinkContent]
     positions: Mapping[str, Any]
+    lineage: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
         """Canonical JSON: equal manifests have equal text."""
@@ -79,6 +81,7 @@ class Manifest:
                     }
                     for name, content in self.sinks.items()
                 },
+                **({"lineage": self.lineage} if self.lineage else {}),
             }
         )
 
@@ -98,6 +101,7 @@ class Manifest:
                 attempt=value["attempt"],
                 batch=value["batch"],
                 positions=value["positions"],
+                lineage=value.get("lineage", {}),
                 sinks={
                     name: SinkContent(
                         schema=content["schema"],

@@ -65,10 +65,17 @@ class SegmentFolder:
         """The URI of the folder into which the Parquet files of a sink go."""
         return self.files.uri(self.location, name)
 
-    def seal(self, number: int, returned: Mapping[str, bool], positions: Mapping[str, Any]) -> Segment:
+    def seal(
+        self,
+        number: int,
+        returned: Mapping[str, bool],
+        positions: Mapping[str, Any],
+        lineage: Mapping[str, Any] | None = None,
+    ) -> Segment:
         """Makes the files durable, looks at every row of them for checksums and statistics, and writes the manifest.
 
         `returned` names every sink of the segment; False: the job returned nothing at all for this (optional) one.
+        `lineage`: see `Manifest`.
         Returns the segment to publish. After that no file of it may change (I1).
 
         JobError for text that is not UTF-8, which Parquet demands and no sink takes: found here, nothing is published
@@ -76,7 +83,7 @@ class SegmentFolder:
         meanwhile: a newer attempt deletes those of older ones. StageError when it was sealed before.
         """
         try:
-            return self._seal(number, returned, positions)
+            return self._seal(number, returned, positions, lineage or {})
         except FileExistsError as error:
             raise another_history(self.location, self.pipeline) from error
         except (FileNotFoundError, WalCorruptError) as error:
@@ -90,7 +97,9 @@ class SegmentFolder:
                 checkpoint=number,
             ) from error
 
-    def _seal(self, number: int, returned: Mapping[str, bool], positions: Mapping[str, Any]) -> Segment:
+    def _seal(
+        self, number: int, returned: Mapping[str, bool], positions: Mapping[str, Any], lineage: Mapping[str, Any]
+    ) -> Segment:
         files = self.files
         with ThreadPoolExecutor(max_workers=THREADS) as pool:
             sinks = {name: self._content(pool, number, name) if rows else _nothing() for name, rows in returned.items()}
@@ -102,6 +111,7 @@ class SegmentFolder:
             batch=self.batch,
             sinks=sinks,
             positions=positions,
+            lineage=lineage,
         )
         text = manifest.text()
         files.write(files.uri(self.location, MANIFEST), text.encode())
@@ -216,7 +226,11 @@ def bounded_columns(schema: pa.Schema) -> list[str]:
 
 
 def write_segment(
-    folder: SegmentFolder, number: int, tables: Mapping[str, pa.Table], positions: Mapping[str, Any] | None = None
+    folder: SegmentFolder,
+    number: int,
+    tables: Mapping[str, pa.Table],
+    positions: Mapping[str, Any] | None = None,
+    lineage: Mapping[str, Any] | None = None,
 ) -> Segment:
     """A segment straight from Arrow tables, one file a sink: for programs without Spark, and for tests.
 
@@ -229,7 +243,7 @@ def write_segment(
         rows = max(1, ROW_GROUP_BYTES * max(1, table.num_rows) // max(1, table.nbytes))
         with files.create(files.uri(folder.sink(name), "part-00000.parquet")) as file:
             write_table(table, file, rows)
-    return folder.seal(number, dict.fromkeys(tables, True), positions or {})
+    return folder.seal(number, dict.fromkeys(tables, True), positions or {}, lineage)
 
 
 def _nothing() -> SinkContent:

@@ -234,8 +234,12 @@ class NoArchive:
 class Metered:
     """A meter that remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, traces: bool = False) -> None:
         self.told: list[tuple[Any, ...]] = []
+        self.traces = traces
+
+    def ended(self, *told: Any) -> None:
+        self.told.append(("ended", *told))
 
     def failed(self, *told: Any) -> None:
         self.told.append(("failed", *told))

@@ -331,6 +331,11 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     [output] = confirmed["outputs"]
     assert output["name"] == f"{shop.database.name}.templated"
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == 4
+    fields = output["facets"]["columnLineage"]["fields"]
+    assert set(fields) == {"id", "amount"}
+    for column, made_of in fields.items():
+        [field] = made_of["inputFields"]
+        assert (field["name"], field["field"]) == (str(airflow.home / "few"), column)
     assert confirmed["run"]["facets"]["airflow_ft_checkpoint"]["last"] == 1
     assert completed["templated.templated.stage"]["run"]["facets"]["airflow_ft_checkpoint"]["numbers"] == [1]
 

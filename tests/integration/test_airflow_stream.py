@@ -5,6 +5,7 @@ One Airflow serves the module; the tests use it one after the other.
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter, defaultdict
@@ -30,7 +31,9 @@ TOPICS |= dict.fromkeys(("lines", "word_counts", "words", "counts"), 3)
 @pytest.fixture(scope="module")
 def streams(mariadb: MariaDb, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
     home = tmp_path_factory.mktemp("airflow")
-    with streams_in(home, mariadb, kafka, TOPICS, examples=("t_test", "word_count")) as found:
+    lineage = {"type": "file", "log_file_path": str(home / "lineage.jsonl"), "append": True}
+    settings = {"openlineage__transport": json.dumps(lineage)}
+    with streams_in(home, mariadb, kafka, TOPICS, examples=("t_test", "word_count"), settings=settings) as found:
         found.database.sql((EXAMPLES / "t_test.sql").read_text().partition("\n")[2].rstrip().rstrip(";"))
         yield found
 
@@ -48,6 +51,11 @@ def test_a_stream_delivers_while_it_runs_opens_gates_and_stops_when_asked(stream
     assert airflow.finish("gate", gate) == {"gate": "success"}
     assert streams.numbers() == Counter(range(streams.sent)), "all that was there as of then, and nothing twice"
     assert airflow.states("copy", first)["copy.stream"] == "running"
+    told = [json.loads(line) for line in (airflow.home / "lineage.jsonl").read_text().splitlines()]
+    newest = [each for each in told if each["eventType"] == "RUNNING" and each["job"]["name"] == "copy.copy.stream"][-1]
+    assert [each["name"] for each in newest["inputs"]] == ["numbers"]
+    assert {each["name"] for each in newest["outputs"]} == {f"{streams.database.name}.numbers", "copies"}
+    assert newest["run"]["facets"]["airflow_ft_checkpoint"]["last"] >= 1
     wait_for(lambda: airflow.states("copy", second)["copy.stream"] == "deferred", START_SECONDS, "the second run waits")
 
     said = streams.stop("copy")

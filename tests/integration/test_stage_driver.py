@@ -142,11 +142,12 @@ def test_a_spark_that_does_not_stop_ends_with_its_driver(
 def test_a_mistake_in_the_job_is_named(pipeline: StageWorld, fault: str, message: str) -> None:
     pipeline.add_file("f", [{"k": "a", "n": 1}])
     request = pipeline.request(f"{JOBS}:Faulty", _numbers(pipeline), job_arguments={"fault": fault})
-    pipeline.store.meter = meter = Metered()
+    pipeline.store.meter = meter = Metered(traces=True)
     with pytest.raises(JobError, match=f"(?s){message}") as caught:
         pipeline.stage(request)
-    told = [each for each in meter.told if each[0] != "lag"]
-    assert told == [("failed", PIPELINE, AbortReason.JOB_FAILED)], "the driver has none, so its task counts"
+    [failed, (ended, checkpoint, events)] = [each for each in meter.told if each[0] != "lag"]
+    assert failed == ("failed", PIPELINE, AbortReason.JOB_FAILED), "the driver has none, so its task counts"
+    assert (ended, checkpoint.reason, events[0].kind) == ("ended", AbortReason.JOB_FAILED, "ABORTED")
     assert caught.value.pipeline == PIPELINE
     assert pipeline.published() == []
     assert all(c.reason is AbortReason.JOB_FAILED and c.message for c in pipeline.checkpoints())

@@ -16,6 +16,7 @@ from airflow_ft.core.errors import JobError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
 from tests.integration.stage_jobs import fill
 from tests.integration.stage_world import JARS, StageWorld, with_connection, world
@@ -92,6 +93,16 @@ def test_committed_records_are_staged_once_and_positions_recorded(
     (dead,) = pipeline.all_rows("dead_letters")
     assert (dead["topic"], dead["partition"], dead["offset"], dead["raw"]) == (topic, 1, 1, b"not json")
     published = pipeline.published()
+    for each in published:
+        assert each.segment is not None
+        lineage = open_wal().open(each.segment).manifest.lineage
+        assert lineage["orders"]["columns"] == {
+            "headers": [["orders", "headers", "IDENTITY"]],
+            "id": [["orders", "value", "TRANSFORMATION"]],
+            "amount": [["orders", "value", "TRANSFORMATION"]],
+        }
+        assert ["orders", "value", "FILTER"] in lineage["orders"]["rows"]
+        assert ["orders", "value", "TRANSFORMATION"] in lineage["dead_letters"]["columns"]["raw"]
     assert published[0].positions["orders"]["start"] is None
     for before, after in itertools.pairwise(published):
         assert after.positions["orders"]["start"] == before.positions["orders"]["end"]

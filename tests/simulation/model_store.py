@@ -256,6 +256,7 @@ class ModelStore(ModelStreams):
         position: SparkPosition | None,
         positions: Mapping[str, Any],
         as_of: datetime | None = None,
+        parts: Mapping[str, float] | None = None,
     ) -> None:
         known = self._require_epoch(pipeline, epoch)
         self._require_active(pipeline)

@@ -355,7 +355,7 @@ class ModelAttempt(Attempt):
         topics: Any = _TOPICS
         operators, self._job = self._driver.world.operators, self._driver.world.operators.of(self._request.run)
         job: Any = SimpleNamespace(output_mode="append", has_split=True, code={})
-        inputs: Any = SimpleNamespace(listings=[])
+        inputs: Any = SimpleNamespace(listings=[], source_of=lambda _: None)
         frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark, self._job), job=self._job)
         plan: Any = SimpleNamespace(sources=["orders"], places=[0], operators=operators.plan(self._job))
         return self._run_query(store, job, frame, plan, topics, inputs, lambda: None)

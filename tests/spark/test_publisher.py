@@ -106,6 +106,8 @@ def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
     checkpoint = world.store.checkpoint("p", 1)
     assert checkpoint.position == SparkPosition("file:///loc", 0) and checkpoint.positions == {"k": 1}
     publisher.close()
+    [staged] = [event for event in world.store.events("p", 1) if event.kind == "STAGED"]
+    assert list(staged.detail["parts"]) == ["compute", "seal"] and min(staged.detail["parts"].values()) >= 0
     assert publisher.last_batch == 0 and publisher.tally.result(None).rows == {"s": 1}
     assert publisher.tally.numbers == Numbers.of([1])
 
@@ -265,7 +267,7 @@ def test_a_publication_without_an_answer_is_left_to_the_next_owner(world: World,
     publisher = world.publisher()
     publisher.begin(0)
 
-    def lost(*_: Any) -> None:
+    def lost(*_: Any, **__: Any) -> None:
         raise StoreUnavailableError("no answer.", unanswered=True)
 
     monkeypatch.setattr(world.store, "publish", lost)

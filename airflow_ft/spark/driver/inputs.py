@@ -49,6 +49,7 @@ class Sources(Mapping[str, "DataFrame"]):
         self._specs: dict[str, Source] = {name: source_from_json(spec) for name, spec in specs.items()}
         self._connections = connections
         self._streams: dict[str, DataFrame] = {}
+        self._static: list[tuple[str, Any]] = []  # what Spark reads them by
         self.listings: list[Listing] = []  # of what was read by `static`
 
     def __getitem__(self, name: str) -> DataFrame:
@@ -66,7 +67,16 @@ class Sources(Mapping[str, "DataFrame"]):
         """A static DataFrame of what the source has now. Files have to stay as they are while it is used."""
         frame = self._read(name, streaming=False)
         self.listings += static_listings(frame)
+        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+        self._static += [(name, _reader(leaves.apply(index))) for index in range(leaves.size())]
         return frame
+
+    def source_of(self, leaf: Any) -> str | None:
+        """The declared source that a leaf of a plan reads; None: it reads something else."""
+        if (name := _name(leaf)) is not None:
+            return name
+        reader = _reader(leaf)
+        return next((name for name, of in self._static if of == reader), None) if reader is not None else None
 
     def _read(self, name: str, *, streaming: bool) -> DataFrame:
         if name not in self._specs:
@@ -163,6 +173,14 @@ def _name(leaf: Any) -> str | None:
         found = options.get(_TAG)
         return _text(found.get()) if found.isDefined() else None
     return None
+
+
+def _reader(leaf: Any) -> Any:
+    """What a static leaf reads by, which stays the same when its columns get other ids; None: it reads nothing."""
+    kind = leaf.getClass().getSimpleName()
+    if kind == "LogicalRelation":
+        return leaf.relation()
+    return leaf.table() if kind == "DataSourceV2Relation" else None
 
 
 def _text(value: Any) -> str | None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -50,6 +50,13 @@ class _Open:
     segment: Segment | None = None
     positions: Mapping[str, Any] | None = None
     as_of: datetime | None = None
+    parts: dict[str, float] = field(default_factory=dict)  # seconds, for traces
+    since: float = field(default_factory=time.monotonic)  # the present one
+
+    def end(self, part: str) -> None:
+        """So far it took this part, and from here on another one."""
+        now = time.monotonic()
+        self.parts[part], self.since = round(now - self.since, 6), now
 
 
 class Tally:
@@ -129,6 +136,7 @@ class Publisher:
         with self._changed:
             self._raise()
             assert self._open is not None
+            self._open.end("compute")
             self._open.seal, self._open.positions, self._open.as_of = seal, positions, as_of
             self._changed.notify_all()
 
@@ -205,6 +213,7 @@ class Publisher:
                     now.sealing = beside(now.seal, "seal")  # a disk that stands still must not stop the clock
                 if now.sealing is not None and now.segment is None and now.sealing.done():
                     now.segment = self._sealed(now, now.sealing)
+                    now.end("seal")
                 if now.segment is not None and self._committed(now.batch):
                     self._publish(now, now.segment)
                 elif time.monotonic() > now.deadline:
@@ -256,6 +265,7 @@ class Publisher:
             position,
             now.positions or {},
             now.as_of,
+            parts=now.parts,
         )
         log.info("checkpoint %d published (batch %d)", now.number, now.batch)
         with self._changed:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.memory import give_back
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
+from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import Listing, batch_listings, check_listings
@@ -93,6 +94,7 @@ class Query:
         """
         self._store, self._request, self._job, self._frame = store, request, job, frame
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
+        self._made_of = SinkColumns(frame, inputs.source_of)
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
         self._durable = _Durable(location, request, topics, added or {})
         self._room = Room(store, request)
@@ -267,7 +269,7 @@ class Query:
             drained = self._store.position_before(self._request.pipeline, number)
             assert drained is not None
             positions = marked(named_positions(list(self._sources), end, end, ids), drained)
-            written = write_batch(self._request, self._job, batch, batch_id, number, positions)
+            written = write_batch(self._request, self._job, batch, batch_id, number, positions, made_of=self._made_of)
             check_listings(self._inputs.listings, self._request.pipeline)
             self.publisher.written(written.seal, positions)
         except BaseException as error:
@@ -306,7 +308,7 @@ class Query:
             record_ids(location, batch_id, ids)
         positions = named_positions(list(self._sources), start, end, ids)
         few = self._expects_few and is_small(self.publisher.last_segment)
-        written = write_batch(request, self._job, batch, batch_id, number, positions, few=few)
+        written = write_batch(request, self._job, batch, batch_id, number, positions, few=few, made_of=self._made_of)
         check_listings(read, request.pipeline)
         if as_of is not None:
             is_slice = self._is_slice(start, end, read)

@@ -27,6 +27,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy, wait_after
 from airflow_ft.sources import KafkaSource, Source, source_from_json
+from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.gauges import gauges_of
 from airflow_ft.spark.driver.inputs import Sources, refuse_unfit, source_order, source_places
@@ -438,7 +439,8 @@ class Attempt:
             try:
                 await_answer()
                 number = publisher.begin(0)
-                written = write_batch(request, job, frame, 0, number, {})
+                made_of = SinkColumns(frame, sources.source_of)
+                written = write_batch(request, job, frame, 0, number, {}, made_of=made_of)
                 check_listings([*static_listings(frame), *sources.listings], request.pipeline)
                 publisher.written(written.seal, {})
                 publisher.settle()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from airflow_ft.spark.driver.columns import SinkColumns
     from airflow_ft.spark.driver.job import Job
 
 # Of FileOutputCommitter: where tasks of a job's first attempt have theirs.
@@ -60,11 +61,12 @@ class Written:
     counted: Mapping[str, int | None]
     positions: Mapping[str, Any]
     began: float
+    lineage: Mapping[str, Any]
 
     def seal(self) -> Segment:
         """Seals the segment; SealError when its files hold other rows than Spark has counted."""
         returned = {sink: count is not None for sink, count in self.counted.items()}
-        segment = self.folder.seal(self.number, returned, self.positions)
+        segment = self.folder.seal(self.number, returned, self.positions, self.lineage)
         counted = {sink: count or 0 for sink, count in self.counted.items()}
         if dict(segment.rows) != counted:
             raise SealError(
@@ -88,11 +90,13 @@ def write_batch(
     positions: Mapping[str, Any],
     *,
     few: bool = False,
+    made_of: SinkColumns | None = None,
 ) -> Written:
     """Splits a batch and writes the rows of each sink.
 
     `few`: it is expected to be small. Then this process gets its rows, and writes them itself: Spark's own way to write
-    files takes 0.1 s however few there are. ManyRowsError: it was not small.
+    files takes 0.1 s however few there are. ManyRowsError: it was not small. `made_of` tells what the columns of sinks
+    are made of.
 
     With a `split` the batch is first materialised on the local disks, and its lineage cut: whatever the user's split
     does, it sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one
@@ -105,6 +109,7 @@ def write_batch(
         frames = job.split(found, request.sinks, request.optional_sinks)
         for sink, frame in frames.items():  # all of them before a row of one is written
             check_types(frame.schema, sink)
+        lineage = made_of.told(found, frames) if made_of is not None else {}
         ways = {sink: _collect if few and _is_flat(frame) else _write for sink, frame in frames.items()}
         counted = {
             sink: ways[sink](frames[sink], folder, sink) if sink in frames else None
@@ -115,7 +120,7 @@ def write_batch(
         dead.check(request.pipeline, number, count, rows)
         if count:  # for people and metrics: `airflow_ft.spark.task.launcher` reads this line
             log.info("checkpoint %d: %d of %d rows are dead letters (%s)", number, count, rows, dead.sink)
-    return Written(folder, number, counted, positions, began)
+    return Written(folder, number, counted, positions, began, lineage)
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import FencedError, StageError, StoreUnavailableError, WalCorruptError
+from airflow_ft.core.errors import AirflowFtError, FencedError, StageError, StoreUnavailableError, WalCorruptError
 from airflow_ft.core.lag import Unit
 from airflow_ft.core.model import AbortReason
-from airflow_ft.core.ports import Store
+from airflow_ft.core.ports import MOST_EVENTS, Store
 from airflow_ft.core.reasons import FAILURE, WaitReason
 from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.private import private_folder, write
@@ -97,6 +97,7 @@ def run_stage(
                 on_publish()
             if failure := FAILURE.match(line):
                 store.meter.failed(request.pipeline, AbortReason(failure["reason"]))
+                _trace(store, request.pipeline, int(failure["number"]))
             elif waited := WAITED.match(line):
                 store.meter.waited(request.pipeline, WaitReason(waited["reason"]), float(waited["seconds"]))
                 match = waited
@@ -132,6 +133,14 @@ def run_stage(
     error = rebuild_error({**report["error"], "what": hide(report["error"]["what"])})
     raise_if_fenced(store, request, error)
     raise error
+
+
+def _trace(store: Store, pipeline: str, number: int) -> None:
+    """Of a checkpoint that the driver has aborted."""
+    if store.meter.traces:
+        with suppress(AirflowFtError):
+            found, events = store.checkpoint(pipeline, number), store.events(pipeline, number, MOST_EVENTS)
+            store.meter.ended(found, events)
 
 
 @contextmanager

@@ -1,0 +1,86 @@
+"""From which columns of which sources a sink's columns come, in the terms of OpenLineage's facet `columnLineage`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class How(StrEnum):
+    """What becomes of a column on its way: its value is there (direct), or has a part in which rows are (indirect)."""
+
+    IDENTITY = "IDENTITY"
+    TRANSFORMATION = "TRANSFORMATION"
+    AGGREGATION = "AGGREGATION"
+    CONDITIONAL = "CONDITIONAL"
+    WINDOW = "WINDOW"
+    FILTER = "FILTER"
+    JOIN = "JOIN"
+    GROUP_BY = "GROUP_BY"
+    SORT = "SORT"
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the value itself is used."""
+        return self in _DIRECT
+
+    def then(self, later: How) -> How:
+        """Both, one after the other: an indirect use stays one, and of two direct ones the stronger tells."""
+        if not self.is_direct or not later.is_direct:
+            return later if self.is_direct else self
+        return max(self, later, key=_DIRECT.index)
+
+
+_DIRECT = (How.IDENTITY, How.TRANSFORMATION, How.AGGREGATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A column of a source, by the name that the DAG gives to the source, and what it is used for."""
+
+    source: str
+    column: str
+    how: How = How.IDENTITY
+
+    def then(self, later: How) -> Input:
+        """The same after one more step."""
+        how = self.how.then(later)
+        return self if how is self.how else Input(self.source, self.column, how)
+
+
+Inputs = frozenset[Input]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnLineage:
+    """`columns`: by column of the rows, what it is made of. `rows`: what has a part in which rows there are."""
+
+    columns: Mapping[str, Inputs]
+    rows: Inputs = field(default_factory=frozenset)
+
+    @property
+    def size(self) -> int:
+        """How many inputs it names, each as often as it does."""
+        return len(self.rows) + sum(map(len, self.columns.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, always in the same order."""
+        return {
+            "columns": {name: _told(inputs) for name, inputs in self.columns.items()},
+            "rows": _told(self.rows),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ColumnLineage:
+        """The inverse of `to_json`."""
+        return cls({name: _inputs(told) for name, told in data["columns"].items()}, _inputs(data["rows"]))
+
+
+def _told(inputs: Inputs) -> list[list[str]]:
+    return sorted([each.source, each.column, each.how.value] for each in inputs)
+
+
+def _inputs(told: list[list[str]]) -> Inputs:
+    return frozenset(Input(source, column, How(how)) for source, column, how in told)

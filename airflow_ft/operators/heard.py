@@ -1,0 +1,49 @@
+"""OpenLineage hears of a stream while it runs: with its first confirmed checkpoint, then once a minute at most."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.background import beside
+from airflow_ft.metrics import Counters
+
+if TYPE_CHECKING:
+    from airflow_ft.core.steps import Context
+    from airflow_ft.core.timing import Timing
+    from airflow_ft.operators.base import CheckpointOperator
+
+EACH_SECONDS = 60.0
+
+
+def tell_lineage(operator: CheckpointOperator, run: Context, task_instance: Any) -> None:
+    """From now on this process tells what it confirms, where Airflow's provider of OpenLineage is set up."""
+    if find_spec("airflow.providers.openlineage") is None:
+        return
+    from airflow.providers.openlineage.api import is_openlineage_active
+
+    if is_openlineage_active():
+        from airflow_ft.openlineage import tell_running
+
+        run.store.meter = Heard(partial(tell_running, operator, task_instance))
+
+
+class Heard(Counters):
+    """Counts, and has a thread tell the number of a completed checkpoint, unless the last one was told just before."""
+
+    def __init__(self, tell: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell, self._clock = tell, clock
+        self.telling: Future[None] | None = None
+        self._told = 0.0
+
+    def completed(self, pipeline: str, timing: Timing) -> None:
+        """See `Counters`."""
+        super().completed(pipeline, timing)
+        now = self._clock()
+        if self.telling is None or (self.telling.done() and now - self._told >= EACH_SECONDS):
+            self._told = now
+            self.telling = beside(partial(self._tell, timing.number), "lineage")

@@ -1,0 +1,105 @@
+"""What the columns of each sink are made of, by the plans of the job's DataFrames: told in the manifest, for lineage.
+
+Read once an attempt, with the first micro-batch that has rows for a sink; nothing rests on it, so whatever goes wrong
+costs the lineage alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.column_lineage import ColumnLineage, Input, Inputs
+from airflow_ft.spark.driver.plan_columns import UnknownPlanError, lineage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MOST_NODES, MOST_COLUMNS = 300, 5_000
+"""Of a larger plan, in nodes and in columns over all of them, nothing is told: to read it takes time and memory."""
+MOST_INPUTS = 1_000
+"""More than these are not told of a sink: it would be so in each manifest."""
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+class SinkColumns:
+    """Of one job. `source_of` names the source that a leaf of a plan (of the JVM) reads."""
+
+    def __init__(self, frame: DataFrame, source_of: Callable[[Any], str | None]) -> None:
+        """`frame`: what `transform` has returned."""
+        self._frame, self._source_of = frame, source_of
+        self._known: dict[str, ColumnLineage | None] = {}
+        self._of_frame: ColumnLineage | None = None
+        self._failed = False
+
+    def told(self, batch: DataFrame, frames: Mapping[str, DataFrame]) -> dict[str, Any]:
+        """By sink, plain data, of those that are known. `frames` are what the job has made of the micro-batch."""
+        for sink in frames:
+            if sink in self._known or self._failed:
+                continue
+            self._known[sink] = None
+            try:
+                self._known[sink] = self._bounded(sink, self._lineage(batch, frames[sink]))
+            except UnknownPlanError as error:
+                log.info("lineage does not tell what the columns of %s are made of (%s)", sink, error)
+            except Exception as error:  # nothing of a plan is worth a job
+                self._failed = True
+                log.warning("lineage does not tell what columns are made of: %s: %s", type(error).__name__, error)
+        return {sink: found.to_json() for sink, found in self._known.items() if found is not None and sink in frames}
+
+    def _lineage(self, batch: DataFrame, frame: DataFrame) -> ColumnLineage:
+        if self._of_frame is None:
+            self._of_frame = self._read(self._frame, lambda _: None)
+        whole = self._of_frame
+        if frame is batch:
+            return whole
+        rdd, columns = _plan(batch).rdd(), list(whole.columns.values())
+        found = self._read(frame, lambda leaf: columns if _kind(leaf) == "LogicalRDD" and leaf.rdd() == rdd else None)
+        return ColumnLineage(found.columns, found.rows | whole.rows)
+
+    def _read(self, frame: DataFrame, below: Callable[[Any], list[Inputs] | None]) -> ColumnLineage:
+        """`below`: what the columns of a leaf are made of, if that is known."""
+        plan = _plan(frame)
+        leaves = _leaves(plan)
+        given = [below(leaf) for leaf in leaves]
+        sources = [self._source_of(leaf) for leaf in leaves]
+
+        def leaf_column(leaf: int, index: int, name: str) -> Inputs:
+            if (columns := given[leaf]) is not None:
+                return columns[index]
+            source = sources[leaf]
+            return frozenset() if source is None else frozenset((Input(source, name),))
+
+        return lineage_of(json.loads(plan.toJSON()), leaf_column)
+
+    def _bounded(self, sink: str, found: ColumnLineage) -> ColumnLineage:
+        if found.size > MOST_INPUTS:
+            raise UnknownPlanError(f"{found.size:,} inputs; at most {MOST_INPUTS:,} are told")
+        return found
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _leaves(plan: Any) -> list[Any]:
+    """What has no children, in the plan's order; UnknownPlanError when it is too large to be read."""
+    found, waiting, nodes, columns = [], [plan], 0, 0
+    while waiting:
+        node = waiting.pop()
+        children = node.children()
+        count = children.size()
+        nodes, columns = nodes + 1, columns + node.output().size()
+        if nodes > MOST_NODES or columns > MOST_COLUMNS:
+            raise UnknownPlanError("the plan is too large")
+        if not count:
+            found.append(node)
+        waiting += [children.apply(index) for index in reversed(range(count))]
+    return found
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
