@@ -82,5 +82,5 @@ def resume(by: Requester, store: Store, pipeline: str) -> None:
         return
     by.say(f"{pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
     by.sure("Is the cause gone, and shall it go on?")
-    store.resume(pipeline, by.person)
+    store.resume(pipeline, by.person, row.halt_reason)
     by.say(f"{pipeline} is {store.pipeline(pipeline).status}")

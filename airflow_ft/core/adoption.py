@@ -89,8 +89,8 @@ def adopt(
             at work.
     """
     plans = participants_of(store, pipeline)
+    row = store.pipeline(pipeline)  # first: whoever else adopts, or delivers, while the sinks are looked at, moves it
     found = look(store, pipeline, participants)
-    row = store.pipeline(pipeline)
     if row.status is not PipelineStatus.HALTED:
         raise StateConflictError("it is not HALTED, so nothing has to be adopted.", pipeline=pipeline)
     if row.halt_reason is HaltReason.HEURISTIC_COMMIT:  # what is visible would be delivered again, under a new number
@@ -108,7 +108,8 @@ def adopt(
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
     else:
         newest = max((head.epoch for head in heads.values() if head), default=0)
-        epoch = store.adopt(pipeline, newest, {name: estate.number for name, estate in found.items()}, who)
+        numbers = {name: estate.number for name, estate in found.items()}
+        epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch)
     fence = Fence(pipeline, store.installation, epoch, 0)
     for name, plan in plans.items():
         if heads[name] is None:  # a sink that remembers nothing begins like a new one

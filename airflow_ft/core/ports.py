@@ -408,22 +408,26 @@ class Store(Protocol):
 
     def halt(self, pipeline: str, reason: HaltReason, message: str) -> None: ...
 
-    def resume(self, pipeline: str, who: str) -> None:
-        """A person has settled why it was HALTED.
+    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
+        """A person has settled why it was HALTED. StateConflictError: by now for something else than `reason`.
 
         After STORE_BEHIND_SINK the epoch grows by one: attempts of the old one would stay below the sink's head, and
         halt the pipeline again, as many times as the lost log had drawn attempts.
         """
 
     def retire(self, pipeline: str, who: str) -> None:
-        """Nobody runs it any more, so it is never late; a stage that begins says anew when it is."""
+        """Nobody runs it any more, so it is never late; a stage that begins says anew when it is.
 
-    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str) -> int:
+        StateConflictError: a run is at work.
+        """
+
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
         """Goes past the sinks of a lost decision log, by participant the number delivered last; returns a new epoch.
 
-        HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError): the new epoch is above
-        `epoch`, numbers go on above every delivered one, leases are dropped, what is planned becomes ABORTED
-        (SUPERSEDED, carried), and `last_delivered` answers what the sinks say. Stays HALTED until `resume`.
+        HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError), and only while `expected`
+        is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, numbers go
+        on above every delivered one, leases are dropped, what is planned becomes ABORTED (SUPERSEDED, carried), and
+        `last_delivered` answers what the sinks say. Stays HALTED until `resume`.
         """
 
     def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
@@ -637,7 +641,8 @@ class Participant(Protocol):
         """Makes the sink remember `number` as the last delivered one, under `fence`, whatever stands there.
 
         For a person who takes the pipeline over from another installation (`airflow ft adopt`): no number at or below
-        `number` can be delivered any more. StateConflictError: the former owner has gone past it.
+        `number` can be delivered any more. StateConflictError: the former owner has gone past it. FencedError: somebody
+        else has adopted it since, under a newer epoch.
         """
 
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:

@@ -61,7 +61,7 @@ class Resolver:
             if found.plan is None:
                 raise self._refusal(found, "nothing of it was prepared.", "`airflow ft in-doubt` names the one.")
             self._first_in_line(number)  # what is refused leaves the pipeline as it was
-            self.store.resume(self.pipeline, self.who)
+            self.store.resume(self.pipeline, self.who, HaltReason.HEURISTIC_COMMIT)
         else:
             self._require(number, MAY_BE_VISIBLE, "there is nothing to commit")
         with self._coordinating() as coordinator:
@@ -101,7 +101,7 @@ class Resolver:
             raise self._refusal(found, "it is not decided, so nothing was delivered yet.", "--commit delivers it.")
         if self._halted() is HaltReason.TOKEN_LOST:
             self._first_in_line(number)
-            self.store.resume(self.pipeline, self.who)
+            self.store.resume(self.pipeline, self.who, HaltReason.TOKEN_LOST)
         with self._coordinating() as coordinator:
             self._first_in_line(number)
             with self._taken_back(coordinator.epoch, number):

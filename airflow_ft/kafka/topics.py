@@ -211,11 +211,10 @@ def create_token_topic(clients: KafkaClients) -> None:
         answer(clients, futures[name])
     except KafkaException as failure:
         error = failure.args[0]
-        if error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return
         if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
             raise missing_topic(name, clients.conn_id, 1) from failure
-        raise clients.error(error, f"creating the token topic {name!r}") from failure
+        if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise clients.error(error, f"creating the token topic {name!r}") from failure
     # The controller has answered; the brokers learn of the topic a moment later.
     while (topic := describe(clients, [name])[name]) is None or topic.leaderless:
         if time.monotonic() > deadline:

@@ -19,11 +19,15 @@ class AdoptionOperations:
 
     _database: Database
 
-    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str) -> int:
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
         """See `Store.adopt`."""
         with pipeline_write(self._database, pipeline) as write:
             if write.row["status"] != PipelineStatus.HALTED.value:
                 raise write.conflict(0, "it is not HALTED, so nothing has to be adopted.")
+            if (current := write.row["epoch"]) != expected:
+                raise write.conflict(
+                    0, f"epoch {current} is in force, not {expected}: somebody has been at work on it."
+                )
             checkpoints = write.open_checkpoints()
             for checkpoint in checkpoints:
                 # Its markers may stand in the sinks: recovery, or a person, settles it, not this.

@@ -196,19 +196,23 @@ class EpochOperations:
                 write.set_pipeline(status=PipelineStatus.HALTED.value, halt_reason=reason.value, halt_message=message)
             write.event(EventKind.HALTED, f"{reason.value}: {message}", detail={"reason": reason.value})
 
-    def resume(self, pipeline: str, who: str) -> None:
+    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
         """See `Store.resume`; no effect on an ACTIVE pipeline."""
         with pipeline_write(self._database, pipeline) as write:
             if write.row["status"] == PipelineStatus.HALTED.value:
-                reason = write.row["halt_reason"]
+                found = write.row["halt_reason"]
+                if reason is not None and found != reason.value:
+                    raise write.conflict(0, f"it is HALTED for {found} by now, not for {reason}.")
                 write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
-                if reason == HaltReason.STORE_BEHIND_SINK.value:
+                if found == HaltReason.STORE_BEHIND_SINK.value:
                     write.set_pipeline(epoch=write.row["epoch"] + 1)
-                write.event(EventKind.RESUMED, f"by {who}, after {reason}", detail={"who": who, "reason": reason})
+                write.event(EventKind.RESUMED, f"by {who}, after {found}", detail={"who": who, "reason": found})
 
     def retire(self, pipeline: str, who: str) -> None:
         """See `Store.retire`."""
         with pipeline_write(self._database, pipeline) as write:
+            if (turn := to_pipeline(write.row).turn) is not None:
+                raise write.conflict(0, f"run {turn} is at work.")
             if write.row["late_after"] is not None:
                 write.set_pipeline(late_after=None)
                 write.event(EventKind.RETIRED, f"by {who}", detail={"who": who})

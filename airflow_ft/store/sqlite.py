@@ -81,6 +81,12 @@ class _SqliteTransaction:
         return time.time_ns() // 1000
 
 
+class _Connection(sqlite3.Connection):
+    """`inode` is the file that it has opened, whatever has been moved to its place since."""
+
+    inode: tuple[int, int] | None = None
+
+
 class SqliteDatabase:
     """Connections to one file: write-ahead journal, synchronous FULL, BEGIN IMMEDIATE for every write."""
 
@@ -93,8 +99,7 @@ class SqliteDatabase:
         self.meter: Meter = Unmetered()
         self._path = path
         self.url = f"sqlite:///{path}"
-        self._pool: Pool[sqlite3.Connection] = Pool(self._connect, sqlite3.Connection.close)
-        self._inode: tuple[int, int] | None = None
+        self._pool: Pool[_Connection] = Pool(self._connect, sqlite3.Connection.close)
         self._create()
 
     def read(self, sql: str, *values: object) -> list[Row]:
@@ -176,9 +181,9 @@ class SqliteDatabase:
                 remedy="check that its folder exists and belongs to the user of the workers.",
             ) from error
 
-    def _take(self) -> sqlite3.Connection:
+    def _take(self) -> _Connection:
         connection, reused = self._pool.take()
-        if reused and self._identity() != self._inode:
+        if reused and self._identity() != connection.inode:
             # Somebody moved another file here (a restored backup): what is written to the old one would be lost.
             self._pool.drop(connection)
             self._pool.drop_idle()
@@ -192,7 +197,7 @@ class SqliteDatabase:
             return None
         return (status.st_dev, status.st_ino)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> _Connection:
         identity = self._identity()
         try:
             # mode=rw: a store that vanished is an error, never a new empty one.
@@ -202,6 +207,7 @@ class SqliteDatabase:
                 timeout=BUSY_TIMEOUT,
                 isolation_level=None,
                 check_same_thread=False,
+                factory=_Connection,
             )
             try:
                 connection.execute("PRAGMA foreign_keys = ON")
@@ -223,10 +229,10 @@ class SqliteDatabase:
                 " 'wal' and 2 (FULL), so that an acknowledged decision survives a crash.",
                 remedy="put it on a local disk with shared memory maps.",
             )
-        self._inode = identity
+        connection.inode = identity
         return connection
 
-    def _roll_back(self, connection: sqlite3.Connection, error: BaseException) -> None:
+    def _roll_back(self, connection: _Connection, error: BaseException) -> None:
         """Ends the transaction of a failed write; a connection in an unknown state is closed."""
         if isinstance(error, StoreUnavailableError):
             self._pool.drop(connection)

@@ -1,4 +1,4 @@
-"""What a process does to files and to SQLite, call by call, so that it can be killed before each.
+"""What is done to files and to SQLite, call by call, so that a process can be killed, or a thread wait, before each.
 
 Clients that change files without telling Python, and servers that no proxy stands before, tell by `Target.calls`.
 """
@@ -9,7 +9,9 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,16 @@ from typing import Any
 _CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 _WRITING = os.O_WRONLY | os.O_RDWR
 
+_listeners: dict[int, tuple[str, Callable[[], None]]] = {}
+"""By thread: below which folder it changes files, and what is called."""
+_installed: set[str] = set()
+
 
 def kill_before(at: int, below: str, more: str = "") -> None:
     """Kills this process before its call `at`, counted from 0: changes of files below a folder, but those of the log
     in it; statements of SQLite; and what `more`, a "module:function", tells of.
     """
     seen = 0
-    log = str(Path(below) / "wal")
 
     def reached(*_: Any) -> None:
         nonlocal seen
@@ -32,19 +37,67 @@ def kill_before(at: int, below: str, more: str = "") -> None:
         seen += 1
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _CHANGES or (event == "open" and (arguments[2] or 0) & _WRITING):
-            places = [os.fsdecode(each) for each in arguments if isinstance(each, str | bytes | os.PathLike)]
-            if any(place.startswith(below) and not place.startswith(log) for place in places):
-                reached()
+        if _is_change(event, arguments, below):
+            reached()
 
-    def connect(*of: Any, _connect: Callable[..., Any] = sqlite3.connect, **more: Any) -> Any:
-        db = _connect(*of, **more)
+    sys.addaudithook(hook)
+    sqlite3.connect = _tracing(reached)
+    if more:
+        _install(more, reached)
+
+
+@contextmanager
+def listening(reached: Callable[[], None], below: str, more: str = "") -> Iterator[None]:
+    """Has `reached` called before each such call of this thread, which may wait there."""
+    connect = sqlite3.connect
+    if "" not in _installed:  # a hook stays for ever
+        _installed.add("")
+        sys.addaudithook(_hook)
+    if more and more not in _installed:
+        _installed.add(more)
+        _install(more, _tell)
+    _listeners[threading.get_ident()] = (below, reached)
+    sqlite3.connect = _tracing(_tell)
+    try:
+        yield
+    finally:
+        sqlite3.connect = connect
+        del _listeners[threading.get_ident()]
+
+
+def _tell(*_: Any) -> None:
+    if (listener := _listeners.get(threading.get_ident())) is not None:
+        listener[1]()
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if _listeners and (listener := _listeners.get(threading.get_ident())) is not None:
+        below, reached = listener
+        if _is_change(event, arguments, below):
+            reached()
+
+
+def _is_change(event: str, arguments: tuple[Any, ...], below: str) -> bool:
+    if event not in _CHANGES and not (event == "open" and (arguments[2] or 0) & _WRITING):
+        return False
+    log = str(Path(below) / "wal")
+    places = [os.fsdecode(each) for each in arguments if isinstance(each, str | bytes | os.PathLike)]
+    return any(place.startswith(below) and not place.startswith(log) for place in places)
+
+
+def _tracing(reached: Callable[..., None]) -> Callable[..., Any]:
+    """`sqlite3.connect`, of whose connections each statement is told."""
+    connect = sqlite3.connect
+
+    def traced(*of: Any, **more: Any) -> Any:
+        db = connect(*of, **more)
         db.set_trace_callback(reached)
         return db
 
-    sys.addaudithook(hook)
-    sqlite3.connect = connect
-    if more:
-        module, _, name = more.partition(":")
-        install: Callable[[Callable[[], None]], None] = getattr(import_module(module), name)
-        install(reached)
+    return traced
+
+
+def _install(more: str, reached: Callable[[], None]) -> None:
+    module, _, name = more.partition(":")
+    install: Callable[[Callable[[], None]], None] = getattr(import_module(module), name)
+    install(reached)

@@ -40,6 +40,7 @@ from airflow_ft.core.ports import ConnectionInfo, Expiring, Participant, SinkSpe
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks.registry import system
+from airflow_ft.testing.beginnings import BeginningsConformance
 from airflow_ft.testing.kills import KillsConformance
 from airflow_ft.testing.relay import Fate
 from airflow_ft.testing.value_cases import ValuesConformance
@@ -55,7 +56,7 @@ NOTHING_REFUSED = "the target names no rows that are refused"
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
 
 
-class ParticipantConformance(KillsConformance, ValuesConformance):
+class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConformance):
     """Subclass it, and give `target`."""
 
     @pytest.fixture
@@ -402,6 +403,29 @@ class ParticipantConformance(KillsConformance, ValuesConformance):
         world.deliver(plan)
         with pytest.raises(StateConflictError):
             world.participant(plan).adopt(world.fence(5, 1, THEIRS), 1)
+
+    def test_who_adopts_late_takes_nothing_back(self, world: World) -> None:
+        """Two adopt at the same moment; one of them has delivered when the other goes on."""
+        first = world.plan()
+        world.deliver(first)
+        late, participant = world.participant(first), world.participant(first)
+        participant.end_remnants(world.fence(6, 0, THEIRS), None)
+        with suppress(FencedError, StateConflictError):  # it may know already that it comes late
+            late.end_remnants(world.fence(5, 0, THEIRS), None)
+        participant.adopt(world.fence(6, 0, THEIRS), 1)
+        world.predecessor = 1
+        plan = world.plan_of(2, world.segment(2, world.table(2 * ROWS)), installation=THEIRS)
+        world.commit(plan, world.prepare(plan, epoch=6), epoch=6)
+        with suppress(FencedError):
+            late.end_remnants(world.fence(5, 0, THEIRS), None)
+        with pytest.raises(FencedError):
+            late.adopt(world.fence(5, 0, THEIRS), 1)
+        head = participant.head(world.pipeline)
+        assert head is not None and (head.installation, head.epoch, head.number) == (THEIRS, 6, 2)
+        world.predecessor = 2
+        plan = world.plan_of(3, world.segment(3, world.table(3 * ROWS)), installation=THEIRS)
+        world.commit(plan, world.prepare(plan, epoch=6), epoch=6)
+        assert world.target.ids() == world.ids_of(1, 2, 3)
 
     # --- rows that cannot be taken ---------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from types import TracebackType
@@ -83,11 +84,13 @@ def drain(client: socket.socket) -> None:
 class Proxy(Relay):
     """Once armed it strikes one request, on whatever connection. `struck` says so, of a held reply when it has come.
 
-    For protocols in which a client waits for each answer before it asks again, as those of most databases.
+    `reached` is called before each request is passed on, and may wait. For protocols in which a client waits for each
+    answer before it asks again, as those of most databases.
     """
 
-    def __init__(self, port: int, target: int) -> None:
+    def __init__(self, port: int, target: int, reached: Callable[[], None] = lambda: None) -> None:
         super().__init__(port, target)
+        self._reached = reached
         self._lock = threading.Lock()
         self._fate, self._left, self._pattern = Fate.DELIVER, 0, b""
         self.struck = False
@@ -108,6 +111,7 @@ class Proxy(Relay):
         threading.Thread(target=self._replies, args=(client, server, doomed, held), daemon=True).start()
         with suppress(OSError):
             while chunk := client.recv(1 << 16):
+                self._reached()
                 fate = self._decide(chunk)
                 if fate is Fate.LOSE_REQUEST:
                     break

@@ -23,7 +23,7 @@ from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, Participant, SegmentReader, SinkSpec, WalFile
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
-from airflow_ft.testing.calls import kill_before
+from airflow_ft.testing.calls import kill_before, listening
 from airflow_ft.testing.relay import Fate, Proxy
 from airflow_ft.testing.values import Values
 from airflow_ft.wal import open_wal
@@ -88,6 +88,23 @@ class Target(ABC):
         with Proxy(0, self.connection.port) as proxy:
             proxy.arm(fate, skip)
             yield replace(self.connection, host="127.0.0.1", port=proxy.port), lambda: proxy.struck
+
+    def anew(self) -> Target:
+        """One that is empty, and takes another pipeline. By default the same: several pipelines deliver into it."""
+        return self
+
+    @contextmanager
+    def telling(self, reached: Callable[[], None], below: str) -> Iterator[ConnectionInfo]:
+        """A way on which `reached` is called, and may wait, before each request, or else each call of this thread.
+
+        By default as with `losing` and `calls`; `below` is the test's folder.
+        """
+        if not self.connection.port:
+            with listening(reached, below, self.calls):
+                yield self.connection
+            return
+        with Proxy(0, self.connection.port, reached) as proxy:
+            yield replace(self.connection, host="127.0.0.1", port=proxy.port)
 
     def mistaken(self) -> Mapping[str, tuple[SinkSpec, ConnectionInfo]]:
         """Sinks and connections with a mistake, by its name; the doctor and `prepare` are to tell each."""
@@ -155,9 +172,9 @@ class World:
         self.attempts += 1
         return self.attempts
 
-    def prepare(self, plan: Plan, attempt: int = 0, epoch: int = 1) -> Vote:
+    def prepare(self, plan: Plan, attempt: int = 0, epoch: int = 1, connection: ConnectionInfo | None = None) -> Vote:
         attempt = attempt or self.attempt()
-        notes = self.participant(plan).prepare(plan, self.fence(epoch, attempt, plan.installation))
+        notes = self.participant(plan, connection).prepare(plan, self.fence(epoch, attempt, plan.installation))
         return Vote(plan.participants[0].name, attempt, attempt, None, dict(notes))
 
     def commit(self, plan: Plan, vote: Vote | None, attempt: int = 0, epoch: int = 1, **more: Any) -> Proof:

@@ -21,6 +21,10 @@ from airflow_ft.core.errors import ConfigurationError, StageError, TransientErro
 from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, copy_file, copy_tree, hdfs_path
 
 _COPY_TRIES = 10
+_NO_LINKS = {
+    errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
+}  # fmt: skip
+"""What file systems without hard links say."""
 
 Synced = dict[str, dict[str, tuple[int, int, int]]]
 """What of a tree is durable: by folder and name, whatever tells an entry from another one in its place."""
@@ -214,15 +218,34 @@ class LocalFileSystem:
         temporary = self._temporary(path, data)
         try:
             path.hardlink_to(temporary)  # unlike a rename it never replaces what is there
-        except FileExistsError:
-            raise
-        except OSError:  # no hard links here; the folder belongs to one attempt, so looking first is enough
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # The log's folders belong to one attempt, so looking first is enough; a sink asks `has_links` before.
             if path.exists():
                 raise FileExistsError(str(path)) from None
             temporary.rename(path)
         finally:
             temporary.unlink(missing_ok=True)
         _sync_folder(path.parent)
+
+    def has_links(self, uri: str) -> bool:
+        """Whether there are hard links; without, `write` may replace what is written there at the same moment.
+
+        `uri` is a name that nobody has.
+        """
+        path = local_path(uri)
+        temporary = self._temporary(path, b"")
+        try:
+            path.hardlink_to(temporary)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return False
+        finally:
+            for probe in (temporary, path):
+                probe.unlink(missing_ok=True)
+        return True
 
     def replace(self, uri: str, data: bytes) -> None:
         path = local_path(uri)
@@ -310,11 +333,17 @@ class LocalFileSystem:
         path = local_path(uri)
         # First out of its name in one step, so that nobody finds half a folder under it.
         doomed = path.with_name(f".{path.name}.removed")
+        _remove(doomed)  # somebody has begun, and died
         with contextlib.suppress(FileNotFoundError):
-            if doomed.exists():
-                shutil.rmtree(doomed)
             path.rename(doomed)
-            shutil.rmtree(doomed)
+        _remove(doomed)
+
+
+def _remove(folder: Path) -> None:
+    """Returns when it is gone, whoever else removes it at the same moment."""
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
 
 
 def _link_files(base: Path, copy: Path, keep: Callable[[PurePosixPath], bool]) -> int:

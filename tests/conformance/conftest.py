@@ -12,7 +12,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     A million rows into a server take too long for each change: SQLite shows the same. So do answers that are lost at
     each of the hundred requests that a checkpoint of forty files is: with one file they are thirty. A Delta table in S3
-    takes some fifty: `tests/sinks/delta/test_bucket.py` tries some of them.
+    takes some fifty: `tests/sinks/delta/test_bucket.py` tries some of them. Before each of as many others may come.
     """
     if not config.getoption("--all"):
         ParticipantConformance.places = ((commits() // TWELFTHS + turn()) % TWELFTHS, TWELFTHS)
@@ -20,5 +20,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")
         many_files = "TestPartitionsInS3::test_whatever_is_lost" in item.nodeid
         many_versions = "test_delta.py::TestS3::test_whatever_is_lost" in item.nodeid
-        if many_rows or many_files or many_versions:
+        many_beginnings = "S3::test_one_that_looks_before" in item.nodeid
+        if many_rows or many_files or many_versions or many_beginnings:
             item.add_marker(pytest.mark.release)

@@ -45,6 +45,8 @@ NOT_OF_A_MODEL = (
     "test_a_process_that_wakes_up_beside_its_successor_adds_nothing",
     "test_killed_at_any_call_it_leaves_all_or_nothing_and_another_process_settles",
     "test_several_that_commit_at_once_deliver_once",
+    "test_of_several_that_begin_at_once_the_newest_delivers",
+    "test_one_that_looks_before_others_begin_lowers_none_of_them",
     "test_whatever_is_lost_on_the_way_the_next_one_finishes",
     "test_values_to_the_ends_of_their_ranges_arrive_as_they_are",  # it keeps Python's
     "test_values_that_it_does_not_hold_are_refused_before_the_decision",

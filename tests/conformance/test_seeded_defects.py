@@ -173,6 +173,26 @@ def it_is_adopted_over_whatever_stands_there(change: Change) -> None:
     change(module, "refuse_to_adopt", lambda *_: None)
 
 
+@noticed_by("test_who_adopts_late_takes_nothing_back")
+def who_adopts_late_lowers_the_head(change: Change) -> None:
+    change(module, "check_adopter", lambda *_: None)
+
+
+@noticed_by("test_one_that_looks_before_others_begin_lowers_none_of_them")
+def the_head_is_not_locked(change: Change) -> None:
+    """Each statement is a transaction of its own, as where a look at a row that is not there locks nothing."""
+    writing = SqliteParticipant._writing
+
+    @contextmanager
+    def unlocked(self: Any, *of: Any, **more: Any) -> Iterator[Any]:
+        with writing(self, *of, **more) as (db, ledger):
+            db.execute("COMMIT")
+            yield db, ledger
+            db.execute("BEGIN")
+
+    change(SqliteParticipant, "_writing", unlocked)
+
+
 @noticed_by("test_who_adopts_goes_on_and_the_former_owner_is_shut_out")
 def the_former_owner_stays_named(change: Change) -> None:
     change(SqliteParticipant, "adopt", lambda *_, **__: None)

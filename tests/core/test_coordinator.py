@@ -13,7 +13,7 @@ import pytest
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core import retention
-from airflow_ft.core.adoption import adopt
+from airflow_ft.core.adoption import adopt, look
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import (
     CheckpointExpiredError,
@@ -40,6 +40,7 @@ from airflow_ft.core.model import (
     Promise,
     RunKey,
 )
+from airflow_ft.core.ports import Store
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.core.retention import MARKERS_TOGETHER
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
@@ -541,6 +542,31 @@ def test_sinks_of_a_lost_log_refuse_until_they_are_adopted_and_nothing_is_double
     assert (adoption.uneven, adoption.epoch) == (False, 10)
     world.steps(world.context(3))
     assert world.systems["db"].rows == world.systems["log"].rows == [5, 6, 7, number]
+    assert world.store.checkpoint(PIPELINE, number).delivered_by == 8
+
+
+def test_of_two_that_adopt_at_once_the_one_that_has_looked_before_the_other_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for system in world.systems.values():
+        system.rank, system.last, system.foreign = (9, 30), 7, True
+    (number,) = world.stage(1)
+    with pytest.raises(ForeignOwnerError):
+        world.steps(world.context())
+
+    def beside(store: Store, pipeline: str, participants: Any) -> Any:
+        """The other one adopts and delivers, and the pipeline halts once more."""
+        found = look(store, pipeline, participants)
+        monkeypatch.undo()
+        adopt(store, pipeline, participants, "someone")
+        world.steps(world.context(2))
+        store.halt(pipeline, HaltReason.FOREIGN_OWNER, "a test")
+        return found
+
+    monkeypatch.setattr("airflow_ft.core.adoption.look", beside)
+    with pytest.raises(StateConflictError, match="is in force"):
+        adopt(world.store, PIPELINE, Systems(world.systems), "somebody else")
+    assert world.store.last_delivered(PIPELINE, "db") == world.systems["db"].last == 8
     assert world.store.checkpoint(PIPELINE, number).delivered_by == 8
 
 

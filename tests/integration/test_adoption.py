@@ -246,7 +246,8 @@ def test_an_adoption_that_dies_between_two_branches_is_repeated(
 
 def as_adopted_before(world: LosingWorld) -> None:
     """What `adopt` did when it looked at heads alone: it went on with the very number that was left half done."""
-    epoch = world.store.adopt(world.pipeline, 9, {"shop": 1}, "an older version")
+    before = world.store.pipeline(world.pipeline).epoch
+    epoch = world.store.adopt(world.pipeline, 9, {"shop": 1}, "an older version", expected=before)
     world.sql(f"UPDATE airflow_ft_head SET installation = '{world.store.installation}', epoch = {epoch}, attempt = 0")
     world.store.resume(world.pipeline, "an older version")
 

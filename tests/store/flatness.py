@@ -140,7 +140,7 @@ def every_operation(store: Store) -> None:
     store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])
     store.leave_turn(PIPELINE, LATER_RUN)
     store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
-    store.adopt(PIPELINE, 5, {"db": 20}, "a test")
+    store.adopt(PIPELINE, 5, {"db": 20}, "a test", expected=2)
     store.resume(PIPELINE, "a test")
     epoch = store.pipeline(PIPELINE).epoch
     store.begin_stage(PIPELINE, epoch, RUN)

@@ -15,7 +15,7 @@ class TestAdoption:
         scene.plan(2, [1, 2])
         triggered = scene.trigger()
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
-        assert scene.store.adopt(PIPELINE, 41, {"db": 17, "kafka": 16}, "someone") == 42
+        assert scene.store.adopt(PIPELINE, 41, {"db": 17, "kafka": 16}, "someone", expected=1) == 42
         row = scene.store.pipeline(PIPELINE)
         assert (row.epoch, row.next_number, row.status) == (42, 18, PipelineStatus.HALTED)
         assert scene.store.last_delivered(PIPELINE, "db") == 17
@@ -36,12 +36,22 @@ class TestAdoption:
     def test_only_what_is_halted_is_adopted(self, scene: Scene) -> None:
         scene.stage()
         with pytest.raises(StateConflictError, match="not HALTED"):
-            scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone")
+            scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone", expected=1)
 
     def test_what_may_have_a_marker_is_settled_first(self, scene: Scene) -> None:
         scene.stage()
         scene.prepare(1)
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
         with pytest.raises(StateConflictError, match="settle it first"):
-            scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone")
+            scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone", expected=1)
         assert scene.checkpoint(1).state is S.PREPARED
+
+    def test_what_was_seen_before_somebody_else_was_at_work_is_not_taken_for_the_truth(self, scene: Scene) -> None:
+        """Two look at the sinks; the one has adopted, and delivered, when the other goes on."""
+        scene.stage()
+        scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
+        scene.store.adopt(PIPELINE, 41, {"db": 18}, "someone", expected=1)
+        with pytest.raises(StateConflictError, match="epoch 42 is in force, not 1"):
+            scene.store.adopt(PIPELINE, 41, {"db": 17}, "somebody else", expected=1)
+        assert scene.store.last_delivered(PIPELINE, "db") == 18
+        assert scene.store.pipeline(PIPELINE).epoch == 42

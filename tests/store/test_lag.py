@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_ft.core.errors import FencedError
+from airflow_ft.core.errors import FencedError, StateConflictError
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.overview import Condition
 from airflow_ft.store.rows import from_time
@@ -131,4 +131,12 @@ class TestLate:
             "pipeline orders RETIRED: by ada"
         ]
         scene.stage(run=LATER_RUN, made_with=LATE)
+        assert self.condition(scene) is Condition.LATE
+
+    def test_a_run_that_has_begun_while_a_person_was_asked_is_not_made_never_late(self, scene: Scene) -> None:
+        scene.store.enter_turn(PIPELINE, RUN, None)
+        scene.stage(made_with=LATE)
+        scene.complete(1)
+        with pytest.raises(StateConflictError, match="is at work"):
+            scene.store.retire(PIPELINE, "ada")
         assert self.condition(scene) is Condition.LATE

@@ -115,7 +115,7 @@ class TestQuarantine:
         with pytest.raises(PipelineHaltedError):
             scene.release(1)
         with pytest.raises(StateConflictError, match="settle it first"):
-            scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone")
+            scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone", expected=1)
 
     def test_the_run_is_not_settled(self, scene: Scene) -> None:
         scene.stage(1)

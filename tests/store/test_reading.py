@@ -113,7 +113,7 @@ class TestReading:
             assert store.number_at(PIPELINE, at - timedelta(microseconds=1)) == max(below, default=0), number
         assert store.number_at(PIPELINE, store.now() + timedelta(days=1)) == 9
         store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "a test")
-        store.adopt(PIPELINE, scene.epoch, {"db": 20}, "a test")  # leaves out numbers up to 20
+        store.adopt(PIPELINE, scene.epoch, {"db": 20}, "a test", expected=scene.epoch)  # leaves out numbers up to 20
         assert store.number_at(PIPELINE, times[1] - timedelta(seconds=1)) == 0
         assert store.number_at(PIPELINE, store.now()) == 20
 

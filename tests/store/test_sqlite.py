@@ -12,6 +12,7 @@ from airflow_ft.core.model import HaltReason
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store, sqlite
 from airflow_ft.store.sqlite import SqliteStore, network_file_system
+from airflow_ft.store.writing import pipeline_write
 from tests.store.scene import PIPELINE, Scene
 
 MOUNTS = """\
@@ -225,3 +226,19 @@ def _back_up(source: Path, target: Path) -> None:
         old.backup(new)
     old.close()
     new.close()
+
+
+def test_a_connection_that_was_in_use_when_the_file_was_replaced_is_not_used_again(path: Path, tmp_path: Path) -> None:
+    """Another thread has opened the new file since: what it has must not speak for this connection."""
+    with SqliteStore(path) as store:
+        scene = Scene(store)
+        scene.stage(1)
+        _back_up(path, tmp_path / "backup.db")
+        with pipeline_write(store._database, PIPELINE):
+            for name in ("ft.db-wal", "ft.db-shm"):
+                (path.parent / name).unlink()
+            (tmp_path / "backup.db").rename(path)
+            assert [c.number for c in store.checkpoints(PIPELINE)] == [1], "by a second connection"
+        store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
+        with SqliteStore(path) as other:
+            assert other.pipeline(PIPELINE).halt_reason is HaltReason.TOKEN_LOST

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,15 @@ def tree(tmp_path: Path) -> Path:
     for name in ("offsets/0", "commits/0", "state/0/0/1.delta"):
         put(tree / name)
     return tree
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that has none."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
 
 
 def put(path: Path, text: str = "x") -> None:
@@ -88,3 +99,42 @@ def test_what_goes_while_a_folder_is_listed_is_not_in_the_list(tree: Path) -> No
     assert before
     (tree / "gone").symlink_to(tree / "nowhere")
     assert LocalFileSystem().tree(tree.as_uri()) == before
+
+
+def test_a_folder_is_gone_though_another_process_removes_it_too(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one has begun to remove, and died, two finish at the same moment."""
+    rmtree = shutil.rmtree
+    put(tree.with_name(f".{tree.name}.removed") / "offsets/0")
+
+    def beside(folder: Path) -> None:
+        monkeypatch.undo()
+        rmtree(folder)
+        raise FileNotFoundError(str(folder))
+
+    monkeypatch.setattr(shutil, "rmtree", beside)
+    LocalFileSystem().remove_tree(tree.as_uri())
+    assert not tree.exists()
+    assert list(tree.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_name_is_not_given_by_another_way_because_the_disk_is_full(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A rename would replace what another process has written since."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        LocalFileSystem().write((tree / "new").as_uri(), b"x")
+    assert not (tree / "new").exists()
+
+
+def test_whether_there_are_hard_links(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(tree.rglob("*"))
+    assert LocalFileSystem().has_links((tree / "probe").as_uri())
+    without_links(monkeypatch)
+    assert not LocalFileSystem().has_links((tree / "probe").as_uri())
+    assert sorted(tree.rglob("*")) == before

@@ -183,6 +183,24 @@ def refuse_to_adopt(head: SinkHead | None, marked: Iterable[int], installation: 
         )
 
 
+def check_adopter(head: Head | None, fence: Fence) -> None:
+    """For each step of an adoption: others may adopt at the same moment, and be done, and have delivered since.
+
+    Raises:
+        FencedError: this installation has taken the head over under a newer epoch.
+        StateConflictError: the head is another installation's, and has gone past the fence.
+    """
+    if head is None or head.rank <= fence.rank:
+        return
+    if head.installation == fence.installation:
+        check_owner(head, fence)
+    raise StateConflictError(
+        f"the sink's head has gone on to epoch {head.epoch}, attempt {head.attempt}, past epoch {fence.epoch}: its"
+        " former owner is still at work, or somebody else adopts it at the same moment.",
+        remedy="stop all tasks of the lost decision log, then adopt again.",
+    )
+
+
 def refuse_markers_without_head(newest: int, table: str) -> None:
     """StoreBehindSinkError when there are markers, up to `newest`, and no head in `table`."""
     if newest:

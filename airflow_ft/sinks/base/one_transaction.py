@@ -21,6 +21,7 @@ from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.base.memory import (
     Head,
     Marker,
+    check_adopter,
     check_epoch,
     check_marker,
     check_owner,
@@ -209,6 +210,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
     def _adopt(self, fence: Fence, number: int) -> None:
         with self._writing(fence, create=True) as (_, ledger):
             head = ledger.head()
+            check_adopter(head, fence)
             marked = [found for found, _ in ledger.markers_of_others(number, fence.installation)]
             refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
             floor = max(number, head.floor if head else 0)
@@ -235,6 +237,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             if head is None:
                 return
             if head.installation != fence.installation:
+                check_adopter(head, fence)
                 ledger.raise_head(fence)
             elif make_way:
                 ledger.drop_markers_of_others(head.last_delivered, fence.installation)

@@ -83,20 +83,23 @@ class Snapshot:
 
         if seen is not None and (found := seen._later()) is not None:
             return found
-        if place.files.exists(place.uri(LOG)):
-            try:
-                table = place.open()
-                version = int(table.version())
-                return cls(place, table, version, place.mark(version))
-            except TableNotFoundError:
-                if any(map(_COMMIT.fullmatch, place.files.names(place.uri(LOG)))):
-                    raise
-        if any(name != LOG for name in place.files.names(place.root)):
-            raise UnfitTargetError(
-                f"{place} is not empty, and no Delta table: it has no {LOG}.",
-                remedy="name another folder; or make a table of it: CONVERT TO DELTA.",
-            )
-        return None
+        for again in (True, False):  # what is strange may have been made between two looks
+            if place.files.exists(place.uri(LOG)):
+                try:
+                    table = place.open()
+                    version = int(table.version())
+                    return cls(place, table, version, place.mark(version))
+                except TableNotFoundError:
+                    if any(map(_COMMIT.fullmatch, place.files.names(place.uri(LOG)))):
+                        if again:
+                            continue
+                        raise
+            if all(name == LOG for name in place.files.names(place.root)):
+                return None
+        raise UnfitTargetError(
+            f"{place} is not empty, and no Delta table: it has no {LOG}.",
+            remedy="name another folder; or make a table of it: CONVERT TO DELTA.",
+        )
 
     @classmethod
     def made(cls, place: Place, schema: pa.Schema | None, partition_by: Sequence[str]) -> Self:

@@ -36,7 +36,7 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.memory import Head, Marker, damaged
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import FileSystem, LocalFileSystem, filesystem
 
 OURS = "_airflow_ft"  # readers pass names by that begin so
 LABEL = "checkpoint"
@@ -148,6 +148,11 @@ class Ledger:
         if isinstance(self.files, Objects):  # nobody walks through its folders
             self.files.require_conditions(self.uri(_probe()))
             return False
+        if isinstance(self.files, LocalFileSystem) and not self.files.has_links(self.uri(_probe())):
+            raise UnfitTargetError(
+                f"the file system of {self.told(self.root)} has no hard links, by which a name is given once.",
+                remedy="exactly-once rests on them: name a folder on one that has (ext4, XFS, Btrfs).",
+            )
         return self._can_rename_from(self._beside)
 
     def _can_rename_from(self, place: str) -> bool:

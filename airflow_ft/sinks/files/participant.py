@@ -52,6 +52,7 @@ from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.base.memory import (
     Head,
     Marker,
+    check_adopter,
     check_epoch,
     check_marker,
     check_owner,
@@ -184,6 +185,7 @@ class FilesParticipant:
         """Takes the head over from another installation."""
 
         def taken(head: Head | None) -> Head:
+            check_adopter(head, fence)
             marked = [found for found, marker in self.ledger.markers(number) if _is_foreign(marker, fence)]
             refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
             return replace(_head(fence), last_delivered=number, floor=max(number, head.floor if head else 0))
@@ -212,14 +214,21 @@ class FilesParticipant:
 
     def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """Raises the head above a former owner, who stays named in it; or drops what former owners have marked."""
+
+        def raised(head: Head | None) -> Head:
+            check_adopter(head, fence)
+            found = self._required(head)
+            mine = found.installation == fence.installation  # it was adopted since, by whoever does the same
+            return found if mine else replace(found, epoch=fence.epoch, attempt=fence.attempt)
+
         with self._telling():
             head = self.ledger.head() if self.ledger.pipeline() == fence.pipeline else None
             if head is None:
                 return
             if head.installation != fence.installation:
-                self.ledger.change(lambda found: replace(found or head, epoch=fence.epoch, attempt=fence.attempt))
+                self.ledger.change(raised)
                 self._end_prepared(fence, ending, head.last_delivered)
-                self.staged.remove(lambda *_: True)
+                self.staged.remove(lambda _, rank: rank < fence.rank)
             elif make_way:
                 for number, marker in list(self.ledger.markers(head.last_delivered)):
                     if _is_foreign(marker, fence):

@@ -163,13 +163,17 @@ class Tokens:
     def adopt(self, fence: Fence, number: int) -> None:
         """Sets the token of every slot to `number` under `fence`, for a person who has decided (`airflow ft adopt`).
 
-        Whatever stands there is overwritten, another installation's and a newer head too.
+        Whatever stands there is overwritten, another installation's newer head too.
 
         Raises:
             StateConflictError: the former owner has gone past `number`.
+            FencedError: somebody else has adopted it since, under a newer epoch.
         """
 
         def choose(slot: Slot) -> Token:
+            token = slot.read_token()
+            if token is not None and token.installation == fence.installation:
+                check_owner(token, fence, self._participant.name, slot.group)
             if slot.index == 0:  # its producer is initialised: the former owner cannot deliver any more
                 refuse_to_adopt(self.head(fence.pipeline), (), fence.installation, number)
             return self._anew(fence, number)

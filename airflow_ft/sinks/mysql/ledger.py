@@ -153,11 +153,15 @@ class Ledger:
         )
 
     def shut_out(self, session: Session, fence: Fence, owner: str) -> None:
-        """The head's rank is the fence's while `owner` stays named there: nobody of that installation can write."""
+        """The head's rank is the fence's while `owner` stays named there: nobody of that installation can write.
+
+        Nothing happens when it is newer, or no longer `owner`'s.
+        """
         session.run(
             f"UPDATE {self.head_table} SET `epoch` = %s, `attempt` = %s, `session` = '', `at` = UTC_TIMESTAMP(6)"
-            " WHERE `pipeline` = %s AND `participant` = %s AND `installation` = %s",
-            (*fence.rank, *self._key, owner),
+            " WHERE `pipeline` = %s AND `participant` = %s AND `installation` = %s"
+            " AND (`epoch` < %s OR (`epoch` = %s AND `attempt` <= %s))",
+            (*fence.rank, *self._key, owner, fence.epoch, *fence.rank),
         )
 
     def adopt_head(self, session: Session, fence: Fence, number: int) -> None:

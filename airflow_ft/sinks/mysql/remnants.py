@@ -15,6 +15,7 @@ import pymysql
 from airflow_ft.core.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.core.model import Fence, Outcome
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.sinks.base.memory import check_adopter
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of, describe
 from airflow_ft.sinks.mysql.fencing import kill, older_sessions
 from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger
@@ -87,11 +88,15 @@ def refuse_branches_of_others(session: Session, ledger: Ledger, installation: st
 
 
 def shut_out(session: Session, ledger: Ledger, fence: Fence) -> None:
-    """Raises the head above the former owner, who stays named in it, and ends the sessions that the head had named."""
+    """Raises the head above the former owner, who stays named in it, and ends the sessions that the head had named.
+
+    StateConflictError: the head is newer than the fence.
+    """
     head = ledger.head(session)
     if head is None or head.installation == fence.installation:
         return
     for _ in range(2):  # also what began before the head was raised, and after the first look
+        check_adopter(ledger.head(session), fence)
         for connection in older_sessions(session, ledger, fence, head, (), labels(MAX_BRANCHES)):
             kill(session, connection, head.rank)
         ledger.shut_out(session, fence, head.installation)

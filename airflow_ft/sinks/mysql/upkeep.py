@@ -10,7 +10,7 @@ from dataclasses import replace
 import pymysql
 
 from airflow_ft.core.model import Fence, SinkHead
-from airflow_ft.sinks.base.memory import check_epoch, check_owner, refuse_to_adopt
+from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.session import Session
@@ -32,9 +32,11 @@ def adopt_head(session: Session, ledger: Ledger, fence: Fence, number: int) -> N
 
     Raises:
         StateConflictError: the old owner has marked a number above `number` since that was read.
+        FencedError: somebody else has adopted it since.
     """
     session.begin()
     head = ledger.head(session, lock=True)
+    check_adopter(head, fence)
     marked = [found[0] for found in ledger.markers_of_others(session, number, fence.installation)]
     refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
     ledger.adopt_head(session, fence, number)

@@ -31,6 +31,7 @@ from airflow_ft.sinks.delta.fitting import misfits
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.table import told
 from airflow_ft.testing.world import SINK, THEIRS, World
+from airflow_ft.wal.filesystem import LocalFileSystem
 from tests.sinks.delta.world import participant_of, table_of, world_of
 
 NOTHING = ConnectionInfo("", "")
@@ -338,3 +339,47 @@ def test_settings_come_back() -> None:
 def test_types_are_called_as_spark_calls_them() -> None:
     kind = pa.struct([("a", pa.list_(pa.map_(pa.string(), pa.decimal128(5, 2)))), ("b", pa.timestamp("ms", "UTC"))])
     assert type_of(kind) == "struct<a:array<map<string,decimal(5,2)>>,b:timestamp>"
+
+
+@pytest.mark.parametrize("when", ["nothing was there", "its log was there", "its first entry was there"])
+def test_a_table_that_is_made_between_two_looks_is_no_folder_of_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Another pipeline, or attempt, makes it, and has written its head, after this one has found no table."""
+    world = world_of(tmp_path)
+    table = table_of(world)
+    log = table.path / "_delta_log"
+    if when != "nothing was there":
+        log.mkdir(parents=True)
+
+    def make() -> None:
+        monkeypatch.undo()
+        other = World(table, tmp_path)
+        other.deliver(other.plan())
+
+    exists, names, opened = LocalFileSystem.exists, LocalFileSystem.names, Place.open
+
+    def looked(self: LocalFileSystem, uri: str) -> bool:
+        found = exists(self, uri)
+        if uri == log.as_uri() and when == "nothing was there":
+            make()
+        return found
+
+    def listed(self: LocalFileSystem, uri: str) -> list[str]:
+        found = names(self, uri)
+        if uri == log.as_uri() and when == "its log was there":
+            make()
+        return found
+
+    def read(self: Place) -> DeltaTable:
+        try:
+            return opened(self)
+        finally:
+            if when == "its first entry was there":
+                make()
+
+    monkeypatch.setattr(LocalFileSystem, "exists", looked)
+    monkeypatch.setattr(LocalFileSystem, "names", listed)
+    monkeypatch.setattr(Place, "open", read)
+    world.deliver(world.plan(world.table(1_000, 2)))
+    assert len(table.ids()) == 42

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,14 @@ class Table(Target):
         self.sink: DeltaSink = DeltaSink(table=self.uri, **settings)
         self.connection = ConnectionInfo(self.sink.participant, "")
 
+    def anew(self) -> Table:
+        """One that is made."""
+        other, name = copy(self), f"orders-{uuid.uuid4().hex[:8]}"
+        other.path, other.uri = self.path.with_name(name), str(self.path.with_name(name))
+        other.sink = replace(self.sink, table=other.uri)
+        other.connection = ConnectionInfo(other.sink.participant, "")
+        return other
+
     def open(self) -> DeltaTable:
         return DeltaTable(self.uri, storage_options=self.options)
 
@@ -58,6 +68,11 @@ class TableInBucket(Table):
         self.sink = DeltaSink(table=f"s3://aws@{name}", name="lake", **settings)
         self.connection = connection_of(server)
         self.options = options_of(server)
+
+    def anew(self) -> TableInBucket:
+        other, name = copy(self), f"{self.server.bucket}/{uuid.uuid4().hex}/orders"
+        other.uri, other.sink = f"s3://{name}", replace(self.sink, table=f"s3://aws@{name}")
+        return other
 
 
 def world_of(folder: Path, **settings: Any) -> World:

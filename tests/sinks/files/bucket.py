@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +44,13 @@ class Bucket(Target):
         self.reader = S3FileSystem(
             access_key=server.login, secret_key=server.password, endpoint_override=server.url, region=REGION
         )
+
+    def anew(self) -> Bucket:
+        """A folder belongs to one pipeline."""
+        other = copy(self)
+        other.path, other._read = f"{self.server.bucket}/{uuid.uuid4().hex}/orders", {}
+        other.sink = replace(self.sink, folder=f"s3://aws@{other.path}")
+        return other
 
     def names(self) -> dict[str, int]:
         """All objects with their bytes, by name below the folder."""

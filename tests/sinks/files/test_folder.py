@@ -41,6 +41,7 @@ from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import LocalFileSystem
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
+from tests.wal.test_filesystem import without_links
 
 
 @pytest.fixture
@@ -453,6 +454,37 @@ def test_tombstones_of_a_former_owner_make_way(world: World) -> None:
     later = replace(plan, number=2)
     with pytest.raises(HaltError):
         world.prepare(later)
+
+
+def test_two_that_adopt_at_once_leave_the_newest_ones_head_and_rows(world: World) -> None:
+    """One of them looks before the other has adopted, and goes on when that one has prepared its first number."""
+    plan = world.plan()
+    world.deliver(plan)
+    late, participant = participant_of(world, plan), participant_of(world, plan)
+    looks = iter([late.ledger.head()])
+    later = replace(world.plan_of(2, world.segment(2, world.table(2 * 40))), installation=THEIRS)
+    participant.end_remnants(world.fence(6, 0, THEIRS), None)
+    participant.adopt(world.fence(6, 0, THEIRS), 1)
+    later = replace_predecessor(later, 1)
+    vote = world.prepare(later, 7, epoch=6)
+    head, ledger = Ledger.head, late.ledger
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Ledger, "head", lambda self: next(looks, None) if self is ledger else head(self))
+        with pytest.raises(FencedError):
+            late.end_remnants(world.fence(5, 0, THEIRS), None)
+    found = participant.ledger.head()
+    assert found is not None and (found.installation, found.rank) == (THEIRS, (6, 7))
+    assert participant.staged.all() == [(2, (6, 7))], "what it has prepared is there"
+    world.commit(later, vote, 8, epoch=6)
+    assert folder_of(world).ids() == world.ids_of(1, 2)
+
+
+def test_a_file_system_without_hard_links_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts would write the same version of the head, and each believe that it is alone."""
+    without_links(monkeypatch)
+    with pytest.raises(UnfitTargetError, match="hard links"):
+        world.prepare(world.plan())
+    assert folder_of(world).files() == []
 
 
 # --- doctor and verify -----------------------------------------------------------------------------------------------

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -20,10 +23,18 @@ class Folder(Target):
     """Read by listing it."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.path = folder / "orders"
-        self.sink = FilesSink(folder=str(self.path), **settings)
-        self.connection = ConnectionInfo(self.sink.participant, "")
-        self.staged = folder / "_orders.airflow_ft"
+        self._in(folder / "orders", FilesSink(folder=str(folder / "orders"), **settings))
+
+    def anew(self) -> Folder:
+        """A folder belongs to one pipeline."""
+        other, path = copy(self), self.path.with_name(f"orders-{uuid4().hex[:8]}")
+        other._in(path, replace(self.sink, folder=str(path)))
+        return other
+
+    def _in(self, path: Path, sink: FilesSink) -> None:
+        self.path, self.sink = path, sink
+        self.connection = ConnectionInfo(sink.participant, "")
+        self.staged = path.with_name(f"_{path.name}.airflow_ft")
 
     def files(self) -> list[str]:
         """What readers see, by name: nothing that begins with an underscore or a dot."""

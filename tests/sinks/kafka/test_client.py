@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.kafka import topics
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.transaction import Transaction
@@ -46,3 +48,22 @@ def test_a_new_producer_waits_for_a_connection_that_stays_but_not_for_ever(answe
     brokers: Any = _Brokers(*answers)
     clients._connect(brokers)
     assert len(brokers.answers) == left
+
+
+def test_a_token_topic_that_somebody_else_has_just_made_is_waited_for_as_ones_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The controller knows of it; brokers that do not yet would refuse the first token."""
+    admin = SimpleNamespace(create_topics=lambda *_, **__: {"tokens": None})
+    clients: Any = SimpleNamespace(
+        settings=SimpleNamespace(token_topic="tokens"), timeout=5.0, conn_id="kafka", admin=lambda: admin
+    )
+    seen = [None, SimpleNamespace(leaderless=True), SimpleNamespace(leaderless=False)]
+
+    def answer(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS))
+
+    monkeypatch.setattr(topics, "answer", answer)
+    monkeypatch.setattr(topics, "describe", lambda _, names: {names[0]: seen.pop(0)})
+    topics.create_token_topic(clients)
+    assert seen == []
