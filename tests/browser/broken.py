@@ -1,110 +1,182 @@
-"""Pipelines that need somebody: what was delivered into folders by the real steps, until something went wrong."""
+"""Pipelines that need somebody: what was delivered into two SQLite files by the real steps, until something failed."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
-
-from airflow_ft import FilesSink
+from airflow_ft import SqliteSink
 from airflow_ft.core import steps
 from airflow_ft.core.errors import NotDeliveredError, SinkUnavailableError, StoreBehindSinkError
-from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.model import ParticipantPlan, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo, Participant, Store
 from airflow_ft.core.resolution import Resolver
 from airflow_ft.wal import open_archive
 from tests.integration.real_world import RealWorld
+from tests.state.scene import Counts
+
+SHOP, ARCHIVE = "shop", "archive"
+"""Connections: of the file that decides, and of the one that follows."""
+REFUSED = 1005
+"""The id of a row of checkpoint 1."""
+_MEMORY = ("airflow_ft_head", "airflow_ft_ledger")
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """The SQLite file of each connection."""
+    return {name: folder / f"{name}.db" for name in (SHOP, ARCHIVE)}
 
 
 @dataclass
 class Broken(RealWorld):
-    """A pipeline into a folder of its name, which can be away."""
+    """A pipeline into a table of its name in both files, which counts its checkpoints under the key "a".
 
-    away: bool = False
+    `away`: connections that cannot be reached.
+    """
+
+    away: set[str] = field(default_factory=set)
+    lost: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
 
     @property
-    def folder(self) -> Path:
-        return self.root.parent / self.pipeline
+    def files(self) -> Mapping[str, Path]:
+        return files(self.root.parent)
 
     @property
     def sinks(self) -> dict[str, Any]:
-        return {"rows": FilesSink(folder=str(self.folder))}
+        return {name: SqliteSink(table=self.pipeline, conn_id=name) for name in self.files}
 
     def connections(self, conn_id: str) -> ConnectionInfo:
-        return ConnectionInfo(conn_id, "")
+        return ConnectionInfo(conn_id, "sqlite", host=str(self.files[conn_id]))
 
     def participants(self, plan: ParticipantPlan) -> Participant:
-        if self.away:
+        if plan.name in self.away:
             raise SinkUnavailableError("it is away.", remedy="bring it back.", participant=plan.name)
         return super().participants(plan)
 
-    @property
-    def head(self) -> Path:
-        """What the folder remembers of the pipeline."""
-        return self.folder / "_airflow_ft"
+    def position(self, epoch: int, attempt: int, batch: int, number: int) -> SparkPosition:
+        """As Spark leaves it behind a count of what it has read of files."""
+        counts = Counts(self.root / self.pipeline / "spark" / f"{epoch}-{attempt}")
+        counts.read(f"{number}.json")
+        return counts.batch(batch, {"a": number})
 
-    def ids(self) -> list[int]:
-        """What readers find; duplicates stay visible."""
-        files = ds.dataset(self.folder, format="parquet").files if self.folder.is_dir() else []
-        return sorted(id for file in files for id in ds.dataset(file).to_table()["id"].to_pylist())
+    def sql(self, connection: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """What somebody does in a file beside the pipeline; the rows."""
+        with closing(sqlite3.connect(self.files[connection], timeout=60)) as database, database:
+            return database.execute(statement, values).fetchall()
+
+    def ids(self) -> dict[str, list[int]]:
+        """What readers find, by file; duplicates stay visible."""
+        found = {}
+        for name in self.files:
+            there = self.sql(name, "SELECT 1 FROM sqlite_master WHERE name = ?", self.pipeline)
+            rows = self.sql(name, f'SELECT id FROM "{self.pipeline}" ORDER BY id') if there else []
+            found[name] = [id for (id,) in rows]
+        return found
+
+    def commit_all(self) -> None:
+        for name in self.delivery.names:
+            self.commit(name)
 
     def give_up(self) -> None:
         """The run ends without having delivered all."""
         with suppress(NotDeliveredError):
             steps.confirm_step(self.context(), self.config, open_archive(str(self.root)))
 
+    def events(self) -> list[str]:
+        """The event log, newest first."""
+        return [event.message for event in self.store.events(self.pipeline)]
 
-def halted(store: Store, folder: Path) -> Broken:
-    """One whose folder has lost its memory while its second checkpoint was delivered; `bring_back` mends that."""
-    world = _staged(store, folder, "halted")
+
+Make = Callable[[Store, Path, str], Broken]
+"""Makes one of this name in a folder."""
+
+
+def delivered(store: Store, folder: Path, name: str) -> Broken:
+    """One whose two checkpoints are confirmed."""
+    world = _staged(store, folder, name, 2)
+    world.deliver()
+    return world
+
+
+def staged(store: Store, folder: Path, name: str) -> Broken:
+    """One whose first checkpoint is confirmed; nobody has asked the sinks for the second one."""
+    world = _staged(store, folder, name)
+    world.deliver()
+    world.stage()
+    world.give_up()
+    return world
+
+
+def halted(store: Store, folder: Path, name: str) -> Broken:
+    """One whose file has lost its memory while its second checkpoint was delivered; `bring_back` mends that."""
+    world = _staged(store, folder, name)
     world.deliver()
     world.stage()
     world.prepare()
-    world.head.rename(folder / "lost")
+    for table in _MEMORY:
+        world.lost[table] = world.sql(SHOP, f"DELETE FROM {table} WHERE pipeline = ? RETURNING *", name)
     with suppress(StoreBehindSinkError):
-        world.commit(*world.delivery.names)
-    world.give_up()
-    return world
-
-
-def in_doubt(store: Store, folder: Path) -> Broken:
-    """One whose folder was away when its checkpoint had been decided."""
-    world = _staged(store, folder, "in-doubt")
-    world.prepare()
-    world.away = True
-    with suppress(SinkUnavailableError):
-        world.commit(*world.delivery.names)
-    world.away = False
-    world.give_up()
-    return world
-
-
-def quarantined(store: Store, folder: Path) -> Broken:
-    """One whose checkpoint a person has set aside."""
-    world = _staged(store, folder, "quarantined")
-    world.prepare()
-    Resolver(store, world.pipeline, world.participants, "a test", world.context().worker).quarantine(1)
-    world.give_up()
-    return world
-
-
-def prepared(store: Store, folder: Path) -> Broken:
-    """One whose run died before the decision."""
-    world = _staged(store, folder, "prepared")
-    world.prepare()
+        world.commit_all()
     world.give_up()
     return world
 
 
 def bring_back(world: Broken) -> None:
     """Ends what has halted it."""
-    (world.root.parent / "lost").rename(world.head)
+    for table, rows in world.lost.items():
+        for row in rows:
+            world.sql(SHOP, f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)
 
 
-def _staged(store: Store, folder: Path, name: str) -> Broken:
+def in_doubt(store: Store, folder: Path, name: str) -> Broken:
+    """One whose second file was away when the first one had decided its checkpoint."""
+    world = _staged(store, folder, name)
+    world.prepare()
+    world.away = {ARCHIVE}
+    with suppress(SinkUnavailableError):
+        world.commit_all()
+    world.away = set()
+    world.give_up()
+    return world
+
+
+def refusing(store: Store, folder: Path, name: str) -> Broken:
+    """One whose second file refuses a row of what is decided."""
+    world = _staged(store, folder, name)
+    world.prepare()
+    world.sql(
+        ARCHIVE,
+        f"""CREATE TRIGGER "refuses {name}" BEFORE INSERT ON "{name}" WHEN NEW.id = {REFUSED}"""
+        " BEGIN SELECT RAISE(ABORT, 'nobody wants it'); END",
+    )
+    with suppress(SinkUnavailableError):
+        world.commit_all()
+    world.give_up()
+    return world
+
+
+def quarantined(store: Store, folder: Path, name: str) -> Broken:
+    """One whose checkpoint a person has set aside."""
+    world = _staged(store, folder, name)
+    world.prepare()
+    Resolver(store, world.pipeline, world.participants, "a test", world.context().worker).quarantine(1)
+    world.give_up()
+    return world
+
+
+def prepared(store: Store, folder: Path, name: str) -> Broken:
+    """One whose run died before the decision."""
+    world = _staged(store, folder, name)
+    world.prepare()
+    world.give_up()
+    return world
+
+
+def _staged(store: Store, folder: Path, name: str, count: int = 1) -> Broken:
     world = Broken(store, folder / "wal", None, pipeline=name)  # type: ignore[arg-type] - there is no database
-    world.stage()
+    world.stage(count)
     return world

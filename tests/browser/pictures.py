@@ -47,4 +47,5 @@ def keep(image: Image.Image, name: str) -> None:
 
 
 def kept(name: str) -> Image.Image:
-    return Image.open(FOLDER / f"{name}.png")
+    with Image.open(FOLDER / f"{name}.png") as image:
+        return image.convert("RGB")

@@ -29,12 +29,22 @@ ADMIN, USER, VIEWER, STRANGER = "admin", "user", "viewer", "stranger"
 class ApiServer(Airflow):
     """`airflow api-server` over a database with the DAGs of this folder, which are of a team.
 
-    `path`: below which it is served, as by a proxy that serves others too ("": by itself).
+    `path`: below which it is served, as by a proxy that serves others too ("": by itself). `connections`: of its tasks,
+    fields by id; `settings` more of its configuration.
     """
 
     command_line = ("api-server",)
 
-    def __init__(self, home: Path, store: str, savepoints: Path, path: str = "") -> None:
+    def __init__(
+        self,
+        home: Path,
+        store: str,
+        savepoints: Path,
+        path: str = "",
+        *,
+        connections: Mapping[str, Mapping[str, Any]] | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._path = path
         bundle = {
             "name": "dags",
@@ -44,7 +54,7 @@ class ApiServer(Airflow):
         }
         super().__init__(
             home,
-            {},
+            connections or {},
             {
                 "airflow_ft__store": store,
                 "airflow_ft__savepoint_dir": str(savepoints),
@@ -55,6 +65,7 @@ class ApiServer(Airflow):
                 "core__dags_are_paused_at_creation": "False",
                 "api_auth__jwt_secret": secrets.token_hex(32),  # of both processes
                 "dag_processor__dag_bundle_config_list": json.dumps([bundle]),
+                **(settings or {}),
             },
         )
 
@@ -113,6 +124,13 @@ class ApiServer(Airflow):
         """As Airflow does when the file of a DAG is gone."""
         with closing(sqlite3.connect(self.home / "airflow.db", timeout=60)) as database, database:
             database.execute("UPDATE dag SET is_stale = ? WHERE dag_id = ?", (gone, dag_id))
+
+    def trigger_as(self, user: str, dag_id: str, conf: Mapping[str, Any]) -> httpx.Response:
+        """What Airflow answers to a user who starts a run as the page does."""
+        with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as client:
+            headers = {"Authorization": f"Bearer {self.token(user)}"}
+            body = {"logical_date": None, "conf": dict(conf)}
+            return client.post(f"/api/v2/dags/{dag_id}/dagRuns", json=body, headers=headers)
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The runs of a DAG, newest first."""

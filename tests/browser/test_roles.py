@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
+from airflow_ft.acts.names import ACTIONS
+from tests.browser.acts import BUTTONS
 from tests.browser.pages import LIMIT, PipelineList, Table, Visit
 from tests.browser.server import ADMIN, MAINTENANCE, STRANGER, USER, VIEWER, ApiServer
-from tests.browser.world import ALONE, CHECKPOINTS, QUARANTINED, URGENT
+from tests.browser.world import ALONE, CHECKPOINTS, HALTED, IN_DOUBT, QUARANTINED, RUNNING, URGENT
 from tests.store.scene import PIPELINE
 
 pytestmark = pytest.mark.airflow
@@ -27,12 +31,37 @@ def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Call
     expect(pipeline.acts.get_by_role("button")).to_have_count(0)
     savepoints = Table(pipeline.tab("Savepoints"), f"Savepoints of {PIPELINE}").region
     expect(savepoints).to_be_visible()
-    for act in ("Take a savepoint", "Restore", "Delete"):
-        expect(visit.button(act)).to_have_count(0)
     expect(savepoints.get_by_role("columnheader", name="Acts")).to_have_count(0)
     open_ones = Table(visit.pipeline(QUARANTINED).tab("Overview"), "Open checkpoints")
     expect(open_ones.row("QUARANTINED")).to_be_visible()
     expect(open_ones.region.get_by_role("button")).to_have_count(0)
+
+
+def offered(visit: Visit) -> set[str]:
+    """The acts whose buttons somebody finds, each on a pipeline in the state that it is for."""
+    found = set()
+    for name in (HALTED, QUARANTINED, IN_DOUBT, RUNNING, PIPELINE):
+        pipeline = visit.pipeline(name)
+        expect(pipeline.heading).to_be_visible()
+        for tab, loaded in (("Overview", "No checkpoint is open|What is known"), ("Savepoints", "^In file://")):
+            expect(pipeline.tab(tab)).to_contain_text(re.compile(loaded))
+            found |= {action for action, button in BUTTONS.items() if visit.button(button.label).count()}
+    return found
+
+
+def test_a_viewer_finds_no_button_of_those_that_others_find(visit_as: Callable[[str], Visit]) -> None:
+    assert offered(visit_as(ADMIN)) == set(BUTTONS)
+    assert offered(visit_as(VIEWER)) == set()
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_viewer_who_asks_without_the_page_is_refused(action: str, airflow: ApiServer) -> None:
+    before = len(airflow.runs(MAINTENANCE))
+    conf = {"pipeline": QUARANTINED, "action": action, "checkpoint": 1, "savepoint": "/nowhere"}
+    for user in (VIEWER, STRANGER):
+        answer = airflow.trigger_as(user, MAINTENANCE, conf)
+        assert answer.status_code == httpx.codes.FORBIDDEN, answer.text
+    assert len(airflow.runs(MAINTENANCE)) == before
 
 
 def test_a_user_of_the_team_acts_as_the_administrator_does(visit_as: Callable[[str], Visit]) -> None:

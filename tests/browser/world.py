@@ -50,6 +50,7 @@ SPEC = {
     "configured": ["checkpointing.timeout"],
     "dead_letters": {"sink": "alerts", "max_rows": 50, "max_share": 0.2},
 }
+_MADE_WITH = {LATE: {"late_after": 1e-6}, RUNNING: {"streaming": True}}
 STAGE = "orders.stage"
 """The task that has staged them."""
 
@@ -76,7 +77,7 @@ class World:
     def _write_urgent(self) -> None:
         scenes = {name: Scene(self.store, name) for name in URGENT}
         for name, scene in scenes.items():
-            scene.stage(2, made_with={"late_after": 1e-6} if name == LATE else None)
+            scene.stage(2, made_with=_MADE_WITH.get(name))
         self.store.halt(HALTED, HaltReason.TOKEN_LOST, "the transaction of checkpoint 2 is gone")
         for name in (QUARANTINED, IN_DOUBT):
             scenes[name].prepare(1)

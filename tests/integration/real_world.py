@@ -107,11 +107,15 @@ class RealWorld:
                 folder = SegmentFolder(str(self.root), self.pipeline, epoch, attempt, batch)
                 segment = write_segment(folder, number, self.tables(number, rows))
                 predecessor = self.store.pipeline(self.pipeline).last_published
-                position = SparkPosition(f"file:///spark/{epoch}-{attempt}", batch)
+                position = self.position(epoch, attempt, batch, number)
                 self.store.publish(self.pipeline, epoch, number, predecessor, segment, position, {})
                 numbers.append(number)
             self.store.end_stage(self.pipeline, epoch, self.run, None)
         return numbers
+
+    def position(self, epoch: int, attempt: int, batch: int, number: int) -> SparkPosition:
+        """Where Spark's own state of a checkpoint would lie: there is no Spark."""
+        return SparkPosition(f"file:///spark/{epoch}-{attempt}", batch)
 
     def tables(self, number: int, rows: int) -> Mapping[str, pa.Table]:
         ids = range(number * 1000, number * 1000 + rows)

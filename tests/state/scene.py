@@ -74,6 +74,12 @@ class Counts:
         self._write(f"commits/{number}", b"v1\n{}")
         return SparkPosition(self.path.as_uri(), number)
 
+    def read(self, name: str) -> None:
+        """All batches have read one file, of a source of files."""
+        self._write(
+            "sources/0/0", b"v1\n" + json.dumps({"path": f"file:///in/{name}", "timestamp": 1, "batchId": 0}).encode()
+        )
+
     def snapshot(self, number: int, counts: Mapping[str, int]) -> None:
         rows = {write_row(KEY, [k]): write_row(VALUE, [count]) for k, count in counts.items()}
         self._write(f"state/0/0/{number + 1}.snapshot", compressed(records(rows)))
