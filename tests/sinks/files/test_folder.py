@@ -37,6 +37,7 @@ from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.base.memory import Head
 from airflow_ft.sinks.files import doctor, fitting, verify
 from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.participant import FilesParticipant
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import LocalFileSystem
@@ -477,6 +478,31 @@ def test_two_that_adopt_at_once_leave_the_newest_ones_head_and_rows(world: World
     assert participant.staged.all() == [(2, (6, 7))], "what it has prepared is there"
     world.commit(later, vote, 8, epoch=6)
     assert folder_of(world).ids() == world.ids_of(1, 2)
+
+
+def test_whoever_adopts_late_removes_nothing_that_a_newer_one_has_prepared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has raised the head, and stands still before it removes what is left."""
+    plan = world.plan()
+    world.deliver(plan)
+    left = world.plan()
+    world.prepare(left)
+    later = replace_predecessor(
+        world.plan_of(3, world.segment(3, world.table(3 * 40)), installation=THEIRS), predecessor=1
+    )
+
+    def beside(*_: object) -> None:
+        monkeypatch.undo()
+        newer = participant_of(world, plan)
+        newer.end_remnants(world.fence(6, 0, THEIRS), PreparedEnding.ROLLBACK)
+        newer.adopt(world.fence(6, 0, THEIRS), 1)
+        world.prepare(later, 7, epoch=6)
+
+    monkeypatch.setattr(FilesParticipant, "_end_prepared", beside)
+    late = participant_of(world, plan)
+    late.end_remnants(world.fence(5, 0, THEIRS), PreparedEnding.ROLLBACK)
+    assert late.staged.all() == [(3, (6, 7))]
 
 
 def test_a_file_system_without_hard_links_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
