@@ -19,8 +19,10 @@ NOT_IMPORTED = {
     "pandas": "Spark runs stateful Python functions with it",
     "protobuf": "Spark's state protocol of Python functions",
 }
-# Modules that come with Airflow, as its interface or what it runs on, and with pyspark (py4j).
-OF_OTHERS = {"airflow", "asgiref", "fastapi", "opentelemetry", "py4j", "pydantic", "rich", "typing_extensions"}
+# Modules that come with Airflow, as its interface or what it runs on, with pyspark (py4j), and with Airflow's provider
+# of OpenLineage, whose interface takes values of openlineage.
+OF_OTHERS = {"airflow", "asgiref", "fastapi", "openlineage", "opentelemetry", "py4j", "pydantic", "rich"}
+OF_OTHERS |= {"typing_extensions"}
 
 
 def demanded() -> set[str]:

@@ -31,7 +31,7 @@ class SinkColumns:
     def __init__(self, frame: DataFrame, source_of: Callable[[Any], str | None]) -> None:
         """`frame`: what `transform` has returned."""
         self._frame, self._source_of = frame, source_of
-        self._known: dict[str, ColumnLineage | None] = {}
+        self._known: dict[str, dict[str, Any] | None] = {}
         self._of_frame: ColumnLineage | None = None
         self._failed = False
 
@@ -42,13 +42,13 @@ class SinkColumns:
                 continue
             self._known[sink] = None
             try:
-                self._known[sink] = self._bounded(sink, self._lineage(batch, frames[sink]))
+                self._known[sink] = _bounded(self._lineage(batch, frames[sink])).to_json()
             except UnknownPlanError as error:
                 log.info("lineage does not tell what the columns of %s are made of (%s)", sink, error)
             except Exception as error:  # nothing of a plan is worth a job
                 self._failed = True
                 log.warning("lineage does not tell what columns are made of: %s: %s", type(error).__name__, error)
-        return {sink: found.to_json() for sink, found in self._known.items() if found is not None and sink in frames}
+        return {sink: found for sink, found in self._known.items() if found is not None and sink in frames}
 
     def _lineage(self, batch: DataFrame, frame: DataFrame) -> ColumnLineage:
         if self._of_frame is None:
@@ -75,10 +75,11 @@ class SinkColumns:
 
         return lineage_of(json.loads(plan.toJSON()), leaf_column)
 
-    def _bounded(self, sink: str, found: ColumnLineage) -> ColumnLineage:
-        if found.size > MOST_INPUTS:
-            raise UnknownPlanError(f"{found.size:,} inputs; at most {MOST_INPUTS:,} are told")
-        return found
+
+def _bounded(found: ColumnLineage) -> ColumnLineage:
+    if found.size > MOST_INPUTS:
+        raise UnknownPlanError(f"{found.size:,} inputs; at most {MOST_INPUTS:,} are told")
+    return found
 
 
 def _plan(frame: DataFrame) -> Any:
