@@ -30,6 +30,7 @@ SOME_KILLS = f"""
 from airflow_ft.testing import ParticipantConformance
 
 ParticipantConformance.places = ({turn()}, 12)
+ParticipantConformance.patience = 3.0
 """
 
 
