@@ -144,7 +144,7 @@ model: ## let Spin look at every schedule of the formal models; CALLS=number of 
 lock: venv ## renew requirements.lock from setup.cfg, and tools/s3.lock
 	@echo 'moto[server,s3]' | $(uv) pip compile - --upgrade --quiet --universal --python-version 3.11 --no-annotate \
 		--no-header --output-file tools/s3.lock
-	@$(uv) pip compile setup.cfg --extra dev --constraint tools/lock-constraints.txt --upgrade --quiet \
+	@$(uv) pip compile setup.cfg --extra dev --constraint tools/lock-constraints.txt --override tools/lock-overrides.txt --upgrade --quiet \
 		--universal --python-version 3.11 --no-annotate --no-header --output-file requirements.lock
 	@git --no-pager diff --stat -- requirements.lock
 

@@ -22,16 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import tests.simulation.branch_defects
-import tests.simulation.defects
-import tests.simulation.folder_defects
-import tests.simulation.held_defects
-import tests.simulation.later_defects
-import tests.simulation.mode_defects
-import tests.simulation.savepoint_defects
-import tests.simulation.state_defects
-import tests.simulation.stream_defects
-import tests.simulation.transaction_defects  # noqa: F401  they register what they hold
+import tests.simulation.known  # noqa: F401  its imports register the defects
 from tests.simulation.defect import DEFECTS
 from tests.tiers import TWELFTHS
 

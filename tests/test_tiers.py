@@ -27,9 +27,14 @@ def tried(cases: list[Case], turn: int) -> list[str]:
     return [case.nodeid for case in cases if case not in left_out]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13])
+def among(what: str, count: int) -> list[Case]:
+    mark = pytest.mark.rotating(among=what)
+    return [Case(f"tests/core/test_{n}.py::test_a", of_the_file=mark) for n in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13, 25])
 @pytest.mark.parametrize(
-    "kind", ["of tests/integration", "marked", "marked together", "marked as a file", "among others"]
+    "kind", ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours"]
 )
 def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
     parts = TWELFTHS
@@ -40,8 +45,9 @@ def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: 
     elif kind == "marked together":
         cases = [Case(f"tests/core/test_a.py::test_{n}", own=pytest.mark.rotating("of these")) for n in range(count)]
     elif kind == "among others":
-        among = pytest.mark.rotating(among="others")
-        cases = [Case(f"tests/core/test_{n}.py::test_a", of_the_file=among) for n in range(count)]
+        cases = among("others", count)
+    elif kind == "neighbours":
+        cases = among("Airflow", count)
     else:
         cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
     turns = [tried(cases, turn) for turn in range(parts)]
@@ -54,3 +60,8 @@ def test_what_is_no_matrix_is_always_tried() -> None:
     cases = [Case(f"tests/core/test_a.py::test_b[{n}]") for n in range(4)]
     cases += [Case(f"{MATRICES}test_a.py::test_{n}") for n in range(4)]
     assert all(len(tried(cases, turn)) == 8 for turn in range(TWELFTHS))
+
+
+@pytest.mark.parametrize(("what", "first"), [("others", [0, 12]), ("Airflow", [0, 1])])
+def test_neighbours_are_of_different_parts_unless_they_share_what_is_dear(what: str, first: list[int]) -> None:
+    assert tried(among(what, 24), 0) == [f"tests/core/test_{n}.py::test_a" for n in first]

@@ -10,7 +10,8 @@ sixth is run; or what is marked, of which it is a twelfth, for it takes long: a 
 functions of a file together by `rotating("of what")`, those of several files by `rotating(among="what")`. The part
 follows from the number of commits, so twelve commits in a row try all of it; ROTATION=0 to 11 chooses one. Cases are
 counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
-parts; of few cases there is always one. Whoever names single tests gets them, whatever their tier.
+parts, unless they share what is dearer than they are; of few cases there is always one. Whoever names single tests gets
+them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session, a browser). What a file takes is in
@@ -41,6 +42,10 @@ UNMEASURED = {"airflow": 40.0, "spark": 20.0, "chaos": 10.0, "slow": 10.0, "serv
 """Seconds of a test whose file was not measured yet, by its marks."""
 SHARED = {"spark": "Spark's session", "browser": "the browser"}
 """Fixture that files share -> the group of all tests that use it."""
+TOGETHER = {"HDFS"}
+"""What rotates among these is one group, too, so that one worker starts the server, and not each."""
+NEIGHBOURS = {"Airflow"}
+"""Of what rotates among these, neighbours fall into one part: they have an Airflow for both."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -146,8 +151,13 @@ def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
         case
         for name, cases in matrices.items()
         for number, case in enumerate(cases)
-        if number % (count := min(parts[name], len(cases))) != turn % count
+        if _part(name, number, cases, count := min(parts[name], len(cases))) != turn % count
     ]
+
+
+def _part(name: str, number: int, cases: list[pytest.Item], count: int) -> int:
+    """Which of the `count` parts of a matrix has the case of this number."""
+    return number * count // len(cases) if name in NEIGHBOURS else number % count
 
 
 def _named(config: pytest.Config) -> bool:
@@ -172,9 +182,9 @@ def order(items: list[pytest.Item], seconds: dict[str, float]) -> dict[pytest.It
     for item in items:
         file = _file(item)
         whole = seconds.get(file, tests[file] * _guess(item))
-        shared = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
-        if shared is not None:
-            group = SHARED[shared]
+        shared = next((SHARED[name] for name in SHARED if name in getattr(item, "fixturenames", ())), _together(item))
+        if shared:
+            group = shared
         elif file in together or whole <= DIVIDED:
             group = file
         else:
@@ -187,6 +197,13 @@ def order(items: list[pytest.Item], seconds: dict[str, float]) -> dict[pytest.It
 
 def _guess(item: pytest.Item) -> float:
     return max((seconds for mark, seconds in UNMEASURED.items() if item.get_closest_marker(mark)), default=0.05)
+
+
+def _together(item: pytest.Item) -> str:
+    """The group of what rotates among others and shares a server with them; "" for all else."""
+    mark = item.get_closest_marker("rotating")
+    among: str = mark.kwargs.get("among", "") if mark is not None else ""
+    return among if among in TOGETHER else ""
 
 
 def _file(item: pytest.Item) -> str:

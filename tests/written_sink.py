@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from airflow_ft.sinks import registry
+from airflow_ft.testing import nursery
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "writing-a-sink.md").read_text()
 PACKAGE = "shelf_for_airflow"
@@ -35,7 +36,8 @@ def install(source: Path, target: Path) -> None:
 
 
 def forget() -> None:
-    """What this process has imported of it, and found by its entry point."""
+    """What this process has imported of it, and found by its entry point; and the one that forks others."""
+    nursery.forget()
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
     for found in (registry._ours, registry._all, registry._load):

@@ -67,10 +67,10 @@ class System:
 
     `kind` is what plans call it, `title` what people do. `package` holds its parts, and `strategies` has the default
     first. `clients` are the modules that have to be importable, and `extra` the extra of airflow-ft that installs them
-    ("": they come with it). `preload` are modules that a process imports from which tasks are forked. `connects`: its
-    participants are named by Airflow connections; else `conn_id` tells which one a participant needs. By default that
-    is none (""), and it is given an empty one. `place` is the setting of a sink that says where its rows go ("":
-    lineage does not know).
+    ("": they come with it). `preload` are modules that a process imports from which tasks, or processes of the
+    conformance kit, are forked. `connects`: its participants are named by Airflow connections; else `conn_id` tells
+    which one a participant needs. By default that is none (""), and it is given an empty one. `place` is the
+    setting of a sink that says where its rows go ("": lineage does not know).
     """
 
     kind: str

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -58,6 +59,9 @@ _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
 
 class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConformance):
     """Subclass it, and give `target`."""
+
+    patience: ClassVar[float] = 10.0
+    """Seconds that a successor is given to end beside a process that stands still, before that one goes on."""
 
     @pytest.fixture
     def target(self) -> Iterator[Target]:
@@ -166,7 +170,7 @@ class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConf
             zombie.wait_until_frozen()
             successor = world.process(plan, vote)
             try:
-                ended = successor.wait(10)
+                ended = successor.wait(self.patience)
                 assert ended == "done: COMMITTED" or ended.startswith(SinkUnavailableError.__name__), ended
             except subprocess.TimeoutExpired:  # it waits for the zombie
                 pass

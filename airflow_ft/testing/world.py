@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
 import uuid
@@ -23,6 +21,7 @@ from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, Participant, SegmentReader, SinkSpec, WalFile
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
+from airflow_ft.testing import nursery
 from airflow_ft.testing.calls import kill_before, listening
 from airflow_ft.testing.relay import Fate, Proxy
 from airflow_ft.testing.values import Values
@@ -222,7 +221,7 @@ class World:
             "below": str(self.folder),
             "calls": self.target.calls,
         }
-        return Acting(json.dumps(given), self.folder / f"process-{attempt}.log")
+        return Acting(given, plan.participants[0].kind, self.folder / f"process-{attempt}.log")
 
     def close(self) -> None:
         for participant in self.opened:
@@ -240,19 +239,10 @@ def free_port() -> int:
 class Acting:
     """A process that prepares, commits or aborts."""
 
-    def __init__(self, given: str, log: Path) -> None:
+    def __init__(self, given: Mapping[str, Any], kind: str, log: Path) -> None:
         self.log = log
         with log.open("w") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "airflow_ft.testing.world"],
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        assert self.process.stdin is not None
-        self.process.stdin.write(given)
-        self.process.stdin.close()
+            self.process = nursery.fork(__name__, given, kind, out.fileno())
 
     def wait(self, seconds: float = 60.0) -> str:
         """Returns its last line when it has ended: "done: ...", or an error's name; "" when it was killed."""
@@ -322,9 +312,8 @@ class _StoppingWal:
         return open_wal().dead_letters(plan)
 
 
-def main() -> None:
-    """The process of `Acting`."""
-    given = json.load(sys.stdin)
+def act(given: Mapping[str, Any]) -> None:
+    """In the process of `Acting`."""
     plan = Plan.from_json(given["plan"])
     stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}.get(given["stop"])
     connection = ConnectionInfo(**given["connection"])
@@ -348,7 +337,3 @@ def main() -> None:
         told = f"{type(error).__name__}: {error}"
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sys.stdout.write(f"\n{kilobytes}\n{told.splitlines()[0]}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -16,6 +16,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not config.getoption("--all"):
         ParticipantConformance.places = ((commits() // TWELFTHS + turn()) % TWELFTHS, TWELFTHS)
+        ParticipantConformance.patience = 3.0
     for item in items:
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")
         many_files = "TestPartitionsInS3::test_whatever_is_lost" in item.nodeid

@@ -19,6 +19,25 @@ from tools.servers import Database
 pytestmark = pytest.mark.airflow
 
 TYPES = {"mysql", "postgres", "spark", "sqlite"}
+ONE_AFTER_THE_OTHER = """
+import json, os, sys, tempfile
+from airflow.__main__ import main
+from airflow.cli.commands import connection_command, db_command  # once, and not in each process
+
+told = []
+for arguments in json.loads(sys.argv[1]):
+    with tempfile.TemporaryFile("w+") as output:
+        if not (child := os.fork()):
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            sys.argv = ["airflow", *arguments]
+            sys.exit(main())
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        told.append([code, output.read()])
+print(json.dumps(told))
+"""
+"""`airflow ...` for each list of arguments, in a process of its own: exit codes and what was printed."""
 
 
 @pytest.fixture
@@ -128,22 +147,26 @@ def test_the_command_keeps_the_type_and_tests_what_it_has_stored(mariadb_databas
         "AIRFLOW__CORE__FERNET_KEY": "",
     }
 
-    def airflow(*arguments: str) -> tuple[int, str]:
-        program = Path(sys.executable).with_name("airflow")
-        done = subprocess.run(
-            [str(program), *arguments], env={**os.environ, **settings}, capture_output=True, text=True, cwd=tmp_path
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    assert airflow("db", "migrate")[0] == 0
     given = fields(mariadb_database)
+    commands = [["db", "migrate"]]
     for conn_id, password in (("right", given["password"]), ("wrong", "planted-Secret-4")):
         options = [f"--conn-{name}={value}" for name, value in {**given, "password": password}.items()]
-        code, text = airflow("connections", "add", conn_id, "--conn-type=mysql", *options)
+        commands.append(["connections", "add", conn_id, "--conn-type=mysql", *options])
+    commands += [
+        ["connections", "get", "right", "-o", "json"],
+        ["connections", "test", "right"],
+        ["connections", "test", "wrong"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER, json.dumps(commands)],
+        env={**os.environ, **settings}, capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    migrated, *added, got, right, wrong = [tuple(each) for each in json.loads(done.stdout)]
+    assert migrated[0] == 0, migrated[1]
+    for code, text in added:
         assert code == 0 and "generic" not in text and "invalid" not in text, text
-    stored = json.loads(airflow("connections", "get", "right", "-o", "json")[1].splitlines()[-1])
+    stored = json.loads(got[1].splitlines()[-1])
     assert stored[0]["conn_type"] == "mysql"
-    code, text = airflow("connections", "test", "right")
-    assert code == 0 and "Connection success" in text, text
-    code, text = airflow("connections", "test", "wrong")
-    assert "Access denied" in text and "planted" not in text, text
+    assert right[0] == 0 and "Connection success" in right[1], right[1]
+    assert "Access denied" in wrong[1] and "planted" not in wrong[1], wrong[1]

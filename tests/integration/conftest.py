@@ -3,7 +3,7 @@
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,19 @@ from tests.waiting import wait_for
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[Path]:
     """The folder in which JVMs wait for the next stage of this process; they end with it."""
+    with _sessions() as folder:
+        yield folder
+
+
+@pytest.fixture
+def own_sessions() -> Iterator[Path]:
+    """The same for JVMs of this test alone: its stages set something in them, each of them the same."""
+    with _sessions() as folder:
+        yield folder
+
+
+@contextmanager
+def _sessions() -> Iterator[Path]:
     # The path of a socket has to be short.
     with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)

@@ -38,17 +38,19 @@ PIPELINE = "orders"
 RUN = RunKey("orders", "scheduled__1")
 JARS = Path(__file__).parents[2] / ".local" / "jars" / "spark"
 KEPT_SECONDS = 120.0
+USUAL = {"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"}
 
 
 class StageWorld:
     """Everything that an Airflow task would have; `lines` is the log of all drivers.
 
-    `sessions`: the folder of JVMs that wait for the next stage; None: each stage has its own.
+    `sessions`: the folder of JVMs that wait for the next stage; None: each stage has its own. `own_sessions`: the same
+    for stages that set something in it, and are of this test alone; None: each of them has its own.
     """
 
-    def __init__(self, folder: Path, sessions: Path | None = None) -> None:
+    def __init__(self, folder: Path, sessions: Path | None = None, own_sessions: Path | None = None) -> None:
         self.folder = folder
-        self.sessions = sessions
+        self.sessions, self.own_sessions = sessions, own_sessions
         self.input = folder / "input"
         self.input.mkdir()
         self.root = folder / "wal"
@@ -78,13 +80,15 @@ class StageWorld:
             "base_is_clean": before.base_is_clean,
             "last_published": before.last_published,
             "master": "local[2]",
-            "conf": {"spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"},
+            "conf": {**USUAL, **more.pop("conf", {})},
             "python_path": (str(Path(__file__).parent),),
         }
-        if self.sessions and "conf" not in more:  # whoever sets anything needs a JVM of its own
+        if self._sessions(settings["conf"]):
             settings |= {"keep_session": KEPT_SECONDS, "jars": (str(JARS),)}
-        settings["conf"] = {**settings["conf"], **more.pop("conf", {})}
         return StageRequest(**{**settings, **more})
+
+    def _sessions(self, conf: Mapping[str, str]) -> Path | None:
+        return self.sessions if conf == USUAL else self.own_sessions
 
     def stage(
         self,
@@ -93,7 +97,8 @@ class StageWorld:
         judge: Judge | None = None,
     ) -> StageResult:
         """Runs it, without ending the stage."""
-        with sessions_in(self.sessions) if self.sessions else nullcontext():
+        sessions = self._sessions(request.conf)
+        with sessions_in(sessions) if sessions else nullcontext():
             return run_stage(request, self.store, log=self.lines.append, on_start=on_start, judge=judge)
 
     def complete(self, request: StageRequest) -> StageResult:
@@ -168,9 +173,9 @@ def with_connection(request: StageRequest, connection: ConnectionInfo) -> StageR
     return replace(request, connections={connection.conn_id: connection})
 
 
-def world(folder: Path, sessions: Path | None = None) -> Iterator[StageWorld]:
+def world(folder: Path, sessions: Path | None = None, own_sessions: Path | None = None) -> Iterator[StageWorld]:
     """For a fixture."""
-    made = StageWorld(folder, sessions)
+    made = StageWorld(folder, sessions, own_sessions)
     yield made
     made.close()
     sys.stdout.write("\n".join(made.lines[-300:]))

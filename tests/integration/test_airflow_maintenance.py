@@ -14,7 +14,12 @@ from airflow_ft.core.model import Event, HaltReason, PipelineStatus
 from tests.integration.airflow_world import AirflowWorld
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Airflow"),
+    pytest.mark.airflow,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 ALL, LOOK, PIPELINE = "airflow_ft_maintenance", "look", "orders"
 DAGS = {

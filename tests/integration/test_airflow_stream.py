@@ -22,7 +22,14 @@ from tests.integration.kafka_world import read, value
 from tests.waiting import wait_for
 from tools.servers import Kafka, MariaDb, processes
 
-pytestmark = [pytest.mark.server, pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rotating(among="Airflow"),
+    pytest.mark.server,
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 TOPICS = {"numbers": 2, "copies": 2, "always": 1, "always_copies": 1, "t_test": 1}
 TOPICS |= dict.fromkeys(("lines", "word_counts", "words", "counts"), 3)
@@ -56,7 +63,9 @@ def test_a_stream_delivers_while_it_runs_opens_gates_and_stops_when_asked(stream
     assert [each["name"] for each in newest["inputs"]] == ["numbers"]
     assert {each["name"] for each in newest["outputs"]} == {f"{streams.database.name}.numbers", "copies"}
     assert newest["run"]["facets"]["airflow_ft_checkpoint"]["last"] >= 1
-    wait_for(lambda: airflow.states("copy", second)["copy.stream"] == "deferred", START_SECONDS, "the second run waits")
+    wait_for(
+        lambda: airflow.states("copy", second)["copy.stream"] == "deferred", START_SECONDS, "the second run waits", 0.5
+    )
 
     said = streams.stop("copy")
     assert airflow.finish("copy", first) == {"copy.stream": "success", "report": "success"}
@@ -79,13 +88,12 @@ def test_a_stream_delivers_while_it_runs_opens_gates_and_stops_when_asked(stream
     assert event["numbers"] == airflow.xcom("copy", third, "copy.stream")["numbers"]
 
 
-@pytest.mark.rotating(among="streams in Airflow")
 def test_a_paused_dag_stops_its_stream_and_the_next_run_goes_on(streams: Streams) -> None:
     airflow = streams.airflow
     run_id = streams.start()
     airflow.pause("copy")
     wait_for(
-        lambda: airflow.states("copy", run_id)["copy.stream"] == "success", START_SECONDS, "the stream has stopped"
+        lambda: airflow.states("copy", run_id)["copy.stream"] == "success", START_SECONDS, "the stream has stopped", 0.5
     )
     assert "the DAG copy is paused" in airflow.log_text("copy", run_id, "copy.stream")
     following = streams.start()
@@ -95,7 +103,6 @@ def test_a_paused_dag_stops_its_stream_and_the_next_run_goes_on(streams: Streams
     streams.check_both_sinks()
 
 
-@pytest.mark.rotating(among="streams in Airflow")
 def test_a_stream_that_is_marked_or_cleared_ends_at_once_and_is_gone_on_with(streams: Streams) -> None:
     airflow = streams.airflow
     run_id = streams.start()
@@ -119,7 +126,6 @@ def test_a_stream_that_is_marked_or_cleared_ends_at_once_and_is_gone_on_with(str
     streams.check_both_sinks()
 
 
-@pytest.mark.rotating(among="streams in Airflow")
 @pytest.mark.parametrize("victim", ["task", "driver"])
 def test_a_stream_whose_process_is_killed_goes_on(streams: Streams, victim: str) -> None:
     airflow = streams.airflow
@@ -169,7 +175,6 @@ def test_a_continuous_dag_begins_its_stream_anew_until_it_is_paused(streams: Str
 # --- examples ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotating(among="streams in Airflow")
 def test_nothing_of_a_failing_checkpoint_is_visible_and_then_each_value_is_there_once(streams: Streams) -> None:
     airflow = streams.airflow
 
@@ -275,7 +280,6 @@ def _attempts(streams: Streams, pipeline: str) -> int:
     return 0
 
 
-@pytest.mark.rotating(among="streams in Airflow")
 def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_killed(streams: Streams) -> None:
     airflow = streams.airflow
     run_id = airflow.trigger("word_count", {"failing": 0.05})
@@ -294,7 +298,6 @@ def test_counts_of_words_are_those_of_the_model_though_the_job_fails_and_is_kill
     check_counts(streams, "word-count", "lines", "word_counts")
 
 
-@pytest.mark.rotating(among="streams in Airflow")
 @pytest.mark.parametrize("victim", ["worker", "jvm", "task"])
 def test_counts_are_those_of_the_model_though_stateful_code_is_killed_at_work(streams: Streams, victim: str) -> None:
     airflow = streams.airflow
@@ -317,7 +320,6 @@ def _confirmed(streams: Streams, pipeline: str) -> list[int]:
     return []
 
 
-@pytest.mark.rotating(among="streams in Airflow")
 def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(streams: Streams) -> None:
     airflow = streams.airflow
     nobody = {"deaths": str(airflow.home / "nobody-dies")}

@@ -36,8 +36,8 @@ COUNTED, COMPOSED = "stage_jobs:Counted", "stage_jobs:Composed"
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
-    yield from stage_world(tmp_path, sessions)
+def pipeline(tmp_path: Path, sessions: Path, own_sessions: Path) -> Iterator[StageWorld]:
+    yield from stage_world(tmp_path, sessions, own_sessions)
 
 
 def _request(pipeline: StageWorld, job: str, conf: Mapping[str, str], **arguments: Any) -> StageRequest:

@@ -34,8 +34,8 @@ SMALL = {"spark.driver.memory": "700m"}
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path, sessions)
+def pipeline(tmp_path: Path, sessions: Path, own_sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions, own_sessions)
 
 
 def test_each_operator_goes_on_in_the_other_state_store_and_back(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def root(hdfs: Hdfs) -> str:
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, root: str) -> Iterator[StageWorld]:
-    for made in world(tmp_path):
+def pipeline(tmp_path: Path, root: str, own_sessions: Path) -> Iterator[StageWorld]:
+    for made in world(tmp_path, own_sessions=own_sessions):
         made.root = f"{root}/wal"  # type: ignore[assignment]
         yield made
 

@@ -13,6 +13,8 @@ from tests.integration.kafka_losses import Proxied, check_delivery_through_losse
 from tests.integration.kafka_proxy import END_TXN
 from tests.integration.kafka_world import World, expected_ids, read_ids
 
+pytestmark = pytest.mark.rotating
+
 
 @pytest.fixture(scope="module")
 def proxied(servers_folder: Path) -> Iterator[Proxied]:

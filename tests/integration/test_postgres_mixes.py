@@ -24,7 +24,7 @@ from tests.sinks.postgres.deaths import AtStatement, Death
 from tests.sinks.postgres.world import QUICK
 from tools.servers import Database
 
-pytestmark = [pytest.mark.server, pytest.mark.chaos]
+pytestmark = [pytest.mark.rotating, pytest.mark.server, pytest.mark.chaos]
 
 MIXES: Mapping[str, Mapping[str, tuple[str, str]]] = {  # sink -> (database, strategy)
     "local alone": {"a": ("one", "local")},

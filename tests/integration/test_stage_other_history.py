@@ -12,7 +12,12 @@ from airflow_ft.sources import FileSource
 from airflow_ft.store import open_store
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ HDFS = {PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStat
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path, sessions)
+def pipeline(tmp_path: Path, sessions: Path, own_sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions, own_sessions)
 
 
 def _request(pipeline: StageWorld, by: str, bound: int | None = None, **more: object) -> StageRequest:

@@ -28,8 +28,8 @@ LARGE = 2_147_483_646  # two rows more, and it is no int any more
 
 
 @pytest.fixture
-def pipeline(tmp_path: Path, sessions: Path) -> Iterator[StageWorld]:
-    yield from world(tmp_path, sessions)
+def pipeline(tmp_path: Path, sessions: Path, own_sessions: Path) -> Iterator[StageWorld]:
+    yield from world(tmp_path, sessions, own_sessions)
 
 
 def _run(pipeline: StageWorld, n: int, fields: str, *, job: str = "Grown", **more: Any) -> list[Any]:

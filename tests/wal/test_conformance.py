@@ -24,9 +24,10 @@ from tools.servers import Hdfs
 
 pytestmark = pytest.mark.timeout(300)
 ALL: Callable[[PurePosixPath], bool] = lambda name: True  # noqa: E731
+on_hdfs = pytest.mark.rotating(among="HDFS")
 
 
-@pytest.fixture(params=["local", pytest.param("hdfs", marks=pytest.mark.rotating(among="HDFS"))])
+@pytest.fixture(params=["local", pytest.param("hdfs", marks=on_hdfs)])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "local":
         return str(tmp_path / "root")
@@ -186,6 +187,7 @@ def test_a_copy_of_what_is_replaced_meanwhile_is_taken_anew(
     assert files.tree(files.uri(root, "copy")) == {"2.compact": 3}
 
 
+@on_hdfs
 def test_from_one_file_system_to_the_other(hdfs: Hdfs, tmp_path: Path) -> None:
     """As a savepoint is that lies elsewhere than the log."""
     one, two = str(tmp_path / "one"), f"{hdfs.url}/{uuid.uuid4().hex}"
@@ -233,6 +235,7 @@ def test_a_place_is_spelled_in_one_way() -> None:
     assert files.hadoop_path("hdfs://nn:8020/wal/?#/") == "hdfs://nn:8020/wal/?#"
 
 
+@on_hdfs
 def test_who_may_not_write_is_told_whom_to_ask(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     root = f"{hdfs.url}/{uuid.uuid4().hex}"
     filesystem(root).make_folder(root)
@@ -248,6 +251,7 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         filesystem("hdfs://nowhere:1/").exists("hdfs://nowhere:1/")
 
 
+@on_hdfs
 def test_what_is_no_name_node_is_named(hdfs: Hdfs) -> None:
     for authority in ("127.0.0.1:1", "no-such-host.invalid:8020"):
         with pytest.raises(StorageUnavailableError, match=f"hdfs://{authority}/wal cannot be reached.*NameNode"):
@@ -256,6 +260,7 @@ def test_what_is_no_name_node_is_named(hdfs: Hdfs) -> None:
         filesystem("hdfs://cluster/wal").exists("hdfs://cluster/wal")
 
 
+@on_hdfs
 def test_a_copy_does_not_wait_for_who_died_while_it_wrote(hdfs: Hdfs) -> None:
     """The file has no end then, for as long as the NameNode believes in its writer."""
     root = f"{hdfs.url}/{uuid.uuid4().hex}"
@@ -275,6 +280,7 @@ def own_hdfs(servers_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield server
 
 
+@on_hdfs
 def test_a_name_node_that_dies_stands_still_or_is_full(own_hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is told, and nothing is lost: the same process goes on when it is back."""
     root = f"{own_hdfs.url}/wal"

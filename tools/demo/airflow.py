@@ -213,7 +213,7 @@ class Airflow:
                 raise AirflowError(
                     f"Airflow or its DAG {dag_id} was not ready after {START_SECONDS:.0f} s; see {self.log}"
                 )
-            time.sleep(0.1)
+            time.sleep(0.5)  # an answer costs the server time, which it needs to become ready
 
     def _knows(self, dag_id: str) -> bool:
         try:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from airflow_ft.core.model import Fence, Plan, Vote
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks import open_participant
+from airflow_ft.testing import nursery
 from airflow_ft.wal import open_wal
 
 _CHANGES = {"os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "airflow_ft.commit"}
@@ -45,14 +45,17 @@ class Acting:
             "stop": self.stop,
             "connection": asdict(self.connection) if self.connection else None,
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__, json.dumps(given)], stdout=subprocess.PIPE, text=True
-        )
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is read when the process has ended
+        [planned] = self.plan.participants
+        self.process = nursery.fork(__name__, given, planned.kind, self._output.fileno())
 
     def wait(self) -> str:
         """What came of it: "done", an error's name, "" when it was killed."""
-        out, _ = self.process.communicate(timeout=240)
-        return out.strip()
+        with self._output as output:
+            if self.process.wait(240) < 0:
+                return ""
+            output.seek(0)
+            return output.read().splitlines()[-1]
 
     def wait_until_it_stands(self) -> bool:
         """False: it has ended without."""
@@ -127,8 +130,8 @@ def _before_requests(root: str) -> None:
         setattr(place, name, stopping)
 
 
-def main() -> None:
-    given = json.loads(sys.argv[1])
+def act(given: Mapping[str, Any]) -> None:
+    """In the process."""
     plan = Plan.from_json(given["plan"])
     [planned] = plan.participants
     connection = ConnectionInfo(**given["connection"]) if given["connection"] else ConnectionInfo("", "")
@@ -156,7 +159,3 @@ def main() -> None:
         print("done")
     except Exception as error:
         print(type(error).__name__)
-
-
-if __name__ == "__main__":
-    main()

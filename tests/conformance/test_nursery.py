@@ -1,0 +1,77 @@
+"""The process that forks those of the kit: what they have of whoever asks, what they tell of their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.testing import nursery
+from airflow_ft.testing.nursery import Forked
+
+
+def act(given: Mapping[str, Any]) -> None:
+    """In a forked process."""
+    if given["what"] == "say":
+        print(os.environ.get("ODD"), Path.cwd())
+    elif given["what"] == "sleep":
+        time.sleep(600)
+    else:
+        raise ValueError("something is wrong")
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test() -> Iterator[None]:
+    nursery.forget()
+    yield
+    nursery.forget()
+
+
+def forked(output: Path, what: str, module: str = __name__) -> Forked:
+    with output.open("w") as file:
+        return nursery.fork(module, {"what": what}, "sqlite", file.fileno())
+
+
+def said(output: Path, what: str, module: str = __name__) -> str:
+    assert forked(output, what, module).wait(60) == 0, output.read_text()
+    return output.read_text().strip()
+
+
+def test_a_process_has_the_environment_and_the_folder_of_whoever_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert said(tmp_path / "first", "say") == f"None {Path.cwd()}"
+    monkeypatch.setenv("ODD", "is there")
+    monkeypatch.chdir(tmp_path)
+    assert said(tmp_path / "second", "say") == f"is there {tmp_path}"
+
+
+def test_its_end_is_told_as_that_of_any_process(tmp_path: Path) -> None:
+    failed = forked(tmp_path / "failed", "fail")
+    assert failed.wait(60) == failed.poll() == 1
+    assert "ValueError: something is wrong" in (tmp_path / "failed").read_text()
+    failed.kill()  # it has gone, and so has its number
+    asleep = forked(tmp_path / "asleep", "sleep")
+    with pytest.raises(subprocess.TimeoutExpired):
+        asleep.wait(0.01)
+    assert asleep.poll() is None
+    asleep.kill()
+    assert asleep.wait(60) == -signal.SIGKILL
+
+
+def test_what_was_imported_is_imported_anew_on_another_path_and_when_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert said(tmp_path / "before", "say"), "one is there"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    module = tmp_path / "told_by_number.py"
+    for text in ("one", "another"):
+        module.write_text(f"def act(given):\n    print({text!r})\n")
+        assert said(tmp_path / "output", "say", "told_by_number") == text
+        nursery.forget()
