@@ -168,7 +168,8 @@ function Row({ pipeline, checkpoint, columns, longest, only }) {
  *   name: string, title: string, checkpoints: Checkpoint[], columns?: Shown[], only?: (checkpoint: Checkpoint) => void,
  * }} props
  */
-export function Rows({ name, title, checkpoints, columns = COLUMNS, only }) {
+export function Rows({ name, title, checkpoints, columns: wanted = COLUMNS, only }) {
+  const columns = wanted.filter((each) => each !== SHOWN.state || checkpoints.some(({ state_sizes: sizes }) => sizes));
   const longest = Math.max(...checkpoints.map((each) => each.seconds ?? 0));
   return h(Table, {
     caption: `Checkpoints of ${title}`, right: columns.filter(([, isNumber]) => isNumber).map(([of]) => of),

@@ -73,6 +73,9 @@ def test_how_large_the_state_was_is_told_beside_the_log(visit: Visit) -> None:
     expect(
         visit.page.get_by_text("50.0 KB changed; 3.0 MB in the newest full snapshot, 4 micro-batches before")
     ).to_be_visible()
+    without = visit.pipeline(WAITING).history()
+    without.shows(2, 1)
+    expect(without.checkpoints.region.get_by_role("columnheader", name="State size", exact=True)).to_have_count(0)
 
 
 def test_older_checkpoints_are_behind_the_newest(visit: Visit) -> None:
