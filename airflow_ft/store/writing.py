@@ -17,6 +17,7 @@ from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import EVENTS_OF_ONE, clean_text, json_text, select_checkpoints, to_checkpoints, to_event
+from airflow_ft.store.standing import kept
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,8 @@ class PipelineWrite:
         self.completed: list[Timing] = []
         self._was = (row["epoch"], row["next_event"])
         self._changed: set[str] = set()
+        self._has_written = False  # any row
+        self._has_moved = False  # any checkpoint
 
     # statements of one's own
     def rows(self, sql: str, *values: object) -> list[Row]:
@@ -56,7 +59,9 @@ class PipelineWrite:
     def change(self, sql: str, *values: object) -> int:
         """Runs a statement; how many rows it has changed. Checkpoints are read anew: they may be among them."""
         self._seen.clear()
-        return self._tx.change(sql, *values)
+        changed = self._tx.change(sql, *values)
+        self._has_written = self._has_written or changed > 0
+        return changed
 
     # conditions
     def require_epoch(self, epoch: int) -> None:
@@ -140,6 +145,7 @@ class PipelineWrite:
     def update_checkpoint(self, checkpoint: Checkpoint, **columns: object) -> None:
         """Changes columns of a checkpoint that is still in the state that was read."""
         # Column names are keywords of this package's own calls, never input.
+        self._has_written = self._has_moved = True
         assignments = ", ".join(f"{name} = ?" for name in columns)
         changed = self._tx.change(
             f"UPDATE checkpoint SET {assignments} WHERE pipeline = ? AND number = ? AND state = ?",
@@ -155,6 +161,7 @@ class PipelineWrite:
 
     def update_vote(self, number: int, participant: str, **columns: object) -> None:
         """Changes columns of a vote that was read."""
+        self._has_written = True
         assignments = ", ".join(f"{name} = ?" for name in columns)
         changed = self._tx.change(
             f"UPDATE vote SET {assignments} WHERE pipeline = ? AND number = ? AND participant = ?",
@@ -227,11 +234,16 @@ class PipelineWrite:
             meter.completed(self.name, timing)
 
     def flush(self) -> None:
-        """Writes the pipeline's row, on condition that nobody else did: so even a lost lock could not lose a write."""
-        if not self._changed:
+        """Writes the pipeline's row, on condition that nobody else did: so even a lost lock could not lose a write.
+
+        With what a list says of it (`standing`), and the time, also of a write that has changed other rows alone.
+        """
+        if not self._changed and not self._has_written:
             return
+        self.set_pipeline(changed_at=max(self.now, self.row["changed_at"] + 1))
         names = sorted(self._changed)
-        assignments = ", ".join(f"{name} = ?" for name in names)
+        told = kept(checkpoints=self._has_moved, may_be_late=self.row["late_after"] is not None)
+        assignments = ", ".join([*(f"{name} = ?" for name in names), *told])
         changed = self._tx.change(
             f"UPDATE pipeline SET {assignments} WHERE name = ? AND epoch = ? AND next_event = ?",
             *(self.row[name] for name in names),
