@@ -157,10 +157,10 @@ def get_provider_info() -> dict[str, Any]:
                     ),
                     "spark_history_url": _option(
                         "Where the page links to Spark from a checkpoint: Spark's history server, or what shows the"
-                        " logs and the UI of drivers. {pipeline}, {dag_id}, {run_id}, {task_id} and {number} are filled"
-                        " in. Empty: there is no link.",
+                        " logs and the UI of drivers. {application_id} (Spark's own), {pipeline}, {dag_id}, {run_id},"
+                        " {task_id} and {number} are filled in. Empty: there is no link.",
                         "",
-                        "https://spark-history.example.com/?pipeline={pipeline}",
+                        "https://spark-history.example.com/history/{application_id}",
                     ),
                     "preload": _option(
                         "Whether what loads Airflow's plugins imports the clients and PyArrow at once. LocalExecutor"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_ft.checkpoints import Gate
@@ -208,7 +209,11 @@ class Place:
 
 
 def _sqlite(bench: Bench, named: str) -> Place:
-    path = bench.folder / f"history-{named}.db"
+    return sqlite_place(bench.folder / f"history-{named}.db")
+
+
+def sqlite_place(path: Path) -> Place:
+    """A log in this file."""
 
     @contextmanager
     def opened() -> Iterator[Execute]:

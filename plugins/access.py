@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing, contextmanager
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -16,7 +17,9 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import PLAIN, RunKey
 from airflow_ft.core.ports import Store
 from airflow_ft.hooks.connections import server_connections
-from airflow_ft.hooks.store import open_configured_store
+from airflow_ft.hooks.store import store_url
+from airflow_ft.store import open_store
+from airflow_ft.store.url import parse_url
 
 from . import answers
 
@@ -33,13 +36,51 @@ def configured() -> Iterator[None]:
         raise HTTPException(503, str(error)) from error
 
 
+class _Opened:
+    """The decision log that is configured, which stays open: to open it costs more than most questions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._of: tuple[object, ...] = ()
+
+    def store(self) -> Store:
+        """Opened anew when another one is configured, a connection has another password, or another file lies there."""
+        url = store_url(connections=server_connections)
+        with self._lock:
+            if self._store is not None and self._of == (url, _file(url)):
+                return self._store
+        found: Store = open_store(url)  # it may take long, and others need not wait for it
+        with self._lock:
+            if self._store is not None and self._of == (url, _file(url)):
+                found, old = self._store, found
+            else:
+                self._store, old = found, self._store
+                self._of = url, _file(url)
+        if old is not None:
+            old.close()
+        return found
+
+
+def _file(url: str) -> tuple[int, int] | None:
+    """Which file it is; None: there is none, or it is no file."""
+    path = parse_url(url).path
+    with suppress(OSError):
+        if path is not None:
+            status = path.stat()
+            return status.st_dev, status.st_ino
+    return None
+
+
+_opened = _Opened()
+
+
 @contextmanager
 def decision_log() -> Iterator[Store]:
     """The configured one; 503 when it cannot be opened."""
     with configured():
-        store = open_configured_store(connections=server_connections)
-    with closing(store):
-        yield store
+        store = _opened.store()
+    yield store
 
 
 @contextmanager
@@ -78,11 +119,10 @@ def shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
     return run if run is not None and (run.is_plain or run.dag_id in visible) else None
 
 
-def at_work(store: Store, pipeline: str, turn: RunKey | None, visible: frozenset[str]) -> answers.AtWork:
-    """Whose turn it is, and how far a long delivery has come."""
+def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:
+    """Whose turn it is, and how far a long delivery has come (`Store.doing`)."""
     run = shown(turn, visible)
-    doing = [lease.doing for lease in store.leases(pipeline) if lease.doing] if turn else []
-    return {"at_work": str(run) if run else "", "doing": doing}
+    return {"at_work": str(run) if run else "", "doing": doing if turn else []}
 
 
 def unseen(pipeline: str) -> HTTPException:

@@ -78,10 +78,22 @@ class Pipelines(TypedDict):
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
+class StateSizes(TypedDict):
+    """How large the state was after a checkpoint: bytes that it has changed, and of the newest full snapshot (0: none).
+
+    `replayed`: micro-batches since that snapshot, whose changes are replayed when the state is loaded.
+    """
+
+    changes: int
+    snapshot: int
+    replayed: int
+
+
 class Timed(TypedDict):
-    """How long a checkpoint took. `seconds`: null while it is not completed.
+    """How long a checkpoint took, and how large it is: `bytes` in the log. `seconds`: null while it is not completed.
 
     `lag`, by source: what it had beyond this checkpoint while it was the newest one; empty where nobody has looked.
+    `state_sizes`: null: nobody has measured the state, or there is none.
     """
 
     number: int
@@ -94,6 +106,7 @@ class Timed(TypedDict):
     steps: Mapping[Step, float]
     seconds: float | None
     lag: Mapping[str, int]
+    state_sizes: StateSizes | None
 
 
 class Explained(TypedDict):
@@ -166,11 +179,13 @@ class Marker(TypedDict):
 class CheckpointWhole(CheckpointListed):
     """All that is known of a checkpoint. `positions`: by source, in words of its kind.
 
-    `task`: who has staged it, `spark`: the address of Spark's history ("": not known); `plan`: the digest that markers
-    have to have; `finalised_at`: when what follows confirmation was done ("": not yet, or its event is forgotten).
+    `task`: who has staged it, `application`: Spark's id of the one that was to compute it, `spark`: the address of
+    Spark's history ("": not known); `plan`: the digest that markers have to have; `finalised_at`: when what follows
+    confirmation was done ("": not yet, or its event is forgotten).
     """
 
     task: str
+    application: str
     spark: str
     markers: Sequence[Marker]
     plan: str

@@ -11,6 +11,7 @@ const TIMINGS = "/v1/pipelines/{name}/timings";
 const MEASURES = [
   ["seconds", "Trigger to completion", lasted], ...STEPS.map((step) => /** @type {[string, string, typeof lasted]} */ ([step, `… ${step}`, lasted])),
   ["rows", "Rows", (n) => count(Math.round(n))], ["bytes", "Log", (n) => bytes(Math.round(n))],
+  ["state_changes", "State, changed", (n) => bytes(Math.round(n))], ["state_snapshot", "State, full snapshot", (n) => bytes(Math.round(n))],
 ];
 /** @type {[keyof Schemas["Spread"], string][]} */
 const FIGURES = [["minimum", "Minimum"], ["mean", "Average"], ["maximum", "Maximum"], ["p50", "p50"], ["p95", "p95"], ["p99", "p99"]];

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 from airflow_ft.core.lag import Lag
-from airflow_ft.core.model import AbortReason, Checkpoint, Event, ParticipantPlan, Vote
+from airflow_ft.core.model import AbortReason, Checkpoint, Event, ParticipantPlan, StateSizes, Vote
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.core.timing import Timing
 from airflow_ft.store.events import EventKind
 
 from . import answers
+
+APPLICATION = "{application_id}"
 
 
 def listed(checkpoint: Checkpoint) -> answers.CheckpointListed:
@@ -50,6 +52,7 @@ def whole(checkpoint: Checkpoint, events: Iterable[Event], task: str, spark: str
             _marker(each.name, checkpoint.votes.get(each.name)) for each in (plan.participants if plan else ())
         ],
         "task": task,
+        "application": checkpoint.application,
         "spark": _filled(spark, checkpoint, task),
         "plan": plan.digest if plan else "",
         "finalised_at": next((each.at.isoformat() for each in told if each.kind == EventKind.FINALISED), ""),
@@ -65,6 +68,9 @@ def whole(checkpoint: Checkpoint, events: Iterable[Event], task: str, spark: str
 
 
 def _filled(address: str, checkpoint: Checkpoint, task: str) -> str:
+    """Nothing where the address names an application, and nobody knows which one it was."""
+    if APPLICATION in address and not checkpoint.application:
+        return ""
     run = checkpoint.run
     places = {
         "{pipeline}": checkpoint.pipeline,
@@ -72,6 +78,7 @@ def _filled(address: str, checkpoint: Checkpoint, task: str) -> str:
         "{run_id}": run.run_id if run else "",
         "{task_id}": task,
         "{number}": str(checkpoint.number),
+        APPLICATION: checkpoint.application,
     }
     for place, value in places.items():
         address = address.replace(place, quote(value, safe=""))
@@ -96,7 +103,12 @@ def timed(timing: Timing) -> answers.Timed:
         "steps": dict(timing.steps),
         "seconds": timing.seconds,
         "lag": dict(timing.lag),
+        "state_sizes": _sizes(timing.state_sizes),
     }
+
+
+def _sizes(of: StateSizes | None) -> answers.StateSizes | None:
+    return None if of is None else {"changes": of.changes, "snapshot": of.snapshot, "replayed": of.replayed}
 
 
 def behind(lags: Iterable[Lag]) -> list[answers.SourceLag]:

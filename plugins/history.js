@@ -1,7 +1,7 @@
 // A pipeline's checkpoints, newest first, each with all that is known of it.
 import { route, useAnswer } from "./asking.js";
 import {
-  Act, bytes, cell, Choice, Code, count, Fact, Field, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, wide,
+  Act, amount, bytes, cell, Choice, Code, count, Fact, Field, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, wide,
 } from "./parts.js";
 import { instant, local, when } from "./times.js";
 
@@ -87,11 +87,13 @@ function Whole({ pipeline, number, only }) {
       h(Fact, { name: "Why" }, data.cause), h(Fact, { name: "Its rows" }, data.fate), h(Fact, { name: "To do" }, data.remedy)),
     h(Fact, { name: "Run" }, run, only && data.run_id && h(Fragment, null, " ", h(Act, { onClick: () => only(data) }, "Only of this run"))),
     data.task && h(Fact, { name: "Log" }, h(Link, { to: taskPage(data, data.task) }, data.task)),
-    data.spark && h(Fact, { name: "Spark" }, h(Link, { to: data.spark }, data.spark)),
+    (data.application || data.spark) && h(Fact, { name: "Spark" },
+      data.spark ? h(Link, { to: data.spark }, data.application || data.spark) : data.application),
     h(Fact, { name: "Triggered" }, when(data.triggered_at)),
     data.completed_at && h(Fact, { name: "Completed" }, when(data.completed_at)),
     h(Fact, { name: "Took" }, took(data).join(", ") || "nothing has ended yet"),
     rows && h(Fact, { name: "Rows" }, `${rows}; ${bytes(data.bytes)} in ${data.log}`),
+    data.state_sizes && h(Fact, { name: "State" }, stateText(data.state_sizes)),
     data.delivers.length > 0 && h(Fact, { name: "Plan" }, `delivers checkpoint ${data.delivers.join(", ")}`,
       data.reasons.map((reason) => h(Muted, { key: reason }, reason))),
     data.plan && h(Fact, { name: "Its marker" }, data.plan),
@@ -121,18 +123,24 @@ function sinks(checkpoint) {
       `${p.proof ? "✓" : "○"} ${p.name}  `));
 }
 
-/** @type {Record<"rows" | "log" | "sinks" | "took" | "triggered" | "ended", Shown>} */
+/** @param {Schemas["StateSizes"]} sizes */
+const stateText = ({ changes, snapshot, replayed }) => `${bytes(changes)} changed; `
+  + (snapshot ? `${bytes(snapshot)} in the newest full snapshot, ${amount(replayed, "micro-batches")} before` : "no full snapshot yet");
+
+/** @type {Record<"rows" | "log" | "state" | "sinks" | "took" | "triggered" | "ended", Shown>} */
 export const SHOWN = {
   rows: ["Rows", true, (each) => count(each.rows)],
   log: ["Log", true, (each) => bytes(each.bytes)],
+  state: ["State size", true, ({ state_sizes: sizes }) =>
+    (sizes ? h("span", { title: stateText(sizes) }, bytes(sizes.snapshot || sizes.changes)) : "–")],
   sinks: ["Sinks (✓ proven)", false, sinks],
   took: ["Took", false, (each, longest) => h(StepBar, { checkpoint: each, longest })],
   triggered: ["Triggered", false, (each) => when(each.triggered_at)],
   ended: ["Completed", false, (each) => when(each.completed_at) || elsewhere(each) || "–"],
 };
-const { rows, log, took: steps, triggered, ended } = SHOWN;
+const { rows, log, state, took: steps, triggered, ended } = SHOWN;
 /** @type {Shown[]} */
-export const COLUMNS = [rows, log, SHOWN.sinks, steps, triggered, ended];
+export const COLUMNS = [rows, log, state, SHOWN.sinks, steps, triggered, ended];
 
 /**
  * @param {{

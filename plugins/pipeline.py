@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import HTTPException, Query
+from fastapi import HTTPException, Query, Request
 from pydantic import AwareDatetime
 
 from airflow_ft import settings
@@ -25,7 +26,7 @@ from . import checkpoint as tell
 from .access import NEWEST, at_work, configured, seen, shown, visible_dags
 from .acts import offered
 from .configuration import settings_of
-from .routes import Number
+from .routes import Number, made_of
 from .routes import router as conditional
 
 OPEN = 10
@@ -55,7 +56,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "told": overview.halted or overview.condition.told,
             "halted": row.halted,
             "dags": sorted(dags),
-            **at_work(store, name, row.turn, visible),
+            **at_work(row.turn, store.doing([name]).get(name, ()), visible),
             "confirmed": completed[0].number if completed else 0,
             "waiting": overview.undelivered,
             "held_back": _held_back(store, name),
@@ -84,6 +85,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
 @router.get("/pipelines/{name}/checkpoints")
 def checkpoints(
     name: str,
+    request: Request,
     user: GetUserDep,
     limit: Annotated[int, Query(ge=1, le=100)] = NEWEST,
     before: Annotated[Number | None, Query(ge=1)] = None,
@@ -104,6 +106,7 @@ def checkpoints(
         of = RunKey(dag, run, map_index) if dag and run else None
         if of is not None and shown(of, visible) is None:
             return {"checkpoints": []}
+        made_of(request, datetime.now(UTC), store.mark(name), *sorted(visible))
         if until is not None:
             before = min(before or LARGEST, store.number_at(name, until) + 1)
         found = store.checkpoints(name, limit, before, only, reason=reason, run=of)
@@ -133,10 +136,15 @@ def spec(name: str, number: Number, user: GetUserDep) -> dict[str, Any]:
 
 @router.get("/pipelines/{name}/timings")
 def timings(
-    name: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=SUMMED)] = SUMMED, each: bool = True
+    name: str,
+    request: Request,
+    user: GetUserDep,
+    limit: Annotated[int, Query(ge=1, le=SUMMED)] = SUMMED,
+    each: bool = True,
 ) -> answers.Timings:
     """How long its newest checkpoints took, oldest first, and in short; `each=false`: in short alone."""
     with seen(name, visible_dags(user)) as (store, _), configured():
+        made_of(request, datetime.now(UTC), store.mark(name))
         found = store.timings(name, limit)
         return {
             "states": Counter(each.state.value for each in found),

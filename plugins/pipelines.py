@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import Query
+from fastapi import Query, Request
 
 from airflow_ft.core.lag import Lag
 from airflow_ft.core.model import Event, Run
-from airflow_ft.core.overview import Condition, Only, Overview
+from airflow_ft.core.overview import Condition, Overview
 from airflow_ft.core.ports import Store
-from airflow_ft.core.timing import rate
+from airflow_ft.core.timing import Delivered, rate
 from airflow_ft.store.events import EventKind
 
 from . import answers
 from .access import at_work, configured, dags_of, decision_log, of_dags, visible_dags
 from .checkpoint import behind, event, listed
+from .routes import holds_until, made_of
 from .routes import router as conditional
 
 RECENT = 20
 """So many completed checkpoints of a pipeline are drawn, and tell its rate."""
+AT_MOST = timedelta(minutes=1)
+"""So long an answer holds while no write is seen: see `airflow_ft.store.standing.NEWEST`."""
 EVENTS = 500
 """So many of the newest events are looked through for what a task has settled."""
 SETTLED = frozenset(
@@ -43,6 +47,7 @@ _ORDER = {condition: place for place, condition in enumerate(Condition)}
 
 @router.get("/pipelines")
 def pipelines(
+    request: Request,
     user: GetUserDep,
     search: str = "",
     dag: str = "",
@@ -53,22 +58,36 @@ def pipelines(
     """Those of a DAG; those whose name, or that of a DAG of theirs, has `search` in it. `conditions` counts them."""
     visible = visible_dags(user)
     with decision_log() as store, configured():
+        now = store.now()
+        made_of(request, now, store.mark(), *sorted(visible))
         wanted = search.casefold()
         found = [
             each
             for each in _overview(store, visible, dag)
             if any(wanted in text.casefold() for text in (each.name, *visible.intersection(each.dags)))
         ]
+        late = (each.late_at for each in found if each.late_at is not None and each.late is None)
+        holds_until(request, min([now + AT_MOST, *late]))
         shown = sorted(
             (each for each in found if condition in (None, each.condition)),
             key=lambda each: (_ORDER[each.condition], each.name),
         )
         page = shown[offset : offset + limit]
-        lags = store.lags([each.name for each in page])
+        names = [each.name for each in page]
+        lags, doing, recent = store.lags(names), store.doing(names), store.recent(names, RECENT)
         return {
             "total": len(shown),
             "conditions": Counter(each.condition for each in found),
-            "pipelines": [_in_short(store, each, visible, lags.get(each.name, ())) for each in page],
+            "pipelines": [
+                _in_short(
+                    each,
+                    visible,
+                    lags=lags.get(each.name, ()),
+                    doing=doing.get(each.name, ()),
+                    completed=recent.get(each.name, ()),
+                )
+                for each in page
+            ],
         }
 
 
@@ -121,17 +140,21 @@ def _may_see(store: Store, overview: Overview, visible: frozenset[str]) -> bool:
 
 
 def _in_short(
-    store: Store, overview: Overview, visible: frozenset[str], lags: Sequence[Lag]
+    overview: Overview,
+    visible: frozenset[str],
+    *,
+    lags: Sequence[Lag],
+    doing: Sequence[str],
+    completed: Sequence[Delivered],
 ) -> answers.PipelineInShort:
-    completed = store.timings(overview.name, RECENT, Only.COMPLETED)
     return {
         "name": overview.name,
         "condition": overview.condition,
         "told": overview.halted or overview.condition.told,
         "dags": [dag for dag in overview.dags if dag in visible],
-        **at_work(store, overview.name, overview.turn, visible),
+        **at_work(overview.turn, doing, visible),
         "confirmed": completed[0].number if completed else 0,
-        "confirmed_at": completed[0].completed_at.isoformat() if completed and completed[0].completed_at else "",
+        "confirmed_at": completed[0].at.isoformat() if completed else "",
         "waiting": overview.undelivered,
         "lag": behind(lags),
         "rate": rate(completed),

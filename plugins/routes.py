@@ -1,8 +1,15 @@
-"""Routes whose answers carry an ETag: who asks again, as the page does, gets 304 while nothing has changed."""
+"""Routes whose answers carry an ETag: who asks again, as the page does, gets 304 while nothing has changed.
+
+An answer is made before it can be compared. Where that is dear, the route says first what its answer is made of
+(`made_of`): while that is the same, the client's answer still holds, and the decision log is asked nothing more.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -15,6 +22,58 @@ from airflow_ft.store.database import LARGEST
 JSON = "application/json"
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
 """Of a checkpoint, as a decision log can keep it."""
+_FOR_EVER = datetime.max.replace(tzinfo=UTC)
+
+
+class _Holds(Exception):
+    """The answer that the client has still holds; `tag` is its ETag."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__(tag)
+        self.tag = tag
+
+
+class _Given:
+    """Answers that were given: by path, ETag and what they were made of, until when they hold."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._most = most
+        self._until: OrderedDict[tuple[str, str, str], datetime] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def holds(self, path: str, tag: str, state: str, now: datetime) -> bool:
+        """Whether the answer of this ETag is that of now."""
+        with self._lock:
+            return self._until.get((path, tag, state), now) > now
+
+    def note(self, path: str, tag: str, state: str, until: datetime) -> None:
+        """It was given; the ones of longest ago are forgotten, and only made anew."""
+        with self._lock:
+            self._until[path, tag, state] = until
+            self._until.move_to_end((path, tag, state))
+            while len(self._until) > self._most:
+                self._until.popitem(last=False)
+
+
+_given = _Given()
+
+
+def made_of(request: Request, now: datetime, *state: str) -> None:
+    """To be called by a route before its dearer questions: `state` are texts of which one is another one whenever its
+    answer is another one, but for what time alone changes (`holds_until`). `now` is by the clock of that.
+
+    Does not return, and the client gets 304, where it has the answer.
+    """
+    digest = sha256("\0".join(state).encode()).hexdigest()
+    for tag in _known(request):
+        if _given.holds(_path(request), tag, digest, now):
+            raise _Holds(tag)
+    request.state.made_of, request.state.until = digest, _FOR_EVER
+
+
+def holds_until(request: Request, at: datetime) -> None:
+    """From then on the answer is made anew, whatever it was made of."""
+    request.state.until = min(request.state.until, at)
 
 
 class Conditional(APIRoute):
@@ -25,15 +84,18 @@ class Conditional(APIRoute):
         handle = super().get_route_handler()
 
         async def answer(request: Request) -> Response:
-            response = await handle(request)
+            try:
+                response = await handle(request)
+            except _Holds as found:
+                return Response(status_code=304, headers=_headers(found.tag))
             if request.method != "GET" or response.status_code != 200 or response.media_type != JSON:
                 return response
             tag = f'"{sha256(response.body).hexdigest()[:32]}"'
-            headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-            known = [each.strip().removeprefix("W/") for each in request.headers.get("If-None-Match", "").split(",")]
-            if tag in known:
-                return Response(status_code=304, headers=headers)
-            response.headers.update(headers)
+            if digest := getattr(request.state, "made_of", ""):
+                _given.note(_path(request), tag, digest, request.state.until)
+            if tag in _known(request):
+                return Response(status_code=304, headers=_headers(tag))
+            response.headers.update(_headers(tag))
             return response
 
         return answer
@@ -42,3 +104,16 @@ class Conditional(APIRoute):
 def router() -> APIRouter:
     """One for routes of that kind."""
     return APIRouter(route_class=Conditional)
+
+
+def _headers(tag: str) -> dict[str, str]:
+    return {"ETag": tag, "Cache-Control": "private, no-cache"}
+
+
+def _known(request: Request) -> list[str]:
+    """The ETags of the answers that the client has."""
+    return [each.strip().removeprefix("W/") for each in request.headers.get("If-None-Match", "").split(",")]
+
+
+def _path(request: Request) -> str:
+    return f"{request.url.path}?{request.url.query}"

@@ -111,7 +111,13 @@ function Take({ pipeline, data, reload }) {
       title: `Stop ${pipeline.name}, and keep where it stands?`,
       conf: { action: "stop_with_savepoint" },
     }, h(Text, null, "The stream ends after the checkpoint under way, all of it delivered, and a savepoint of that is taken. "
-      + "It goes on when its DAG runs again.")));
+      + "It goes on when its DAG runs again.")),
+    pipeline.streaming && h(RunAct, {
+      pipeline, onDone: reload, label: "Drain with a savepoint", danger: true,
+      title: `Drain ${pipeline.name} for good, and keep where it stands?`,
+      conf: { action: "drain_with_savepoint" },
+    }, h(Text, null, "The stream ends with a checkpoint of what is still open in windows, joins and timers, and a savepoint is taken. "
+      + "Going on after that, or from the savepoint, needs a choice: what was open would come once more.")));
 }
 
 /** @param {{ pipeline: Opened }} props */

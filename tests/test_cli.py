@@ -26,7 +26,7 @@ from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import DRAINED, AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey
+from airflow_ft.core.model import DRAINED, AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, StateSizes
 from airflow_ft.core.remnants import Remnant, RemnantKind
 from airflow_ft.sinks import open_participant, registry
 from airflow_ft.wal import open_wal
@@ -151,6 +151,18 @@ def test_a_checkpoint_shows_how_far_its_sources_were_read(world: World) -> None:
     assert [line.split() for line in lines if "source" in line] == [
         ["source", "orders:", "{'orders':", "{'0':", "4711}}"]
     ]
+
+
+def test_a_checkpoint_shows_its_application_and_how_large_its_state_was(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test") as (epoch, _):
+        world.store.trigger(PIPELINE, epoch, RUN, "application_17_0004")
+    assert "  Spark's   application_17_0004" in ft("show", PIPELINE, "1")
+    [number] = world.stage(1)
+    assert "Spark's" not in ft("show", PIPELINE, str(number))
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    lines = list(describe(replace(checkpoint, state_sizes=StateSizes(120, 4000, 3))))
+    assert "  state     120 bytes of changes; full snapshot 4000 bytes, 3 batches before" in lines
 
 
 def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> None:

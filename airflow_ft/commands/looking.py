@@ -140,6 +140,8 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
     for what in ("triggered", "staged", "prepared", "decided", "completed"):
         if at := getattr(checkpoint, f"{what}_at"):
             yield f"  {what:9} {time_text(at)}"
+    if checkpoint.application:
+        yield f"  Spark's   {checkpoint.application}"
     if checkpoint.spec:
         yield f"  made with {checkpoint.spec[:16]}... (`airflow ft spec {checkpoint.pipeline} {checkpoint.number}`)"
     if segment := checkpoint.segment:
@@ -154,7 +156,7 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
             yield f"  source    {source}: {read_to}"
     if position := checkpoint.position:
         yield f"  Spark     {position.location}, batch {position.batch}"
-        if state := sizes(position.location, position.batch):
+        if state := checkpoint.state_sizes or sizes(position.location, position.batch):
             yield f"  state     {state}"
     if drained := checkpoint.drained:
         yield f"  drains    {drained.location}, batch {drained.batch}: what was open there"

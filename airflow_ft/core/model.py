@@ -167,6 +167,23 @@ class Segment:
         return sum(self.rows.values())
 
 
+@dataclass(frozen=True, slots=True)
+class StateSizes:
+    """The state after one micro-batch, over all operators and partitions.
+
+    changes: bytes that this micro-batch has changed. snapshot: bytes of the newest full snapshots, as they lie in the
+    location (0: there is none). replayed: micro-batches since the oldest of these; whoever loads the state replays
+    their changes.
+    """
+
+    changes: int
+    snapshot: int
+    replayed: int
+
+    def __str__(self) -> str:
+        return f"{self.changes} bytes of changes; full snapshot {self.snapshot} bytes, {self.replayed} batches before"
+
+
 def plan_digest(segments: tuple[Segment, ...]) -> str:
     """SHA-256 (hex) over the ordered (number, manifest digest): what marker and token hold."""
     text = canonical_json([[segment.number, segment.digest] for segment in segments])
@@ -407,8 +424,11 @@ class Checkpoint:
     `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
     only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold what it had prepared.
     `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock. `spec` is the
-    digest of the specification that it was made with (`Store.spec`; "": not known). `lag` is for people alone: what
-    each source had beyond this checkpoint while it was the newest one; empty where nobody has looked.
+    digest of the specification that it was made with (`Store.spec`; "": not known).
+
+    For people alone: `lag`, what each source had beyond this checkpoint while it was the newest one (empty where nobody
+    has looked); `application`, Spark's id of the application that was to compute it ("": not known); `state_sizes`, how
+    large the state was after it (None: nobody has measured it, or there is none).
     """
 
     pipeline: str
@@ -436,6 +456,8 @@ class Checkpoint:
     completed_at: datetime | None
     spec: str = ""
     lag: Mapping[str, int] = field(default_factory=dict)
+    application: str = ""
+    state_sizes: StateSizes | None = None
 
     @property
     def drained(self) -> SparkPosition | None:

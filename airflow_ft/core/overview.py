@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from airflow_ft.core.model import RunKey
@@ -46,6 +46,7 @@ class Overview:
     `dags` are the first and the last one, by name, of those that have made its checkpoints: none, one, or two of
     several. The numbers are of checkpoints that are open. `late`: for so long nothing was confirmed, where that is more
     than the pipeline's `late_after`; None: it is in time, or nobody has said when it is not (then that is None, too).
+    `late_at`: from then on it is late, unless something is confirmed before.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Overview:
     undelivered: int = 0
     late: timedelta | None = None
     late_after: timedelta | None = None
+    late_at: datetime | None = None
 
     @property
     def condition(self) -> Condition:

@@ -30,6 +30,7 @@ from airflow_ft.core.model import (
     Segment,
     SinkHead,
     SparkPosition,
+    StateSizes,
     Vote,
 )
 from airflow_ft.core.numbers import Numbers
@@ -37,7 +38,7 @@ from airflow_ft.core.overview import Noted, Only, Origin, Overview, Tally
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside
-from airflow_ft.core.timing import Timing
+from airflow_ft.core.timing import Delivered, Timing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +87,7 @@ class Meter(Protocol):
         """For so long none was triggered, although one was due."""
 
     def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
-        """How large its state is, as `airflow_ft.spark.state.files.StateSizes` says."""
+        """How large its state is, as `airflow_ft.core.model.StateSizes` says."""
 
     def taken(self, pipeline: str, taken: Taken) -> None:
         """How far a delivery that takes long has come."""
@@ -160,17 +161,29 @@ class Store(Protocol):
     def overview(self, dag_id: str = "") -> Sequence[Overview]:
         """All pipelines by name, or those of which a DAG has made checkpoints.
 
-        The cost is that of so many look-ups, and of what is open.
+        The cost is that of so many rows; of those of a DAG, a look-up more where others have made some, too.
         """
 
     def standing(self, pipeline: str) -> Overview:
         """One pipeline in short."""
+
+    def mark(self, pipeline: str = "") -> str:
+        """A text that is another one after each write to the pipeline, or to any ("").
+
+        So whoever has asked something before knows whether to ask again. Costs one look at the end of an index.
+        """
 
     def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
         """Of the newest checkpoints, newest first. Reads no plan and no vote."""
 
     def timings(self, pipeline: str, limit: int, only: Only | None = None) -> Sequence[Timing]:
         """How long the newest checkpoints took, newest first; with `only` those alone. Reads no plan and no vote."""
+
+    def recent(self, pipelines: Collection[str], limit: int) -> Mapping[str, Sequence[Delivered]]:
+        """The newest completed checkpoints of each of these pipelines (100 at most), newest first. One statement."""
+
+    def doing(self, pipelines: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """What those who hold leases on these pipelines say of themselves, by holder; without those who say nothing."""
 
     def lags(self, pipelines: Collection[str]) -> Mapping[str, Sequence[Lag]]:
         """What was told last of the sources of these pipelines, by source; without those of which nothing was told."""
@@ -180,6 +193,9 @@ class Store(Protocol):
 
         FencedError when the epoch is newer. Nothing is decided by it, so it may be late, or not come at all.
         """
+
+    def tell_state(self, pipeline: str, epoch: int, number: int, sizes: StateSizes) -> None:
+        """Notes with the checkpoint how large the state was after it. No event; otherwise as `tell_lags`."""
 
     def tally(self, pipeline: str) -> Tally:
         """How many checkpoints have ended how, over all of its history; costs the same whatever its length."""
@@ -243,8 +259,8 @@ class Store(Protocol):
         `spec` (plain JSON, no secret) is what the run, and each number that it triggers, is made with.
         """
 
-    def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
-        """A new number, TRIGGERED.
+    def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
+        """A new number, TRIGGERED. `application`: Spark's id of the one that computes it, for people.
 
         StateConflictError when this epoch has ended the run's stage: the request of a driver that is gone comes late.
         """

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from statistics import fmean, quantiles
 
-from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState
+from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, StateSizes
 
 
 class Step(StrEnum):
@@ -25,6 +25,7 @@ class Timing:
     """A checkpoint's times (UTC, by the store's clock), its own rows and their bytes in the log.
 
     `lag`, by source: what it had beyond this checkpoint when it was the newest one; empty where nobody has looked.
+    `state_sizes`: how large the state was after it; None: nobody has measured it, or there is none.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Timing:
     decided_at: datetime | None = None
     completed_at: datetime | None = None
     lag: Mapping[str, int] = field(default_factory=dict)
+    state_sizes: StateSizes | None = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Timing:
@@ -55,6 +57,7 @@ class Timing:
             checkpoint.decided_at,
             checkpoint.completed_at,
             checkpoint.lag,
+            checkpoint.state_sizes,
         )
 
     @property
@@ -99,23 +102,38 @@ class Spread:
         return cls(min(values), fmean(values), max(values), cuts[49], cuts[94], cuts[98])
 
 
-def rate(completed: Sequence[Timing]) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A completed checkpoint: its own rows, and when it was completed."""
+
+    number: int
+    rows: int
+    at: datetime
+
+
+def rate(completed: Sequence[Delivered]) -> float | None:
     """Rows a second between the oldest and the newest of these, which are newest first; None: too few to tell."""
-    ends = [each.completed_at for each in completed if each.completed_at is not None]
-    if len(ends) < 2:
+    if len(completed) < 2:
         return None
-    seconds = (ends[0] - ends[-1]).total_seconds()
+    seconds = (completed[0].at - completed[-1].at).total_seconds()
     return sum(each.rows for each in completed[:-1]) / seconds if seconds > 0 else None
 
 
 def summary(timings: Sequence[Timing]) -> Iterator[tuple[str, Spread]]:
-    """Of those that are completed: seconds of each step and of the whole ("seconds"), "rows" and "bytes"."""
+    """Of those that are completed: seconds of each step and of the whole ("seconds"), "rows", and "bytes" in the log.
+
+    Of those whose state was measured, bytes that they have changed ("state_changes"), and of full snapshots
+    ("state_snapshot").
+    """
     completed = [each for each in timings if each.completed_at is not None]
+    states = [each.state_sizes for each in completed if each.state_sizes is not None]
     values: dict[str, list[float]] = {
         "seconds": [each.seconds for each in completed if each.seconds is not None],
         **{step: [each.steps[step] for each in completed if step in each.steps] for step in Step},
         "rows": [float(each.rows) for each in completed],
         "bytes": [float(each.bytes) for each in completed],
+        "state_changes": [float(each.changes) for each in states],
+        "state_snapshot": [float(each.snapshot) for each in states if each.snapshot],
     }
     for name, found in values.items():
         if (spread := Spread.of(found)) is not None:

@@ -1,11 +1,16 @@
-"""How far pipelines are behind their sources, as their drivers have told last. Nobody decides by it."""
+"""What drivers tell beside their checkpoints: how far they are behind their sources, how large the state is.
+
+Nobody decides by it.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 
 from airflow_ft.core.lag import Lag
+from airflow_ft.core.model import StateSizes
 from airflow_ft.store.database import Database
 from airflow_ft.store.rows import clean_text, json_text, to_lag
 from airflow_ft.store.writing import pipeline_write
@@ -16,7 +21,7 @@ _PUT = (
 
 
 class LagOperations:
-    """The part of the store that knows the lag of sources."""
+    """The part of the store that knows the lag of sources, and the sizes of state."""
 
     _database: Database
 
@@ -54,3 +59,14 @@ class LagOperations:
                     pipeline,
                     number,
                 )
+
+    def tell_state(self, pipeline: str, epoch: int, number: int, sizes: StateSizes) -> None:
+        """See `Store.tell_state`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.tx.change(
+                "UPDATE checkpoint SET state_sizes = ? WHERE pipeline = ? AND number = ?",
+                json_text(asdict(sizes)),
+                pipeline,
+                number,
+            )

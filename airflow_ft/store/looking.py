@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 
 from airflow_ft.core.model import Event
 from airflow_ft.core.overview import Noted, Only, Origin, Overview, Tally
-from airflow_ft.core.timing import Timing
+from airflow_ft.core.timing import Delivered, Timing
 from airflow_ft.core.transitions import UNFINISHED
-from airflow_ft.store.database import Row
 from airflow_ft.store.errors import UnknownPipelineError
-from airflow_ft.store.reading import ONLY, WAITS, ReadingOperations
-from airflow_ft.store.rows import from_time, to_event, to_overview, to_timing
+from airflow_ft.store.reading import ONLY, ReadingOperations
+from airflow_ft.store.rows import from_time, to_delivered, to_event, to_overview, to_timing
+from airflow_ft.store.standing import LISTED, MARK, MARK_OF_ONE
 
-# One function each: of both in one query SQLite would read all of the index, and not its ends.
-_PIPELINES = (
-    "SELECT pipeline.*, (SELECT min(dag_id) FROM checkpoint WHERE pipeline = name) AS first_dag,"
-    " (SELECT max(dag_id) FROM checkpoint WHERE pipeline = name) AS last_dag,"
-    " CASE WHEN late_after IS NOT NULL THEN (SELECT completed_at FROM checkpoint WHERE pipeline = name"
-    " AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1) END AS confirmed_at,"
-    " CASE WHEN late_after IS NOT NULL THEN (SELECT max(read_as_of) FROM run WHERE pipeline = name"
-    " AND read_as_of IS NOT NULL) END AS read_at,"
-    " CASE WHEN late_after IS NOT NULL THEN (SELECT max(stage_began) FROM run WHERE pipeline = name"
-    " AND complete = 1) END AS complete_at FROM pipeline"
-)
-# In the order of the index of runs: else PostgreSQL takes a scan of the table for the shortest way to the first one.
+# Looked up where there are others between first and last. In the order of the index of runs: else PostgreSQL
+# takes a scan of the table for the shortest way to the first one.
 _OF_DAG = (
-    " WHERE (SELECT run_id FROM checkpoint WHERE pipeline = name AND dag_id = ? ORDER BY run_id LIMIT 1) IS NOT NULL"
-)
-_OPEN = (
-    "SELECT pipeline, sum(CASE WHEN state = 'QUARANTINED' THEN 1 ELSE 0 END) AS quarantined,"
-    " sum(CASE WHEN state = 'COMMITTING' THEN 1 ELSE 0 END) AS committing,"
-    f" sum(CASE WHEN {WAITS} THEN 1 ELSE 0 END) AS undelivered"
-    " FROM checkpoint WHERE{of} is_open = 1 GROUP BY pipeline"
+    " WHERE first_dag = ? OR last_dag = ? OR (first_dag <> last_dag AND"
+    " (SELECT run_id FROM checkpoint WHERE pipeline = name AND dag_id = ? ORDER BY run_id LIMIT 1) IS NOT NULL)"
 )
 _ORIGINS = "SELECT dag_id, spec FROM checkpoint WHERE pipeline = ? ORDER BY number DESC LIMIT ?"
 _TIMINGS = (
     "SELECT number, state, reason, segment_rows, segment_bytes, triggered_at, staged_at, prepared_at, decided_at,"
-    " completed_at, lag FROM checkpoint WHERE pipeline = ?{only} ORDER BY number DESC LIMIT ?"
+    " completed_at, lag, state_sizes FROM checkpoint WHERE pipeline = ?{only} ORDER BY number DESC LIMIT ?"
 )
+_RECENT = (
+    "SELECT * FROM (SELECT pipeline, number, segment_rows, completed_at FROM checkpoint WHERE pipeline = ?"
+    " AND state = 'COMPLETED' ORDER BY number DESC LIMIT ?) AS newest"
+)
+_DOING = "SELECT pipeline, doing FROM lease WHERE pipeline IN ({some}) AND doing <> '' ORDER BY pipeline, holder"
 _TALLY = (
     "SELECT completed, subsumed, aborted AS failed, (SELECT count(*) FROM checkpoint WHERE pipeline = name"
     " AND is_open = 1 AND state IN ({unfinished})) AS in_progress,"
@@ -56,15 +48,20 @@ class LookingOperations(ReadingOperations):
 
     def overview(self, dag_id: str = "") -> Sequence[Overview]:
         """See `Store.overview`."""
-        where, values = (_OF_DAG, (dag_id,)) if dag_id else ("", ())
-        return self._overview(where, values, self._database.read(_OPEN.format(of="")))
+        return self._overview(_OF_DAG, *[dag_id] * 3) if dag_id else self._overview("")
 
     def standing(self, pipeline: str) -> Overview:
         """See `Store.standing`."""
-        counts = self._database.read(_OPEN.format(of=" pipeline = ? AND"), pipeline)
-        for found in self._overview(" WHERE name = ?", (pipeline,), counts):
+        for found in self._overview(" WHERE name = ?", pipeline):
             return found
         raise UnknownPipelineError(pipeline)
+
+    def mark(self, pipeline: str = "") -> str:
+        """See `Store.mark`."""
+        rows = self._database.read(MARK_OF_ONE, pipeline) if pipeline else self._database.read(MARK)
+        if pipeline and not rows:
+            raise UnknownPipelineError(pipeline)
+        return " ".join(f"{row['name']}:{row['changed_at']}" for row in rows)
 
     def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
         """See `Store.origins`."""
@@ -75,6 +72,24 @@ class LookingOperations(ReadingOperations):
         """See `Store.timings`."""
         rows = self._database.read(_TIMINGS.format(only=ONLY[only]), pipeline, limit)
         return [to_timing(row) for row in rows] or self._nothing(pipeline)
+
+    def recent(self, pipelines: Collection[str], limit: int) -> Mapping[str, Sequence[Delivered]]:
+        """See `Store.recent`."""
+        found: defaultdict[str, list[Delivered]] = defaultdict(list)
+        if pipelines:
+            sql = " UNION ALL ".join([_RECENT] * len(pipelines))
+            for row in self._database.read(sql, *(value for name in pipelines for value in (name, limit))):
+                found[row["pipeline"]].append(to_delivered(row))
+        # Not by the query: each row would go through as many merges as there are pipelines.
+        return {name: sorted(each, key=lambda one: -one.number) for name, each in found.items()}
+
+    def doing(self, pipelines: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """See `Store.doing`."""
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        if pipelines:
+            for row in self._database.read(_DOING.format(some=", ".join("?" * len(pipelines))), *pipelines):
+                found[row["pipeline"]].append(row["doing"])
+        return found
 
     def tally(self, pipeline: str) -> Tally:
         """See `Store.tally`. Events of a whole pipeline, as those of restoring, are never forgotten."""
@@ -101,8 +116,8 @@ class LookingOperations(ReadingOperations):
         self._nothing(pipeline)
         return None
 
-    def _overview(self, where: str, values: Sequence[object], counts: Sequence[Row]) -> list[Overview]:
-        opened = {row.pop("pipeline"): row for row in counts}
-        rows = self._database.read(f"{_PIPELINES}{where} ORDER BY name", *values)
+    def _overview(self, where: str, *values: object) -> list[Overview]:
+        rows = self._database.read(f"{LISTED}{where}", *values)
+        rows.sort(key=itemgetter("name"))  # by the query it would be a look-up of each
         now = self._database.now()
-        return [to_overview(row, opened.get(row["name"], {}), now) for row in rows]
+        return [to_overview(row, now) for row in rows]

@@ -30,11 +30,12 @@ from airflow_ft.core.model import (
     RunKey,
     Segment,
     SparkPosition,
+    StateSizes,
     Vote,
     canonical_json,
 )
 from airflow_ft.core.overview import Overview
-from airflow_ft.core.timing import Timing
+from airflow_ft.core.timing import Delivered, Timing
 from airflow_ft.store.database import Row
 
 P = ParamSpec("P")
@@ -138,22 +139,31 @@ def to_pipeline(row: Row) -> Pipeline:
 
 
 @stored("pipeline")
-def to_overview(row: Row, counts: Mapping[str, int], now: int) -> Overview:
-    """A row of `pipeline` with the first and the last of its DAGs, and its latest times; `counts` of what is open."""
-    found = to_pipeline(row)
-    dags = tuple(dict.fromkeys(dag for dag in (row["first_dag"], row["last_dag"]) if dag is not None))
-    late_after = None if row["late_after"] is None else row["late_after"] * _MICROSECOND
-    late = _late(row, counts, now)
-    return Overview(found.name, found.halted, found.turn, dags, **counts, late=late, late_after=late_after)
+def to_overview(row: Row, now: int) -> Overview:
+    """What of a row of `pipeline` a list says (`standing.LISTED`); a thousand of these are read at once."""
+    first, last = row["first_dag"], row["last_dag"]
+    late_at = _late_at(row)
+    return Overview(
+        name=row["name"],
+        halted=f"{HaltReason(row['halt_reason'])}: {row['halt_message']}" if row["status"] == "HALTED" else "",
+        turn=_run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
+        dags=() if first is None else (first,) if first == last else (first, last),
+        quarantined=row["quarantined"],
+        committing=row["committing"],
+        undelivered=row["undelivered"],
+        late=None if late_at is None or now <= late_at else (now - late_at + row["late_after"]) * _MICROSECOND,
+        late_after=None if late_at is None else row["late_after"] * _MICROSECOND,
+        late_at=_time(late_at),
+    )
 
 
-def _late(row: Row, counts: Mapping[str, int], now: int) -> timedelta | None:
-    """For how long nothing was confirmed, where that is too long. To have read all there was counts as much."""
+def _late_at(row: Row) -> int | None:
+    """When it becomes late, unless something is confirmed before. To have read all that there was counts as much."""
     if row["late_after"] is None:
         return None
-    read = () if counts.get("undelivered") else (row["read_at"], row["complete_at"])
-    age = now - max(at for at in (row["created_at"], row["confirmed_at"], *read) if at is not None)
-    return age * _MICROSECOND if age > row["late_after"] else None
+    read = () if row["undelivered"] else (row["read_at"], row["complete_at"])
+    since: int = max(at for at in (row["created_at"], row["confirmed_at"], *read) if at is not None)
+    return since + int(row["late_after"])
 
 
 @stored("source_lag")
@@ -177,15 +187,31 @@ def to_timing(row: Row) -> Timing:
         number=row["number"],
         state=CheckpointState(row["state"]),
         reason=_reason(row),
-        rows=sum(rows_of(row).values()),
+        rows=_total(row),
         bytes=row["segment_bytes"] or 0,
         triggered_at=to_time(row["triggered_at"]),
         staged_at=_time(row["staged_at"]),
         prepared_at=_time(row["prepared_at"]),
         decided_at=_time(row["decided_at"]),
         completed_at=_time(row["completed_at"]),
-        lag=json_object(row["lag"] or "{}"),
+        lag=json_object(row["lag"]) if row["lag"] else {},
+        state_sizes=_state_sizes(row),
     )
+
+
+def _total(row: Row) -> int:
+    """Rows over all sinks."""
+    return sum(json_object(row["segment_rows"]).values()) if row["segment_rows"] else 0
+
+
+@stored("checkpoint")
+def to_delivered(row: Row) -> Delivered:
+    """What of a row of a completed `checkpoint` tells what it has brought."""
+    return Delivered(row["number"], _total(row), to_time(row["completed_at"]))
+
+
+def _state_sizes(row: Row) -> StateSizes | None:
+    return None if row["state_sizes"] is None else StateSizes(**json_object(row["state_sizes"]))
 
 
 @stored("lease")
@@ -356,4 +382,6 @@ def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
         completed_at=_time(row["completed_at"]),
         spec=row["spec"],
         lag=json_object(row["lag"] or "{}"),
+        application=row["application"],
+        state_sizes=_state_sizes(row),
     )

@@ -111,17 +111,20 @@ class StagingOperations:
                 epoch,
             )
 
-    def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
+    def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
         """See `Store.trigger`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
             of_run = (None, None, -1) if run is None else key_of(run)
+            if run is not None:
+                first, last = write.row["first_dag"] or run.dag_id, write.row["last_dag"] or run.dag_id
+                write.set_pipeline(first_dag=min(first, run.dag_id), last_dag=max(last, run.dag_id))
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             triggered = write.tx.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"
-                " positions, message, finalised, triggered_at, spec)"
-                " SELECT ?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, COALESCE((SELECT spec FROM run"
+                " positions, message, finalised, triggered_at, application, spec)"
+                " SELECT ?, ?, ?, ?, ?, ?, ?, 0, '{}', '', 0, ?, ?, COALESCE((SELECT spec FROM run"
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?), '')"
                 " WHERE NOT EXISTS (SELECT 1 FROM run"
                 " WHERE pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ? AND epoch = ? AND staged = 1)",
@@ -131,6 +134,7 @@ class StagingOperations:
                 epoch,
                 *of_run,
                 write.now,
+                clean_text(application),
                 pipeline,
                 *of_run,
                 pipeline,

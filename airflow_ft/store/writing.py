@@ -17,6 +17,7 @@ from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import clean_text, json_text, select_checkpoints, to_checkpoints
+from airflow_ft.store.standing import kept
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +34,30 @@ _COUNTED = {
 """The states that a checkpoint stays in, and the pipeline's columns that count them."""
 
 
+class _Watched:
+    """A transaction that knows whether it has changed anything."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.has_changed = False
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        return self._tx.rows(sql, *values)
+
+    def change(self, sql: str, *values: object) -> int:
+        changed = self._tx.change(sql, *values)
+        self.has_changed = self.has_changed or changed > 0
+        return changed
+
+    def now(self) -> int:
+        return self._tx.now()
+
+
 class PipelineWrite:
     """An open write on one pipeline. `row` is the pipeline's row; change it with `set_pipeline`."""
 
     def __init__(self, tx: Transaction, row: Row) -> None:
-        self.tx = tx
+        self.tx = _Watched(tx)
         self.row = row
         self.name: str = row["name"]
         self.now = tx.now()  # read after the row was locked, so times follow the order of the writes
@@ -46,6 +66,7 @@ class PipelineWrite:
         self.completed: list[Timing] = []
         self._was = (row["epoch"], row["next_event"])
         self._changed: set[str] = set()
+        self._has_moved = False  # any checkpoint
 
     # conditions
     def require_epoch(self, epoch: int) -> None:
@@ -127,6 +148,7 @@ class PipelineWrite:
     def update_checkpoint(self, checkpoint: Checkpoint, **columns: object) -> None:
         """Changes columns of a checkpoint that is still in the state that was read."""
         # Column names are keywords of this package's own calls, never input.
+        self._has_moved = True
         assignments = ", ".join(f"{name} = ?" for name in columns)
         changed = self.tx.change(
             f"UPDATE checkpoint SET {assignments} WHERE pipeline = ? AND number = ? AND state = ?",
@@ -196,11 +218,16 @@ class PipelineWrite:
             meter.completed(self.name, timing)
 
     def flush(self) -> None:
-        """Writes the pipeline's row, on condition that nobody else did: so even a lost lock could not lose a write."""
-        if not self._changed:
+        """Writes the pipeline's row, on condition that nobody else did: so even a lost lock could not lose a write.
+
+        With what a list says of it (`standing`), and the time, also of a write that has changed other rows alone.
+        """
+        if not self._changed and not self.tx.has_changed:
             return
+        self.set_pipeline(changed_at=max(self.now, self.row["changed_at"] + 1))
         names = sorted(self._changed)
-        assignments = ", ".join(f"{name} = ?" for name in names)
+        told = kept(checkpoints=self._has_moved, may_be_late=self.row["late_after"] is not None)
+        assignments = ", ".join([*(f"{name} = ?" for name in names), *told])
         changed = self.tx.change(
             f"UPDATE pipeline SET {assignments} WHERE name = ? AND epoch = ? AND next_event = ?",
             *(self.row[name] for name in names),

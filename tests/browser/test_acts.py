@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.browser.pages import Act, Table, Visit
 from tests.browser.server import MAINTENANCE, ApiServer
-from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, World
+from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, RUNNING, World
 from tests.store.scene import PIPELINE
 
 pytestmark = pytest.mark.airflow
@@ -52,6 +52,37 @@ def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: Ap
         "action": "savepoint",
         "checkpoint": CHECKPOINTS - 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("label", "title", "says", "action"),
+    [
+        ("Stop with a savepoint", f"Stop {RUNNING}, and keep where it stands?", "a savepoint", "stop_with_savepoint"),
+        (
+            "Drain with a savepoint",
+            f"Drain {RUNNING} for good, and keep where it stands?",
+            "what is still open in windows, joins and timers",
+            "drain_with_savepoint",
+        ),
+    ],
+)
+def test_a_stream_is_stopped_or_drained_with_a_savepoint(
+    visit: Visit, airflow: ApiServer, label: str, title: str, says: str, action: str
+) -> None:
+    act = Act(visit.pipeline(RUNNING).tab("Savepoints"), label, title)
+    act.button.click()
+    expect(act.dialog).to_contain_text(says)
+    act.confirm.click()
+    expect(act.started).to_contain_text("queued: ")
+    wanted = {"pipeline": RUNNING, "action": action}
+    assert asked(airflow, *wanted) == wanted
+
+
+def test_a_scheduled_pipeline_is_not_offered_what_stops_a_stream(visit: Visit) -> None:
+    tab = visit.pipeline(PIPELINE).tab("Savepoints")
+    expect(tab.get_by_role("button", name="Take a savepoint", exact=True)).to_be_visible()
+    for label in ("Stop with a savepoint", "Drain with a savepoint"):
+        expect(tab.get_by_role("button", name=label, exact=True)).to_have_count(0)
 
 
 def test_a_halted_pipeline_is_resumed_for_a_reason(visit: Visit, airflow: ApiServer) -> None:

@@ -60,6 +60,21 @@ def test_how_far_it_is_behind_its_sources_is_on_the_overview_the_charts_and_the_
     expect(pipeline.tab("Job")).to_contain_text("lag: 1,200 records behind")
 
 
+def test_how_large_the_state_was_is_told_beside_the_log(visit: Visit) -> None:
+    pipeline = visit.pipeline(PIPELINE)
+    summary = Table(pipeline.tab("Summary"), "Summary")
+    expect(summary.row("Log")).to_contain_text("4.1 MB")
+    expect(summary.row("State, changed")).to_contain_text("26.0 KB")
+    expect(summary.row("State, full snapshot")).to_contain_text("3.0 MB")
+    history = pipeline.history()
+    expect(history.checkpoints.region.get_by_role("columnheader", name="State size", exact=True)).to_be_visible()
+    expect(history.checkpoints.row("3.0 MB")).to_have_count(LIMIT)
+    history.details(CHECKPOINTS).click()
+    expect(
+        visit.page.get_by_text("50.0 KB changed; 3.0 MB in the newest full snapshot, 4 micro-batches before")
+    ).to_be_visible()
+
+
 def test_older_checkpoints_are_behind_the_newest(visit: Visit) -> None:
     pipeline = visit.pipeline(PIPELINE).history()
     pipeline.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import HaltReason, RunKey
+from airflow_ft.core.model import HaltReason, RunKey, StateSizes
 from airflow_ft.savepoints.metadata import METADATA
 from airflow_ft.savepoints.taking import take
 from airflow_ft.store import open_store
@@ -30,9 +31,12 @@ ALONE_RUN = RunKey("alone", "run-1")
 """The only pipeline of its DAG, and the run that has made its checkpoints."""
 MANY = 1000
 TOTAL = MANY + len(URGENT) + 3
+MADE_WITH = {LATE: {"late_after": 1e-6}, RUNNING: {"streaming": True}}
 LAG = [Lag("orders", Unit.RECORDS, 1200)]
 READING = [Lag("clicks", Unit.RECORDS, 8_000, 100.0, 2_000, 10_000), Lag("pages", Unit.FILES, 1)]
 """What `PIPELINE` is behind, as of its last two checkpoints, and what `RUNNING` has read."""
+SIZES = StateSizes(2_000, 3_000_000, 4)
+"""Of the state of `PIPELINE`; checkpoint n has changed n times as much."""
 CHECKPOINTS = 25
 """Confirmed checkpoints of the pipeline `PIPELINE`, more than a page shows; number n knows the key "a" n times."""
 SPEC = {
@@ -50,7 +54,6 @@ SPEC = {
     "configured": ["checkpointing.timeout"],
     "dead_letters": {"sink": "alerts", "max_rows": 50, "max_share": 0.2},
 }
-_MADE_WITH = {LATE: {"late_after": 1e-6}, RUNNING: {"streaming": True}}
 STAGE = "orders.stage"
 """The task that has staged them."""
 
@@ -77,7 +80,7 @@ class World:
     def _write_urgent(self) -> None:
         scenes = {name: Scene(self.store, name) for name in URGENT}
         for name, scene in scenes.items():
-            scene.stage(2, made_with=_MADE_WITH.get(name))
+            scene.stage(2, made_with=MADE_WITH.get(name))
         self.store.halt(HALTED, HaltReason.TOKEN_LOST, "the transaction of checkpoint 2 is gone")
         for name in (QUARANTINED, IN_DOUBT):
             scenes[name].prepare(1)
@@ -95,6 +98,7 @@ class World:
         self.store.begin_stage(PIPELINE, scene.epoch, RUN, f"{RUN.dag_id}/{RUN.run_id}/{STAGE}", SPEC)
         for number in range(1, CHECKPOINTS + 1):
             scene.confirmed({"a": number})
+            self.store.tell_state(PIPELINE, scene.epoch, number, replace(SIZES, changes=SIZES.changes * number))
             if number > CHECKPOINTS - 2:
                 self.store.tell_lags(PIPELINE, scene.epoch, number, LAG)
         self.whole, self.cut = (

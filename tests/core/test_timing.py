@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_ft.core.model import CheckpointState
-from airflow_ft.core.timing import Spread, Step, Timing, rate, summary
+from airflow_ft.core.model import CheckpointState, StateSizes
+from airflow_ft.core.timing import Delivered, Spread, Step, Timing, rate, summary
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,10 +47,23 @@ def test_only_what_is_completed_is_in_the_summary() -> None:
     assert not dict(summary([timing(1, 1)]))
 
 
-@pytest.mark.parametrize(("timings", "expected"), [([], None), ([timing(1, 1, 1, 1, 1)], None)])
-def test_too_few_checkpoints_have_no_rate(timings: list[Timing], expected: float | None) -> None:
-    assert rate(timings) is expected
+def test_the_state_is_summed_up_of_those_whose_state_was_measured() -> None:
+    sizes = {3: StateSizes(5, 0, 1), 1: StateSizes(15, 400, 0)}
+    found = dict(summary([replace(timing(n, 1, 2, 3, 4), state_sizes=sizes.get(n)) for n in (3, 2, 1)]))
+    assert list(found) == ["seconds", *Step, "rows", "bytes", "state_changes", "state_snapshot"]
+    changes, snapshot = found["state_changes"], found["state_snapshot"]
+    assert (changes.minimum, changes.mean, changes.maximum) == (5, 10, 15)
+    assert (snapshot.minimum, snapshot.maximum) == (400, 400), "0 is none"
+
+
+def delivered(second: int, rows: int = 10) -> Delivered:
+    return Delivered(second, rows, BEGAN + timedelta(seconds=second))
+
+
+@pytest.mark.parametrize("completed", [[], [delivered(1)], [delivered(1), delivered(1)]])
+def test_too_few_checkpoints_have_no_rate(completed: list[Delivered]) -> None:
+    assert rate(completed) is None
 
 
 def test_the_rate_leaves_out_the_rows_of_the_oldest() -> None:
-    assert rate([timing(5, 1, 1, 1, 1, rows=8), timing(3, 1, 1, 1, 1, rows=12), timing(1, 1, 1, 1, 1, rows=99)]) == 5
+    assert rate([delivered(5, 8), delivered(3, 12), delivered(1, 99)]) == 5

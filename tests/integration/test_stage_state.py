@@ -8,7 +8,7 @@ import pytest
 
 from airflow_ft.commands.looking import describe
 from airflow_ft.core.errors import ConfigurationError, JobError, StateConflictError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.core.model import SparkPosition, StateSizes
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import settings
@@ -80,7 +80,10 @@ def test_full_snapshots_are_there_after_runs_of_seconds_and_both_sizes_are_told(
     ((what, _, changed, snapshot, replayed),) = [each for each in meter.told if each[0] != "lag"]
     assert what == "state" and changed > 0 and snapshot > 1000 and 1 <= replayed <= 2
     newest = pipeline.checkpoints()[-1]
-    assert f"{changed} bytes of changes; full snapshot {snapshot} bytes" in "\n".join(describe(newest))
+    assert newest.state_sizes == StateSizes(changed, snapshot, replayed)
+    assert {bool(each.application) for each in pipeline.checkpoints()} == {True}
+    told = [f"{changed} bytes of changes; full snapshot {snapshot} bytes", f"  Spark's   {newest.application}"]
+    assert all(each in "\n".join(describe(newest)) for each in told)
 
     _add(pipeline, 12)
     pipeline.complete(_request(pipeline, "count"))

@@ -31,6 +31,7 @@ from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_reading import TestReading
 from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
+from tests.store.test_standing import TestStanding, TestToldByTheDriver
 from tests.store.test_upgrade import TestUpgrade, write_version_1
 from tools.servers import Postgres
 
@@ -57,6 +58,8 @@ __all__ = [
     "TestRollbacks",
     "TestRuns",
     "TestStaging",
+    "TestStanding",
+    "TestToldByTheDriver",
     "TestTurns",
     "TestUpgrade",
     "TestVotes",
@@ -367,10 +370,15 @@ class TestFlatness:
         # A long history of the same pipeline: 20,000 numbers that are COMPLETED, finalised and pruned like number 1.
         _multiply(postgres, schema, "checkpoint", {"number": "g", "state": "'COMPLETED'", "run_id": "'old-' || g"})
         _multiply(postgres, schema, "event", {"id": "g", "number": "g"})
+        postgres.sql(
+            f"INSERT INTO {schema}.pipeline (name, epoch, next_number, next_attempt, next_event, published, status,"
+            " halt_message, base_clean, needs_stage, created_at, changed_at)"
+            " SELECT 'many-' || g, 0, 1, 1, 1, 0, 'ACTIVE', '', 0, 0, g, g FROM generate_series(1, 5000) g"
+        )
         connection = postgres.connect()
         found = set()
         with connection.cursor() as cursor:
-            cursor.execute(f"SET search_path TO {schema}; ANALYZE checkpoint, event")
+            cursor.execute(f"SET search_path TO {schema}; ANALYZE pipeline, checkpoint, event")
             for sql, arguments in statements:
                 cursor.execute("EXPLAIN " + sql.replace("?", "%s"), arguments)
                 plan = "\n".join(row[0] for row in cursor.fetchall())

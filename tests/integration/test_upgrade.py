@@ -27,6 +27,11 @@ from tools.servers import Database, Kafka
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 OF_LATER = ("checkpoint_failed", "checkpoint_reason", "event_savepoint", "event_restored")
 """Indexes."""
+STANDING = (
+    *("quarantined", "committing", "undelivered", "first_dag", "last_dag"),
+    *("confirmed_at", "read_at", "complete_at", "changed_at"),
+)
+"""Columns of a pipeline."""
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -87,6 +92,10 @@ def test_what_an_earlier_release_has_prepared_is_delivered_once(world: RealWorld
         "ALTER TABLE pipeline DROP COLUMN late_after",
         "DROP TABLE source_lag",
         *(f"ALTER TABLE pipeline DROP COLUMN {name}" for name in ("completed", "subsumed", "aborted")),
+        "DROP INDEX pipeline_changed",
+        *(f"ALTER TABLE pipeline DROP COLUMN {name}" for name in STANDING),
+        "ALTER TABLE checkpoint DROP COLUMN application",
+        "ALTER TABLE checkpoint DROP COLUMN state_sizes",
         *(f"DROP INDEX {name}" for name in OF_LATER),
     )
     change_token(world, of_format(None))

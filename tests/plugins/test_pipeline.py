@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.model import HaltReason, RunKey
+from airflow_ft.core.model import HaltReason, RunKey, StateSizes
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene
@@ -138,6 +138,13 @@ def test_a_checkpoint_leads_to_spark_where_that_is_configured(
     assert ask("another/checkpoints/1").json()["spark"] == ""
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_HISTORY_URL", "https://spark/{pipeline}/{run_id}?n={number}")
     assert ask("another/checkpoints/1").json()["spark"] == "https://spark/another/manual%20%26%20more?n=1"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_HISTORY_URL", "https://spark/history/{application_id}")
+    told = ask("another/checkpoints/1").json()
+    assert (told["application"], told["spark"]) == ("", ""), "it is not known which one it was"
+    other.store.trigger("another", other.epoch, RunKey(RUN.dag_id, "next"), "application_17_0004")
+    told = ask("another/checkpoints/2").json()
+    assert told["application"] == "application_17_0004"
+    assert told["spark"] == "https://spark/history/application_17_0004"
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_HISTORY_URL", "javascript:alert(1)")
     answer = ask("another/checkpoints/1")
     assert answer.status_code == 503 and "[airflow_ft] spark_history_url" in answer.json()["detail"]
@@ -220,6 +227,22 @@ def test_how_long_the_newest_took_is_summed_up(scene: Pipeline, ask: Asking) -> 
     assert [each["number"] for each in ask("another/timings?limit=1").json()["checkpoints"]] == [4]
     for wrong in ("limit=0", "limit=1001"):
         assert ask(f"another/timings?{wrong}").status_code == 422, wrong
+
+
+def test_the_sizes_of_the_state_are_told_beside_those_of_the_log(scene: Pipeline, ask: Asking) -> None:
+    other = another(scene)
+    other.stage(2)
+    other.complete(1)
+    other.complete(2)
+    sizes = {"changes": 120, "snapshot": 4000, "replayed": 3}
+    other.store.tell_state("another", other.epoch, 2, StateSizes(**sizes))
+    for path in ("timings", "checkpoints"):
+        told = {each["number"]: each["state_sizes"] for each in ask(f"another/{path}").json()["checkpoints"]}
+        assert told == {1: None, 2: sizes}, path
+    assert ask("another/checkpoints/2").json()["state_sizes"] == sizes
+    summary = ask("another/timings?each=false").json()["summary"]
+    assert summary["bytes"]["mean"] == 4_100_000
+    assert (summary["state_changes"]["mean"], summary["state_snapshot"]["mean"]) == (120, 4000)
 
 
 def test_the_job_is_that_of_the_newest_checkpoint_that_says_so(scene: Pipeline, ask: Asking) -> None:

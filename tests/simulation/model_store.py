@@ -227,7 +227,7 @@ class ModelStore(ModelStreams):
         self._set(last_attempt=self._next_attempt - 1)
         return self._next_attempt - 1
 
-    def trigger(self, pipeline: str, epoch: int, run: RunKey | None) -> int:
+    def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
         known = self._require_epoch(pipeline, epoch)
         self._require_active(pipeline)
         self._require_open_stage(epoch, run)

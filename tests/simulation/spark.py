@@ -387,6 +387,7 @@ class Session:
         self.world = world
         self.conf = SimpleNamespace(set=lambda *_: None, get=lambda *_: None)
         self.streams = SimpleNamespace(active=[])
+        self.sparkContext = SimpleNamespace(applicationId="")
         self.idle: Any = None  # who hears of intervals without anything new
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.spark.state.files import StateSizes, sizes
+from airflow_ft.core.model import StateSizes
+from airflow_ft.spark.state.files import sizes
 from airflow_ft.spark.task.launcher import STATE
 
 

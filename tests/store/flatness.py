@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind
+from airflow_ft.core.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind, StateSizes
 from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
 from airflow_ft.store.database import Row
@@ -42,6 +42,7 @@ INDEXES = {
     "outcome IS NULL": "request_open",
     "ORDER BY injected_at": "barrier_at",
     "FROM event WHERE pipeline = ? AND number = ?": "event_number",
+    "ORDER BY changed_at": "pipeline_changed",
 }
 
 
@@ -144,6 +145,7 @@ def every_operation(store: Store) -> None:
     store.give_up(PIPELINE, epoch, AbortReason.STOPPED, "a test")
     store.read_all(PIPELINE, epoch, RUN, store.now())
     store.tell_lags(PIPELINE, epoch, 1, [Lag("orders", Unit.RECORDS, 7)])
+    store.tell_state(PIPELINE, epoch, 1, StateSizes(1, 2, 3))
     store.pipelines()
     store.run(PIPELINE, RUN)
     store.runs(PIPELINE, RUN.dag_id, RUN.run_id)
@@ -170,7 +172,11 @@ def every_operation(store: Store) -> None:
     store.overview()
     store.overview(RUN.dag_id)
     store.standing(PIPELINE)
+    store.mark()
+    store.mark(PIPELINE)
     store.lags([PIPELINE, "other"])
+    store.recent([PIPELINE, "other"], 5)
+    store.doing([PIPELINE, "other"])
     store.origins(PIPELINE, 5)
     store.timings(PIPELINE, 5)
     for only in Only:

@@ -64,7 +64,8 @@ class TestLate:
         database = scene.store._database  # type: ignore[attr-defined]
         past = from_time(scene.store.now() - timedelta(hours=2))
         with database.write() as tx:
-            tx.change("UPDATE pipeline SET created_at = ? WHERE created_at > ?", past, past)
+            for name in ("created_at", "confirmed_at", "complete_at"):
+                tx.change(f"UPDATE pipeline SET {name} = ? WHERE {name} > ?", past, past)
             tx.change("UPDATE checkpoint SET completed_at = ? WHERE completed_at > ?", past, past)
             tx.change("UPDATE run SET stage_began = ? WHERE stage_began > ?", past, past)
         return scene.store.standing(PIPELINE).condition

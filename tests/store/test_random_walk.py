@@ -86,6 +86,15 @@ def check_tally(store: Store, known: list[Checkpoint]) -> None:
     assert found.in_progress == sum(states[each] for each in UNFINISHED) and found.triggered == len(known)
 
 
+def check_standing(store: Store, known: list[Checkpoint]) -> None:
+    """What is kept of it for a list is what its checkpoints say."""
+    states = Counter(c.state for c in known)
+    found = store.standing(PIPELINE)
+    assert (found.quarantined, found.committing) == (states[S.QUARANTINED], states[S.COMMITTING])
+    assert found.undelivered == sum(c.is_undelivered for c in known)
+    assert set(found.dags) == {c.run.dag_id for c in known if c.run is not None}
+
+
 def check_bounded_reads(scene: Scene, known: list[Checkpoint]) -> None:
     """The queries that read a part say of it what the checkpoints say themselves."""
     store = scene.store
@@ -93,6 +102,7 @@ def check_bounded_reads(scene: Scene, known: list[Checkpoint]) -> None:
     left = [c.number for c in known if not c.is_settled]
     assert [c.number for c in store.unsettled(PIPELINE)] == left
     check_tally(store, known)
+    check_standing(store, known)
     assert [c.number for c in store.unsettled(PIPELINE, limit=1)] == left[:1]
     assert [c.number for c in store.unsettled(PIPELINE, through=through)] == [n for n in left if n <= through]
     assert store.undelivered(PIPELINE) == sum(c.is_undelivered for c in known)

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import CheckpointState, RunKey
-from airflow_ft.core.overview import Tally
+from airflow_ft.core.overview import Condition, Tally
 from airflow_ft.core.ports import Store
 from airflow_ft.store import find_store, open_store
 from airflow_ft.store.database import Database
@@ -79,6 +79,9 @@ class TestUpgrade:
         assert store.checkpoint(PIPELINE, 2).is_confirmed
         assert store.checkpoint(PIPELINE, 3).state is CheckpointState.STAGED
         assert [e.kind for e in store.events(PIPELINE, limit=1)] == ["TURN"]
+        standing = store.standing(PIPELINE)
+        assert (standing.condition, standing.dags, standing.undelivered) == (Condition.RUNNING, ("dag",), 1)
+        assert store.mark(PIPELINE) == f"{PIPELINE}:0"
         assert store.tally(PIPELINE) == Tally(1, completed=2, subsumed=0, failed=0, restored=0)
         store.close()
 

@@ -84,8 +84,8 @@ class Publisher:
     `committed(batch)` tells whether Spark has committed the batch; `durable()` makes Spark's location durable, and
     whatever else has to be done before publication; `position(batch)` is Spark's position after it (None: a static
     job, or a drain, after which nothing goes on). `stop(failure)` is called once, from the thread, when the attempt
-    must end. `last_batch` is the last one with a position, `last_read` the last number that has read anything, with its
-    positions.
+    must end. `application` is Spark's id of this one. `last_batch` is the last one with a position, published under
+    `last_number`; `last_read` is the last number that has read anything, with its positions.
     """
 
     def __init__(
@@ -98,8 +98,9 @@ class Publisher:
         position: Callable[[int], SparkPosition | None],
         stop: Callable[[BaseException], None],
         tally: Tally | None = None,
+        application: str = "",
     ) -> None:
-        self._store, self._request = store, request
+        self._store, self._request, self._application = store, request, application
         self._committed, self._durable, self._position, self._stop = committed, durable, position, stop
         self._changed = threading.Condition()
         self._open: _Open | None = None
@@ -108,6 +109,7 @@ class Publisher:
         self.failure: BaseException | None = None
         self.tally = tally or Tally()
         self.last_batch: int | None = None
+        self.last_number = 0
         self.last_segment: Segment | None = None  # of this attempt
         self.last_read: tuple[int, Mapping[str, Any]] | None = None
         self._thread = threading.Thread(target=self._watch, name="publisher", daemon=True)
@@ -116,7 +118,8 @@ class Publisher:
     def begin(self, batch: int) -> int:
         """The number of a batch that begins now; waits for the publication of the one before. Raises `failure`."""
         self.settle()
-        number = self._store.trigger(self._request.pipeline, self._request.epoch, self._request.run)
+        request = self._request
+        number = self._store.trigger(request.pipeline, request.epoch, request.run, self._application)
         with self._changed:
             self._open = _Open(number, batch, time.monotonic() + self._timeout)
         return number
@@ -141,7 +144,7 @@ class Publisher:
         request = self._request
         if not stranded(self._store.open_checkpoints(request.pipeline)):
             return None
-        number = self._store.trigger(request.pipeline, request.epoch, request.run)
+        number = self._store.trigger(request.pipeline, request.epoch, request.run, self._application)
         self._store.publish(request.pipeline, request.epoch, number, self._predecessor, None, None, {})
         self._predecessor = number
         log.info("checkpoint %d published: it delivers what an aborted one has left", number)
@@ -261,7 +264,7 @@ class Publisher:
         with self._changed:
             self.tally.add(segment)
             if position is not None:
-                self.last_batch = now.batch
+                self.last_batch, self.last_number = now.batch, now.number
             self.last_segment = segment
             if now.positions:
                 self.last_read = now.number, now.positions

@@ -23,6 +23,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.core.errors import StoreUnavailableError
 from airflow_ft.core.memory import give_back
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
@@ -98,7 +99,7 @@ class Query:
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
-        self._state = _State(location)
+        self._state = _State(store, request, location)
         self._timers = Timers(frame, location, request)
         self._idle = _Idle(store)
         self._held = states(location)
@@ -116,6 +117,7 @@ class Query:
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
             tally=tally,
+            application=frame.sparkSession.sparkContext.applicationId,
         )
 
     def drain(self, is_over: Callable[[], bool]) -> None:
@@ -177,7 +179,7 @@ class Query:
             return
         upload(self._frame.sparkSession)
         self._durable()
-        self._state.tell(self.publisher.last_batch)
+        self._state.tell(self.publisher.last_batch, self.publisher.last_number)
 
     def emit_open(self) -> None:
         """Publishes a checkpoint of what is open at the end (`spark.state.draining`), unless nothing can be."""
@@ -246,7 +248,7 @@ class Query:
         try:
             with self._busy:
                 self.publisher.settle()
-                self._state.tell_now_and_then(self.publisher.last_batch)
+                self._state.tell_now_and_then(self.publisher.last_batch, self.publisher.last_number)
                 self._room.take(lambda: self._ending, self.publisher.carry)
                 if self._ending or of_query != self._queries:  # a call that comes late, when its query has ended
                     raise _Ended
@@ -434,22 +436,25 @@ class _Durable:
 
 
 class _State:
-    """Tells how large the state is: `airflow_ft.spark.task.launcher` reads these lines."""
+    """Tells how large the state is: the decision log, and in lines that `airflow_ft.spark.task.launcher` reads."""
 
-    def __init__(self, location: SparkLocation) -> None:
-        self._location, self._told = location, time.monotonic()
+    def __init__(self, store: Store, request: StageRequest, location: SparkLocation) -> None:
+        self._store, self._request, self._location = store, request, location
+        self._told = time.monotonic()
 
-    def tell_now_and_then(self, batch: int | None) -> None:
+    def tell_now_and_then(self, batch: int | None, number: int) -> None:
         """As often as Spark's maintenance makes a difference; memory is given back as often."""
         if batch is not None and time.monotonic() - self._told > _STATE_EACH:
-            self.tell(batch)
+            self.tell(batch, number)
             give_back()
 
-    def tell(self, batch: int) -> None:
-        """Of a batch that is published."""
+    def tell(self, batch: int, number: int) -> None:
+        """Of a batch that is published, under this number. A decision log that is away just now ends nothing by it."""
         self._told = time.monotonic()
         if found := sizes(self._location.uri, batch):
             log.info("state after batch %d: %s", batch, found)
+            with suppress(StoreUnavailableError):
+                self._store.tell_state(self._request.pipeline, self._request.epoch, number, found)
 
 
 class Stopper:

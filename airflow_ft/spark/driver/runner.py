@@ -434,6 +434,7 @@ class Attempt:
                 position=lambda _: None,
                 stop=stop,
                 tally=self._tally,
+                application=frame.sparkSession.sparkContext.applicationId,
             )
             try:
                 await_answer()

@@ -16,10 +16,10 @@ import logging
 import re
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.model import StateSizes
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 if TYPE_CHECKING:
@@ -31,23 +31,6 @@ _SHARED = ("SSTs", "logs")
 _STORES = "org.apache.spark.sql.execution.streaming.state.StateStore"
 
 log = logging.getLogger("airflow_ft.spark")
-
-
-@dataclass(frozen=True, slots=True)
-class StateSizes:
-    """The state after one micro-batch, over all operators and partitions.
-
-    changes: bytes that this micro-batch has changed. snapshot: bytes of the newest full snapshots, as they lie in the
-    location (0: there is none). replayed: micro-batches since the oldest of these; whoever loads the state replays
-    their changes.
-    """
-
-    changes: int
-    snapshot: int
-    replayed: int
-
-    def __str__(self) -> str:
-        return f"{self.changes} bytes of changes; full snapshot {self.snapshot} bytes, {self.replayed} batches before"
 
 
 def sizes(location: str, batch: int) -> StateSizes | None:

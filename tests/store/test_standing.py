@@ -1,0 +1,189 @@
+"""What a list says of each pipeline is kept with every write; and every write shows to who has asked before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import FencedError
+from airflow_ft.core.model import RunKey, StateSizes
+from airflow_ft.core.timing import Delivered
+from airflow_ft.store.standing import NEWEST
+from tests.store.flatness import every_operation
+from tests.store.scene import PIPELINE, RUN, Scene
+
+SIZES = StateSizes(120, 4_000, 3)
+
+
+class _Counting:
+    """A database that knows whether a write has changed a row."""
+
+    def __init__(self, database: Any) -> None:
+        self._database, self.changed = database, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        with self._database.write() as tx:
+            plain = tx.change
+
+            def change(sql: str, *values: object) -> int:
+                changed: int = plain(sql, *values)
+                self.changed += changed
+                return changed
+
+            tx.change = change
+            yield tx
+
+
+class _Watched:
+    """A store that compares its mark before and after each operation with what the operation has written."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._database = store._database = _Counting(store._database)
+        self.told: dict[str, set[bool]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self._store, name)
+        if not callable(operation):
+            return operation
+
+        def call(*args: Any, **named: Any) -> Any:
+            before, self._database.changed = self._store.mark(), 0
+            try:
+                return operation(*args, **named)
+            finally:
+                has_written = self._database.changed > 0
+                assert (self._store.mark() != before) is has_written, name
+                self.told.setdefault(name, set()).add(has_written)
+
+        return call
+
+
+class TestStanding:
+    def test_every_write_is_seen_in_the_mark_and_no_look(self, scene: Scene) -> None:
+        watched = _Watched(scene.store)
+        every_operation(watched)  # type: ignore[arg-type]
+        writers = {name for name, told in watched.told.items() if True in told}
+        assert writers >= {"trigger", "publish", "renew_lease", "tell_lags", "tell_state", "read_all", "enter_turn"}
+        assert not writers & {"overview", "recent", "doing", "timings", "checkpoints", "lags", "standing", "pipeline"}
+
+    def test_a_write_is_seen_whatever_the_clock_says(self, scene: Scene) -> None:
+        """A second write within a microsecond, or after the clock was put back."""
+        store = scene.store
+        scene.stage()
+        marks = [store.mark(), store.mark(PIPELINE)]
+        other = Scene(store, "other")
+        assert store.mark() != marks[0] and store.mark(PIPELINE) == marks[1], "that is of another pipeline"
+        database = store._database  # type: ignore[attr-defined]
+        with database.write() as tx:
+            tx.change("UPDATE pipeline SET changed_at = changed_at + 3600000000")
+        for each in (scene, other, scene):
+            before = store.mark(), store.mark(each.pipeline)
+            each.take()
+            assert (store.mark() != before[0], store.mark(each.pipeline) != before[1]) == (True, True)
+
+    def test_of_many_pipelines_the_newest_tell(self, scene: Scene) -> None:
+        store = scene.store
+        for number in range(NEWEST + 5):
+            store.register(f"many-{number:03}")
+        before = store.mark()
+        assert len(before.split()) == NEWEST and PIPELINE not in before
+        scene.take()
+        assert store.mark() != before and store.mark().startswith(f"{PIPELINE}:")
+        with pytest.raises(KeyError):
+            store.mark("nowhere")
+
+    def test_times_are_kept_where_the_pipeline_may_be_late(self, scene: Scene) -> None:
+        """As the tables say them, after each step."""
+        store, database = scene.store, scene.store._database  # type: ignore[attr-defined]
+        queries = {
+            "confirmed_at": "SELECT completed_at FROM checkpoint WHERE pipeline = name AND state = 'COMPLETED'"
+            " ORDER BY number DESC LIMIT 1",
+            "read_at": "SELECT max(read_as_of) FROM run WHERE pipeline = name",
+            "complete_at": "SELECT max(stage_began) FROM run WHERE pipeline = name AND complete = 1",
+        }
+        wanted = ", ".join(f"({query}) AS wanted_{name}" for name, query in queries.items())
+        seen = set()
+
+        def kept() -> None:
+            [row] = database.read(f"SELECT pipeline.*, {wanted} FROM pipeline")
+            for name in queries:
+                assert row[name] == row[f"wanted_{name}"], name
+                seen.add((name, row[name] is not None))
+
+        scene.stage(2, made_with={"late_after": 60.0}, goes_on=True)
+        kept()
+        scene.complete(1)
+        kept()
+        store.read_all(PIPELINE, scene.epoch, RUN, store.now())
+        kept()
+        store.end_stage(PIPELINE, scene.epoch, RUN, None)
+        kept()
+        store.begin_stage(PIPELINE, scene.epoch, RUN, spec={"late_after": 60.0})
+        kept()
+        assert seen == {(name, known) for name in queries for known in (False, True)}
+
+    def test_the_first_and_the_last_dag_are_known_without_looking_for_them(self, scene: Scene) -> None:
+        store = scene.store
+        scene.take()
+        told = []
+        for dag in ("m", "z", "b", "k"):
+            store.trigger(PIPELINE, scene.epoch, RunKey(dag, "1"))
+            told.append(store.standing(PIPELINE).dags)
+        store.trigger(PIPELINE, scene.epoch, None)
+        assert told == [("m",), ("m", "z"), ("b", "z"), ("b", "z")]
+        assert store.standing(PIPELINE).dags == ("b", "z")
+
+    def test_what_the_newest_of_several_pipelines_brought(self, scene: Scene) -> None:
+        store, other = scene.store, Scene(scene.store, "other")
+        scene.stage(4)
+        for number in (1, 2, 3):
+            scene.complete(number)
+        other.stage(1)
+        other.complete(1)
+        found = store.recent([PIPELINE, "other", "nowhere"], 2)
+        at = scene.checkpoint(3).completed_at
+        assert at is not None and found[PIPELINE][0] == Delivered(3, 11, at)
+        assert {name: [each.number for each in of] for name, of in found.items()} == {PIPELINE: [3, 2], "other": [1]}
+        assert not store.recent([], 2)
+
+    def test_what_several_holders_say_of_themselves(self, scene: Scene) -> None:
+        store, other = scene.store, Scene(scene.store, "other")
+        for each in (scene, other):
+            each.take()
+        assert not store.doing([PIPELINE, "other"]) and not store.doing([])
+        store.renew_lease(PIPELINE, scene.epoch, "worker", "it counts")
+        assert store.doing([PIPELINE, "other"]) == {PIPELINE: ["it counts"]}
+
+
+class TestToldByTheDriver:
+    def test_a_checkpoint_keeps_how_large_the_state_was(self, scene: Scene) -> None:
+        store = scene.store
+        scene.stage(2)
+        before = store.events(PIPELINE)
+        store.tell_state(PIPELINE, scene.epoch, 1, SIZES)
+        assert [each.state_sizes for each in store.checkpoints(PIPELINE)] == [None, SIZES]
+        assert [each.state_sizes for each in store.timings(PIPELINE, 5)] == [None, SIZES]
+        store.tell_state(PIPELINE, scene.epoch, 1, replace(SIZES, replayed=4))
+        told = scene.checkpoint(1).state_sizes
+        assert told is not None and told.replayed == 4, "the last word counts"
+        assert store.events(PIPELINE) == before
+        old = scene.epoch
+        scene.take()
+        with pytest.raises(FencedError):
+            store.tell_state(PIPELINE, old, 1, SIZES)
+
+    def test_a_checkpoint_keeps_the_application_that_was_to_compute_it(self, scene: Scene) -> None:
+        scene.take()
+        scene.store.trigger(PIPELINE, scene.epoch, RUN, "application_17_0004")
+        scene.trigger()
+        scene.abort(1)
+        assert [scene.checkpoint(number).application for number in (1, 2)] == ["application_17_0004", ""]
