@@ -2,6 +2,7 @@
 // own API, so Airflow says whether this user may, and its audit log who did.
 import { ask, wordsOf } from "./asking.js";
 import { Act, ERROR, Field, Link, Muted, Problem } from "./parts.js";
+import { fill, acts as say } from "./words.js";
 
 const { createElement: h, Fragment, useEffect, useId, useRef, useState } = globalThis.React;
 const { Box, Button, Heading, HStack, Text } = globalThis.ChakraUI;
@@ -26,11 +27,11 @@ export const mayAct = (pipeline) => Object.keys(pipeline.acts).length > 0;
 
 /** @type {Record<Schemas["Hindrance"], (id: string) => ReactNode>} */
 const HINDRANCES = {
-  MISSING: (id) => h(Muted, null, `To act from here, there has to be a DAG ${id} that you may see and trigger. To get it, put a file with this line into Airflow's DAG folder: `,
+  MISSING: (id) => h(Muted, null, fill(say.missing, { id }),
     h("code", null, "from airflow_ft.example_dags.airflow_ft_maintenance import dag")),
-  FORBIDDEN: (id) => h(Muted, null, `You may look, and not act: that takes the permission to trigger the DAG ${id}.`),
-  UNSUITABLE: (id) => h(Problem, null, `The DAG ${id} ([airflow_ft] maintenance_dags) has no parameters pipeline and action: make it by airflow_ft.maintenance_dag().`),
-  PAUSED: (id) => h(Muted, null, "To act from here, unpause ", h(Link, { to: `dags/${encodeURIComponent(id)}` }, id), "."),
+  FORBIDDEN: (id) => h(Muted, null, fill(say.forbidden, { id })),
+  UNSUITABLE: (id) => h(Problem, null, fill(say.unsuitable, { id })),
+  PAUSED: (id) => h(Muted, null, say.paused, h(Link, { to: `dags/${encodeURIComponent(id)}` }, id), "."),
 };
 
 /**
@@ -84,7 +85,7 @@ export function RunAct({ pipeline, label, title, conf, children, disabled, hidde
       setOpen(false);
     } catch (problem) {
       const refused = problem instanceof Error && "status" in problem && problem.status === 403;
-      setError(refused ? `You may not trigger the DAG ${by}. (${wordsOf(problem)})` : wordsOf(problem));
+      setError(refused ? fill(say.refused, { by, problem: wordsOf(problem) }) : wordsOf(problem));
     } finally {
       setBusy(false);
     }
@@ -93,7 +94,7 @@ export function RunAct({ pipeline, label, title, conf, children, disabled, hidde
   return h(Box, null,
     !hidden && h(Act, { disabled: disabled || dag === null || (run !== null && !ended), onClick: () => { setError(""); setOpen(true); } }, label),
     run && h(Text, { as: "span", role: "status", fontSize: "sm", marginLeft: "2", color: run.state === "failed" ? ERROR : undefined },
-      `${run.state}: `, h(Link, { to: runPage(run) }, run.state === "failed" ? "why, says the log of its task" : run.dag_run_id)),
+      `${run.state}: `, h(Link, { to: runPage(run) }, run.state === "failed" ? say.failed : run.dag_run_id)),
     !open && error && h(Problem, null, error),
     h(Box, {
       as: "dialog", ref: dialog, role: "alertdialog", "aria-labelledby": id, onClose: () => setOpen(false),
@@ -103,11 +104,11 @@ export function RunAct({ pipeline, label, title, conf, children, disabled, hidde
     }, open && h(Box, { display: "flex", flexDirection: "column", gap: "3", overflowWrap: "anywhere" },
       h(Heading, { id, size: "md" }, title),
       children,
-      reasoned && h(Field, { label: "Reason", hint: "for the pipeline's event log", value: reason, onChange: (/** @type {any} */ event) => setReason(event.target.value) }),
-      h(Muted, null, `This starts a run of the DAG ${dag} in your name.`),
+      reasoned && h(Field, { label: say.reason, hint: say.reasonHint, value: reason, onChange: (/** @type {any} */ event) => setReason(event.target.value) }),
+      h(Muted, null, fill(say.startsRun, { dag })),
       error && h(Problem, null, error),
       h(HStack, { gap: "2", justifyContent: "end" },
-        h(Button, { size: "sm", variant: "outline", onClick: () => setOpen(false) }, "Cancel"),
+        h(Button, { size: "sm", variant: "outline", onClick: () => setOpen(false) }, say.cancel),
         h(Button, { size: "sm", colorPalette: danger ? "red" : "blue", loading: busy, onClick: () => dag !== null && start(dag) }, label)))));
 }
 
@@ -126,25 +127,25 @@ export function Acts({ pipeline, reload }) {
   }, h(Says, null, says));
   return h(Fragment, null,
     h(Hindrance, { pipeline }),
-    h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": "Acts" },
-      act("resume", "Resume", `Let ${name} go on?`,
-        `It was halted: ${pipeline.halted}. Resume it when the cause is gone: its next run goes on where it stood.`, true, condition !== "HALTED"),
-      act("recover", "Recover", `Settle what is in doubt of ${name}?`,
-        "What is decided is delivered, and what is in doubt is settled by what the sinks themselves remember. While a run is at work it is left alone."),
-      pipeline.streaming && act("stop", "Stop", `Stop ${name}?`,
-        "The stream ends after the checkpoint under way, all of it delivered. It goes on when its DAG runs again."),
-      pipeline.streaming && act("stop_now", "Stop now", `Stop ${name} at once?`,
-        "What is not published is given up, and computed again when its DAG runs again. What is staged is delivered first.", true),
-      pipeline.streaming && act("drain", "Drain", `Drain ${name} for good?`,
-        "The stream ends with a checkpoint of what is still open in windows, joins and timers. Going on after that needs a choice.", true),
-      act("rewind", "Rewind", `Compute again what ${name} has not delivered?`,
-        "Rows that are staged and not decided are given up; the next run computes them again. What was delivered stays.", true),
-      act("reset_state", "Reset state", `Drop all state of ${name}?`,
-        "Counts, windows and whatever else its operators know begin anew. Positions are kept: no row is read again.", true),
-      act("verify", "Verify", `Compare ${name} with its sinks?`,
-        "The rows in the write-ahead log are compared with what is in the sinks; nothing is changed. The run fails when rows are missing or doubled, and its log says which."),
-      act("doctor", "Examine", `Examine all that ${name} needs?`,
-        "Decision log, write-ahead log, Spark and sinks are examined; nothing that stays is written. The run fails when there is a problem, and its log says what to do.")));
+    h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": say.acts },
+      act("resume", say.resume, fill(say.resumeTitle, { name }),
+        fill(say.resumeSays, { halted: pipeline.halted }), true, condition !== "HALTED"),
+      act("recover", say.recover, fill(say.recoverTitle, { name }),
+        say.recoverSays),
+      pipeline.streaming && act("stop", say.stop, fill(say.stopTitle, { name }),
+        say.stopSays),
+      pipeline.streaming && act("stop_now", say.stopNow, fill(say.stopNowTitle, { name }),
+        say.stopNowSays, true),
+      pipeline.streaming && act("drain", say.drain, fill(say.drainTitle, { name }),
+        say.drainSays, true),
+      act("rewind", say.rewind, fill(say.rewindTitle, { name }),
+        say.rewindSays, true),
+      act("reset_state", say.resetState, fill(say.resetStateTitle, { name }),
+        say.resetStateSays, true),
+      act("verify", say.verify, fill(say.verifyTitle, { name }),
+        say.verifySays),
+      act("doctor", say.examine, fill(say.examineTitle, { name }),
+        say.examineSays)));
 }
 
 const DECIDED = ["COMMITTING", "QUARANTINED"];
@@ -156,23 +157,23 @@ const DECIDED = ["COMMITTING", "QUARANTINED"];
 export function Settle({ pipeline, checkpoint, reload }) {
   const [again, setAgain] = useState(false);
   const { number, state } = checkpoint;
-  const rows = `checkpoint ${number} (${state}, ${checkpoint.rows.toLocaleString("en")} rows)`;
+  const rows = fill(say.checkpoint, { number, state, rows: checkpoint.rows.toLocaleString("en") });
   /** @type {(action: string, label: string, title: string, says: string, conf?: object, more?: ReactNode) => ReactNode} */
   const act = (action, label, title, says, conf = {}, more = null) => h(RunAct, {
     key: action, pipeline, label, title, conf: { action, checkpoint: number, ...conf }, onDone: reload, danger: true, reasoned: true,
   }, h(Says, null, says), more);
   return h(HStack, { gap: "1", flexWrap: "wrap", alignItems: "start" },
-    [...DECIDED, "PREPARED"].includes(state) && act("commit", "Deliver", `Deliver ${rows}?`,
-      "It is delivered under its marker, so no row comes twice; a quarantine ends with that."),
-    ["STAGED", "PREPARED", "QUARANTINED"].includes(state) && act("abort", "Abort", `Give ${rows} up?`,
-      "Only what is not decided can be given up.", { rewind: again },
+    [...DECIDED, "PREPARED"].includes(state) && act("commit", say.deliver, fill(say.deliverTitle, { rows }),
+      say.deliverSays),
+    ["STAGED", "PREPARED", "QUARANTINED"].includes(state) && act("abort", say.abort, fill(say.abortTitle, { rows }),
+      say.abortSays, { rewind: again },
       h("label", null, h("input", {
         type: "checkbox", checked: again, onChange: (event) => setAgain(event.target.checked), style: { marginRight: "8px" },
-      }), "Compute its rows again, instead of delivering them with the next checkpoint")),
-    ["PREPARED", "COMMITTING"].includes(state) && act("quarantine", "Quarantine", `Keep ${rows} as it is?`,
-      "Nothing later is delivered until somebody delivers it, or gives it up."),
-    DECIDED.includes(state) && act("redeliver", "Redeliver", `Deliver ${rows}, also into a sink that has lost its token?`,
-      "Are you sure that its rows are not there? A sink whose token is gone cannot tell, and they would come twice."),
-    DECIDED.includes(state) && act("dead_letter", "Set rows aside", `Deliver ${rows} without the rows that a sink refuses?`,
-      "What a sink refuses is written into dead-letter files beside the log, for good. The others take all of it."));
+      }), say.abortRewinds)),
+    ["PREPARED", "COMMITTING"].includes(state) && act("quarantine", say.quarantine, fill(say.quarantineTitle, { rows }),
+      say.quarantineSays),
+    DECIDED.includes(state) && act("redeliver", say.redeliver, fill(say.redeliverTitle, { rows }),
+      say.redeliverSays),
+    DECIDED.includes(state) && act("dead_letter", say.setRowsAside, fill(say.setRowsAsideTitle, { rows }),
+      say.setRowsAsideSays));
 }

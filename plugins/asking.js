@@ -1,4 +1,5 @@
 // How the page asks its API, and Airflow's.
+import { fill, asking as say } from "./words.js";
 const { useEffect, useState } = globalThis.React;
 
 /**
@@ -32,14 +33,14 @@ export function route(path, filled, asked) {
  */
 export const wordsOf = (problem) => (problem instanceof Error && problem.message) || String(problem);
 
-const AGAIN = "Remedy: try again in a minute. If it stays so, tell who runs Airflow.";
-const BETWEEN = "a proxy answered in Airflow's place, whose API server is starting, too slow or down";
+const AGAIN = say.again;
+const BETWEEN = say.between;
 /** @type {Record<number, string>} */
 const STATUS = {
-  401: "you are not logged in any more. Remedy: load the page again, and log in.",
-  403: "you may not do that. Remedy: ask who runs Airflow for the permission.",
-  404: "nothing is there. Remedy: load the page again. If it stays so, the API server runs without this plugin, or another version of it: `airflow plugins` there.",
-  500: "the API server failed. Remedy: its log says why.",
+  401: say.notLoggedIn,
+  403: say.forbidden,
+  404: say.missing,
+  500: say.serverFailed,
   502: `${BETWEEN}. ${AGAIN}`,
   503: `${BETWEEN}. ${AGAIN}`,
   504: `${BETWEEN}. ${AGAIN}`,
@@ -49,7 +50,7 @@ const STATUS = {
  * What an answer without words of its own means. HTTP/2 has no text beside the status.
  * @type {(path: string, status: number) => string}
  */
-const meaning = (path, status) => `${path} was answered with status ${status}: ${STATUS[status] ?? `that was not expected. ${AGAIN}`}`;
+const meaning = (path, status) => fill(say.status, { path, status, meaning: STATUS[status] ?? fill(say.unexpected, { again: AGAIN }) });
 
 /** @type {(path: string, given: RequestInit) => Promise<[Response, string]>} */
 async function fetched(path, given) {
@@ -57,7 +58,7 @@ async function fetched(path, given) {
     const answer = await fetch(href(path), given);
     return [answer, await answer.text()];
   } catch (problem) {
-    throw new Error(`Airflow's API server cannot be reached (${wordsOf(problem)}): it is down, or the network between is. ${AGAIN}`);
+    throw new Error(fill(say.unreachable, { problem: wordsOf(problem), again: AGAIN }));
   }
 }
 
@@ -74,7 +75,7 @@ export async function ask(path, body) {
   try {
     told = JSON.parse(text);
   } catch {
-    if (answer.ok) throw new Error(`${path} was not answered with JSON, but by a page that asks for a login, perhaps. Remedy: load the page again.`);
+    if (answer.ok) throw new Error(fill(say.notJson, { path }));
   }
   // An answer that has not changed (304) comes out of the browser's cache, with the time at which it was asked for.
   if (answer.ok) return body === undefined ? { ...told, now: answer.headers.get("Date") ?? new Date().toISOString() } : told;

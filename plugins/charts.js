@@ -2,6 +2,7 @@
 import { route, useAnswer } from "./asking.js";
 import { bytes, cell, Choice, COLOUR, count, lasted, line, Muted, numeric, Pending, STEPS, Table } from "./parts.js";
 import { when } from "./times.js";
+import { fill, charts as say } from "./words.js";
 
 const { createElement: h, Fragment, useState } = globalThis.React;
 const { Box, Heading, HStack, Text } = globalThis.ChakraUI;
@@ -9,12 +10,12 @@ const { Box, Heading, HStack, Text } = globalThis.ChakraUI;
 const TIMINGS = "/v1/pipelines/{name}/timings";
 /** @type {[string, string, (value: number) => string][]} */
 const MEASURES = [
-  ["seconds", "Trigger to completion", lasted], ...STEPS.map((step) => /** @type {[string, string, typeof lasted]} */ ([step, `… ${step}`, lasted])),
-  ["rows", "Rows", (n) => count(Math.round(n))], ["bytes", "Log", (n) => bytes(Math.round(n))],
-  ["state_changes", "State, changed", (n) => bytes(Math.round(n))], ["state_snapshot", "State, full snapshot", (n) => bytes(Math.round(n))],
+  ["seconds", say.triggerToCompletion, lasted], ...STEPS.map((step) => /** @type {[string, string, typeof lasted]} */ ([step, `… ${step}`, lasted])),
+  ["rows", say.rows, (n) => count(Math.round(n))], ["bytes", say.log, (n) => bytes(Math.round(n))],
+  ["state_changes", say.stateChanges, (n) => bytes(Math.round(n))], ["state_snapshot", say.stateSnapshot, (n) => bytes(Math.round(n))],
 ];
 /** @type {[keyof Schemas["Spread"], string][]} */
-const FIGURES = [["minimum", "Minimum"], ["mean", "Average"], ["maximum", "Maximum"], ["p50", "p50"], ["p95", "p95"], ["p99", "p99"]];
+const FIGURES = [["minimum", say.minimum], ["mean", say.average], ["maximum", say.maximum], ["p50", "p50"], ["p95", "p95"], ["p99", "p99"]];
 /** @param {Record<string, number>} counts */
 const listed = (counts) => Object.entries(counts).map(([name, n]) => `${count(n)} ${name}`).join(", ");
 
@@ -23,13 +24,13 @@ export function Summary({ pipeline }) {
   const { data, error } = useAnswer(route(TIMINGS, { name: pipeline.name }, { each: false }), { live: true });
   const all = Object.values(data?.states ?? {}).reduce((a, b) => a + b, 0);
   if (data === null) return h(Pending, { data, error });
-  if (all === 0) return h(Muted, null, "It has no checkpoints yet.");
+  if (all === 0) return h(Muted, null, say.none);
   return h(Fragment, null,
     h(Pending, { data, error }),
-    h(Muted, { paddingBottom: "2" }, `The newest ${count(all)} checkpoints: ${listed(data.states)}.`
-      + (Object.keys(data.reasons).length ? ` Failed: ${listed(data.reasons)}.` : "")
-      + " What follows is of those that are completed."),
-    h(Table, { caption: "Summary", head: ["Of a checkpoint", ...FIGURES.map(([, title]) => title)], right: FIGURES.map(([, title]) => title) },
+    h(Muted, { paddingBottom: "2" }, fill(say.newest, { all: count(all), states: listed(data.states) })
+      + (Object.keys(data.reasons).length ? fill(say.failed, { reasons: listed(data.reasons) }) : "")
+      + say.completedAlone),
+    h(Table, { caption: say.summary, head: [say.ofACheckpoint, ...FIGURES.map(([, title]) => title)], right: FIGURES.map(([, title]) => title) },
       MEASURES.filter(([key]) => data.summary[key]).map(([key, title, text]) => line({ key },
         h("th", { scope: "row", style: { ...cell, fontWeight: "normal" } }, title),
         FIGURES.map(([figure]) => h("td", { key: figure, style: numeric }, text(data.summary[key][figure])))))));
@@ -51,7 +52,7 @@ function Bars({ title, checkpoints, parts, text }) {
   const sums = checkpoints.map((each) => parts(each).reduce((sum, [, value]) => sum + value, 0));
   const most = Math.max(...sums) || 1;
   const step = (WIDTH - LEFT) / checkpoints.length;
-  const told = `${title} of checkpoints ${checkpoints[0].number} to ${checkpoints[checkpoints.length - 1].number}: at most ${text(most)}`;
+  const told = fill(say.barsTold, { title, first: checkpoints[0].number, last: checkpoints[checkpoints.length - 1].number, most: text(most) });
   return h(Box, { as: "figure", paddingBottom: "4" },
     h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, title),
     h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 18}`, role: "img", "aria-label": told, style: { width: "100%", maxWidth: `${WIDTH}px`, height: "auto" } },
@@ -61,7 +62,7 @@ function Bars({ title, checkpoints, parts, text }) {
       checkpoints.map((each, place) => {
         let top = HEIGHT + TOP;
         return h("g", { key: each.number },
-          h("title", null, `checkpoint ${each.number}: ${text(sums[place])}, ${when(each.triggered_at)}`),
+          h("title", null, fill(say.bar, { number: each.number, sum: text(sums[place]), at: when(each.triggered_at) })),
           h("rect", { x: LEFT + step * place, y: TOP, width: step, height: HEIGHT, fill: "transparent" }),
           parts(each).map(([colour, value], part) => {
             const height = (HEIGHT * value) / most;
@@ -69,7 +70,7 @@ function Bars({ title, checkpoints, parts, text }) {
             return h("rect", { key: part, x: LEFT + step * (place + 0.1), y: top, width: step * 0.8, height, fill: colour });
           }));
       }),
-      h("text", { x: LEFT, y: HEIGHT + TOP + 14, style: small }, `checkpoint ${checkpoints[0].number}`),
+      h("text", { x: LEFT, y: HEIGHT + TOP + 14, style: small }, fill(say.firstCheckpoint, { first: checkpoints[0].number })),
       h("text", { x: WIDTH, y: HEIGHT + TOP + 14, textAnchor: "end", style: small }, checkpoints[checkpoints.length - 1].number)));
 }
 
@@ -89,16 +90,16 @@ export function Charts({ pipeline }) {
   const sources = [...new Set(checkpoints.flatMap((each) => Object.keys(each.lag)))].sort();
   const units = Object.fromEntries(pipeline.lag.map((each) => [each.source, each.unit]));
   return h(Fragment, null,
-    h(HStack, { paddingBottom: "3" }, h(Choice, { label: "Newest checkpoints", width: "10rem", value: limit, onChange: setLimit, options: MANY })),
+    h(HStack, { paddingBottom: "3" }, h(Choice, { label: say.newestCheckpoints, width: "10rem", value: limit, onChange: setLimit, options: MANY })),
     h(Pending, { data, error }),
-    data !== null && (checkpoints.length === 0 ? h(Muted, null, "It has no checkpoints yet.") : h(Fragment, null,
+    data !== null && (checkpoints.length === 0 ? h(Muted, null, say.none) : h(Fragment, null,
       h(Legend),
-      h(Bars, { title: "Duration by step", checkpoints, text: lasted, parts: (each) => STEPS.map((step) => [COLOUR[step], each.steps[step] ?? 0]) }),
-      h(Bars, { title: "Rows", checkpoints, text: (n) => n.toLocaleString("en", { maximumFractionDigits: 1 }), parts: (each) => [["var(--chakra-colors-blue-500)", each.rows]] }),
+      h(Bars, { title: say.durationByStep, checkpoints, text: lasted, parts: (each) => STEPS.map((step) => [COLOUR[step], each.steps[step] ?? 0]) }),
+      h(Bars, { title: say.rows, checkpoints, text: (n) => n.toLocaleString("en", { maximumFractionDigits: 1 }), parts: (each) => [["var(--chakra-colors-blue-500)", each.rows]] }),
       sources.map((source) => h(Bars, {
-        key: source, title: `Lag of ${source}${units[source] ? ` (${units[source]})` : ""}`,
+        key: source, title: fill(say.lag, { source, unit: units[source] ? ` (${units[source]})` : "" }),
         checkpoints: checkpoints.filter((each) => source in each.lag),
         text: (n) => count(Math.round(n)), parts: (each) => [["var(--chakra-colors-orange-500)", each.lag[source]]],
       })),
-      h(Bars, { title: "Log", checkpoints, text: (n) => bytes(Math.round(n)), parts: (each) => [["var(--chakra-colors-gray-500)", each.bytes]] }))));
+      h(Bars, { title: say.log, checkpoints, text: (n) => bytes(Math.round(n)), parts: (each) => [["var(--chakra-colors-gray-500)", each.bytes]] }))));
 }

@@ -4,6 +4,7 @@ import {
   Act, amount, bytes, cell, Choice, Code, count, Fact, Field, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, wide,
 } from "./parts.js";
 import { instant, local, when } from "./times.js";
+import { fill, history as say } from "./words.js";
 
 const { createElement: h, Fragment, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
@@ -30,9 +31,9 @@ function Specification({ pipeline, number }) {
 
 /** @param {Schemas["Participant"]} participant */
 function voted(participant) {
-  if (participant.proof) return `proof: ${participant.outcome}`;
-  if (participant.prepared) return `prepared (attempt ${participant.prepared})`;
-  return participant.attempt ? `asked (attempt ${participant.attempt})` : "not asked yet";
+  if (participant.proof) return fill(say.proof, { outcome: participant.outcome });
+  if (participant.prepared) return fill(say.prepared, { prepared: participant.prepared });
+  return participant.attempt ? fill(say.asked, { attempt: participant.attempt }) : say.notAskedYet;
 }
 
 /**
@@ -40,7 +41,7 @@ function voted(participant) {
  * @param {{ marker: Schemas["Marker"] }} props
  */
 const Marked = ({ marker }) => h(Fragment, null,
-  marker.digest ? h(Text, { title: marker.digest }, `${marker.digest.slice(0, 12)}, epoch ${marker.epoch}`) : h(Muted, null, "not read yet"),
+  marker.digest ? h(Text, { title: marker.digest }, fill(say.digest, { digest: marker.digest.slice(0, 12), epoch: marker.epoch })) : h(Muted, null, say.notReadYet),
   [marker.notes, marker.detail].filter((told) => Object.keys(told).length > 0).map((told, place) => h(Code, { key: place }, JSON.stringify(told))));
 
 /**
@@ -48,9 +49,9 @@ const Marked = ({ marker }) => h(Fragment, null,
  * @param {{ checkpoint: Schemas["CheckpointWhole"] }} props
  */
 const Participants = ({ checkpoint }) =>
-  h(Table, { caption: `Sinks of checkpoint ${checkpoint.number}`, head: ["System", "Strategy", "Sinks and rows", "Outcome", "Marker"] },
+  h(Table, { caption: fill(say.sinksOfCheckpoint, { number: checkpoint.number }), head: [say.system, say.strategy, say.sinksAndRows, say.outcome, say.marker] },
     checkpoint.participants.map((each) => line({ key: each.name },
-      h("td", { style: wide }, each.name, checkpoint.commit_point === each.name && h(Muted, null, "decides")),
+      h("td", { style: wide }, each.name, checkpoint.commit_point === each.name && h(Muted, null, say.decides)),
       h("td", { style: cell }, `${each.kind} ${each.strategy}`, h(Muted, null, each.promise)),
       h("td", { style: wide }, each.sinks.map((sink) => (sink in each.counts ? `${sink} ${count(each.counts[sink])}` : sink)).join(", ")),
       h("td", { style: cell }, `${each.proof ? "✓" : "○"} ${voted(each)}`),
@@ -64,7 +65,7 @@ const Participants = ({ checkpoint }) =>
 function took(checkpoint) {
   const { steps, completed_at: completed, finalised_at: finalised } = checkpoint;
   const found = STEPS.filter((step) => step in steps).map((step) => `${step} ${lasted(steps[step])}`);
-  return completed && finalised ? [...found, `confirm ${lasted((Date.parse(finalised) - Date.parse(completed)) / 1000)}`] : found;
+  return completed && finalised ? [...found, fill(say.confirm, { time: lasted((Date.parse(finalised) - Date.parse(completed)) / 1000) })] : found;
 }
 
 /** @type {(of: Checkpoint, task: string) => string} */
@@ -76,35 +77,35 @@ function Whole({ pipeline, number, only }) {
   const { data, error } = useAnswer(route(CHECKPOINT, { name: pipeline, number }));
   const [made, setMade] = useState(false);
   if (data === null) return h(Pending, { data, error });
-  const run = data.dag_id.startsWith("python:") ? `${data.run_id}, of a program`
+  const run = data.dag_id.startsWith("python:") ? fill(say.ofProgram, { run_id: data.run_id })
     : data.run_id ? h(Link, { to: `dags/${encodeURIComponent(data.dag_id)}/runs/${encodeURIComponent(data.run_id)}` },
         `${data.dag_id} / ${data.run_id}${data.map_index >= 0 ? ` [${data.map_index}]` : ""}`)
-      : "no DAG run";
+      : say.noDagRun;
   const rows = Object.entries(data.rows_of).map(([sink, n]) => `${sink} ${count(n)}`).join(", ");
   return h(Box, { fontSize: "sm", display: "flex", flexDirection: "column", gap: "1" },
     data.message && h(Text, null, data.message),
     data.reason && h(Fragment, null,
-      h(Fact, { name: "Why" }, data.cause), h(Fact, { name: "Its rows" }, data.fate), h(Fact, { name: "To do" }, data.remedy)),
-    h(Fact, { name: "Run" }, run, only && data.run_id && h(Fragment, null, " ", h(Act, { onClick: () => only(data) }, "Only of this run"))),
-    data.task && h(Fact, { name: "Log" }, h(Link, { to: taskPage(data, data.task) }, data.task)),
-    (data.application || data.spark) && h(Fact, { name: "Spark" },
+      h(Fact, { name: say.why }, data.cause), h(Fact, { name: say.itsRows }, data.fate), h(Fact, { name: say.toDo }, data.remedy)),
+    h(Fact, { name: say.run }, run, only && data.run_id && h(Fragment, null, " ", h(Act, { onClick: () => only(data) }, say.onlyOfThisRun))),
+    data.task && h(Fact, { name: say.log }, h(Link, { to: taskPage(data, data.task) }, data.task)),
+    (data.application || data.spark) && h(Fact, { name: say.spark },
       data.spark ? h(Link, { to: data.spark }, data.application || data.spark) : data.application),
-    h(Fact, { name: "Triggered" }, when(data.triggered_at)),
-    data.completed_at && h(Fact, { name: "Completed" }, when(data.completed_at)),
-    h(Fact, { name: "Took" }, took(data).join(", ") || "nothing has ended yet"),
-    rows && h(Fact, { name: "Rows" }, `${rows}; ${bytes(data.bytes)} in ${data.log}`),
-    data.state_sizes && h(Fact, { name: "State" }, stateText(data.state_sizes)),
-    data.delivers.length > 0 && h(Fact, { name: "Plan" }, `delivers checkpoint ${data.delivers.join(", ")}`,
+    h(Fact, { name: say.triggered }, when(data.triggered_at)),
+    data.completed_at && h(Fact, { name: say.completed }, when(data.completed_at)),
+    h(Fact, { name: say.took }, took(data).join(", ") || say.nothingHasEndedYet),
+    rows && h(Fact, { name: say.rows }, fill(say.rowsIn, { rows, bytes: bytes(data.bytes), log: data.log })),
+    data.state_sizes && h(Fact, { name: say.state }, stateText(data.state_sizes)),
+    data.delivers.length > 0 && h(Fact, { name: say.plan }, fill(say.deliversCheckpoint, { delivers: data.delivers.join(", ") }),
       data.reasons.map((reason) => h(Muted, { key: reason }, reason))),
-    data.plan && h(Fact, { name: "Its marker" }, data.plan),
+    data.plan && h(Fact, { name: say.itsMarker }, data.plan),
     data.participants.length > 0 && h(Participants, { checkpoint: data }),
     Object.entries(data.positions).map(([source, position]) =>
-      h(Box, { key: source }, h(Fact, { name: `Read of ${source}` }), h(Code, null, JSON.stringify(position)))),
-    data.events.length > 0 && h(Table, { caption: `Events of checkpoint ${data.number}`, head: ["At", "Event"] },
+      h(Box, { key: source }, h(Fact, { name: fill(say.readOf, { source }) }), h(Code, null, JSON.stringify(position)))),
+    data.events.length > 0 && h(Table, { caption: fill(say.eventsOfCheckpoint, { number: data.number }), head: [say.at, say.event] },
       data.events.map((event, place) => line({ key: place },
         h("td", { style: cell }, when(event.at)), h("td", { style: wide }, event.message)))),
     data.spec && h(Box, null, made ? h(Specification, { pipeline, number })
-      : h(Act, { onClick: () => setMade(true) }, "Show what it was made with")));
+      : h(Act, { onClick: () => setMade(true) }, say.showSpecification)));
 }
 
 /**
@@ -113,30 +114,30 @@ function Whole({ pipeline, number, only }) {
  */
 
 /** @param {Checkpoint} checkpoint */
-export const elsewhere = (checkpoint) => (checkpoint.delivered_by ? `with checkpoint ${checkpoint.delivered_by}` : "");
+export const elsewhere = (checkpoint) => (checkpoint.delivered_by ? fill(say.deliveredWith, { delivered_by: checkpoint.delivered_by }) : "");
 
 /** @param {Checkpoint} checkpoint */
 function sinks(checkpoint) {
-  if (checkpoint.participants.length === 0) return elsewhere(checkpoint) || (checkpoint.state === "ABORTED" ? "" : "not planned yet");
+  if (checkpoint.participants.length === 0) return elsewhere(checkpoint) || (checkpoint.state === "ABORTED" ? "" : say.notPlannedYet);
   return checkpoint.participants.map((p) =>
-    h(Text, { key: p.name, as: "span", title: `${p.kind}, strategy ${p.strategy}; sinks ${p.sinks.join(", ")}` },
+    h(Text, { key: p.name, as: "span", title: fill(say.participant, { kind: p.kind, strategy: p.strategy, sinks: p.sinks.join(", ") }) },
       `${p.proof ? "✓" : "○"} ${p.name}  `));
 }
 
 /** @param {Schemas["StateSizes"]} sizes */
-const stateText = ({ changes, snapshot, replayed }) => `${bytes(changes)} changed; `
-  + (snapshot ? `${bytes(snapshot)} in the newest full snapshot, ${amount(replayed, "micro-batches")} before` : "no full snapshot yet");
+const stateText = ({ changes, snapshot, replayed }) => fill(say.changed, { changes: bytes(changes) })
+  + (snapshot ? fill(say.inSnapshot, { snapshot: bytes(snapshot), replayed: amount(replayed, say.microBatches) }) : say.noFullSnapshotYet);
 
 /** @type {Record<"rows" | "log" | "state" | "sinks" | "took" | "triggered" | "ended", Shown>} */
 export const SHOWN = {
-  rows: ["Rows", true, (each) => count(each.rows)],
-  log: ["Log", true, (each) => bytes(each.bytes)],
-  state: ["State size", true, ({ state_sizes: sizes }) =>
+  rows: [say.rows, true, (each) => count(each.rows)],
+  log: [say.log, true, (each) => bytes(each.bytes)],
+  state: [say.stateSize, true, ({ state_sizes: sizes }) =>
     (sizes ? h("span", { title: stateText(sizes) }, bytes(sizes.snapshot || sizes.changes)) : "–")],
-  sinks: ["Sinks (✓ proven)", false, sinks],
-  took: ["Took", false, (each, longest) => h(StepBar, { checkpoint: each, longest })],
-  triggered: ["Triggered", false, (each) => when(each.triggered_at)],
-  ended: ["Completed", false, (each) => when(each.completed_at) || elsewhere(each) || "–"],
+  sinks: [say.sinksProven, false, sinks],
+  took: [say.took, false, (each, longest) => h(StepBar, { checkpoint: each, longest })],
+  triggered: [say.triggered, false, (each) => when(each.triggered_at)],
+  ended: [say.completed, false, (each) => when(each.completed_at) || elsewhere(each) || "–"],
 };
 const { rows, log, state, took: steps, triggered, ended } = SHOWN;
 /** @type {Shown[]} */
@@ -152,7 +153,7 @@ function Row({ pipeline, checkpoint, columns, longest, only }) {
   return h(Fragment, null,
     line({ cursor: "pointer", onClick: () => setOpen(!open), _hover: { bg: "bg.subtle" } },
       h("td", { style: cell },
-        h("button", { type: "button", "aria-expanded": open, "aria-label": `Details of checkpoint ${checkpoint.number}` },
+        h("button", { type: "button", "aria-expanded": open, "aria-label": fill(say.detailsOfCheckpoint, { number: checkpoint.number }) },
           `${open ? "▾" : "▸"} ${checkpoint.number}`)),
       h("td", { style: cell }, h(State, { checkpoint })),
       columns.map(([title, isNumber, shown]) => h("td", {
@@ -172,13 +173,13 @@ export function Rows({ name, title, checkpoints, columns: wanted = COLUMNS, only
   const columns = wanted.filter((each) => each !== SHOWN.state || checkpoints.some(({ state_sizes: sizes }) => sizes));
   const longest = Math.max(...checkpoints.map((each) => each.seconds ?? 0));
   return h(Table, {
-    caption: `Checkpoints of ${title}`, right: columns.filter(([, isNumber]) => isNumber).map(([of]) => of),
-    head: ["Checkpoint", "State", ...columns.map(([of]) => of)],
+    caption: fill(say.checkpointsOf, { title }), right: columns.filter(([, isNumber]) => isNumber).map(([of]) => of),
+    head: [say.checkpoint, say.state, ...columns.map(([of]) => of)],
   }, checkpoints.map((checkpoint) => h(Row, { key: checkpoint.number, pipeline: name, checkpoint, columns, longest, only })));
 }
 
 /** @type {[Schemas["Only"] | "", string][]} */
-const ONLY = [["", "All"], ["open", "Open"], ["completed", "Completed"], ["failed", "Failed"]];
+const ONLY = [["", say.all], ["open", say.open], ["completed", say.completed], ["failed", say.failed]];
 /**
  * In the order in which a checkpoint meets them; with a place for each, so that none is forgotten here.
  * @type {Record<Schemas["AbortReason"], string>}
@@ -198,21 +199,21 @@ function Filters({ query, go }) {
   const change = (name, text) => (event) => go({ before: "", [name]: text(event.target.value) }, true);
   const chosen = query.only ?? "";
   return h(Fragment, null,
-    h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": "Show only", paddingBottom: "3" },
+    h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": say.showOnly, paddingBottom: "3" },
       ONLY.map(([key, text]) => h(Act, {
         key, "aria-pressed": key === chosen, variant: key === chosen ? "solid" : "outline", onClick: () => go({ only: key, before: "", reason: "" }),
       }, text))),
     h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "3" },
       h(Choice, {
-        label: "Reason", width: "14rem", value: query.reason ?? "", onChange: (reason) => go({ reason, before: "" }),
-        options: [["", "any"], ...Object.entries(REASONS)],
+        label: say.reason, width: "14rem", value: query.reason ?? "", onChange: (reason) => go({ reason, before: "" }),
+        options: [["", say.any], ...Object.entries(REASONS)],
       }),
       h(Field, {
-        label: "Up to checkpoint", type: "number", min: 1, value: Number(query.before) > 1 ? Number(query.before) - 1 : "",
+        label: say.upToCheckpoint, type: "number", min: 1, value: Number(query.before) > 1 ? Number(query.before) - 1 : "",
         onChange: change("before", (value) => (Number(value) > 0 ? Number(value) + 1 : "")),
       }),
-      h(Field, { label: "Triggered until", type: "datetime-local", value: local(query.until ?? ""), onChange: change("until", instant) }),
-      query.run && h(Act, { onClick: () => go({ of: "", run: "", map: "", before: "" }) }, `✕ Only of run ${query.run}`)));
+      h(Field, { label: say.triggeredUntil, type: "datetime-local", value: local(query.until ?? ""), onChange: change("until", instant) }),
+      query.run && h(Act, { onClick: () => go({ of: "", run: "", map: "", before: "" }) }, fill(say.allRuns, { run: query.run }))));
 }
 
 /** @param {{ pipeline: Opened, query: Query, go: Go }} props */
@@ -229,12 +230,12 @@ export function History({ pipeline, query, go }) {
     h(Filters, { query, go }),
     h(Pending, { data, error }),
     data !== null && (data.checkpoints.length === 0
-      ? h(Muted, null, filtered ? "No checkpoint is like that." : query.before ? "There are no older checkpoints." : "It has no checkpoints yet.")
+      ? h(Muted, null, filtered ? say.noneLikeThat : query.before ? say.noneOlder : say.none)
       : h(Rows, {
         name: pipeline.name, title: pipeline.name, checkpoints: data.checkpoints,
         only: (each) => go({ of: each.dag_id, run: each.run_id, map: each.map_index >= 0 ? each.map_index : "", before: "" }),
       })),
     data !== null && h(HStack, { paddingY: "3", gap: "2" },
-      query.before && h(Act, { onClick: () => go({ before: "" }) }, "Newest"),
-      h(Act, { disabled: last <= 1 || data.checkpoints.length < 20, onClick: () => go({ before: last }) }, "Older")));
+      query.before && h(Act, { onClick: () => go({ before: "" }) }, say.newest),
+      h(Act, { disabled: last <= 1 || data.checkpoints.length < 20, onClick: () => go({ before: last }) }, say.older)));
 }

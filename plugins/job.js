@@ -1,6 +1,7 @@
 // What a pipeline was made with: its settings, and a picture of what reads what and writes where.
 import { route, useAnswer } from "./asking.js";
 import { behind, cell, Code, count, Fact, line, Muted, Pending, Table, wide } from "./parts.js";
+import { fill, job as say } from "./words.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
@@ -15,11 +16,11 @@ const useJob = (pipeline) => useAnswer(route("/v1/pipelines/{name}/job", { name:
 export function Configuration({ pipeline }) {
   const { data, error } = useJob(pipeline);
   if (data === null) return h(Pending, { data, error });
-  if (!data.checkpoint) return h(Muted, null, "What it was made with is not known: no checkpoint of it says so yet.");
+  if (!data.checkpoint) return h(Muted, null, say.notMadeYet);
   return h(Fragment, null,
     h(Pending, { data, error }),
-    h(Muted, { paddingBottom: "2" }, `As it counted for checkpoint ${count(data.checkpoint)}. Of Spark what is not listed has Spark's own default; secrets are left out.`),
-    h(Table, { caption: "Configuration", head: ["Setting", "Value", "Comes from"] }, data.settings.map(({ name, value, origin }) => line({ key: name },
+    h(Muted, { paddingBottom: "2" }, fill(say.counted, { checkpoint: count(data.checkpoint) })),
+    h(Table, { caption: say.configuration, head: [say.setting, say.value, say.comesFrom] }, data.settings.map(({ name, value, origin }) => line({ key: name },
       h("td", { style: cell }, name),
       h("td", { style: wide }, h(Code, null, told(value))),
       h("td", { style: cell }, origin)))));
@@ -54,23 +55,23 @@ function Position({ of, source, title }) {
 export function Job({ pipeline }) {
   const { data, error } = useJob(pipeline);
   if (data === null) return h(Pending, { data, error });
-  if (!data.checkpoint) return h(Muted, null, "What it reads and writes is not known: no checkpoint of it says so yet.");
+  if (!data.checkpoint) return h(Muted, null, say.notReadYet);
   const spec = /** @type {Props} */ (data.spec);
   const letters = pipeline.dead_letters?.sink;
   return h(Fragment, null,
     h(Pending, { data, error }),
     h(Box, { display: "flex", flexWrap: "wrap", gap: "4" },
-      h(Column, { title: "Sources" }, Object.entries(spec.sources).map(([name, source]) =>
-        h(Node, { key: name, title: name, kind: source.kind ?? source.type ?? "source" }, places(source.settings ?? source),
-          pipeline.lag.filter((each) => each.source === name).map((each) => h(Fact, { key: "lag", name: "lag" }, behind(each))),
-          h(Position, { of: data.confirmed, source: name, title: "Read, and delivered with checkpoint" }),
-          data.read.checkpoint > data.confirmed.checkpoint && h(Position, { of: data.read, source: name, title: "Read with checkpoint" })))),
+      h(Column, { title: say.sources }, Object.entries(spec.sources).map(([name, source]) =>
+        h(Node, { key: name, title: name, kind: source.kind ?? source.type ?? say.source }, places(source.settings ?? source),
+          pipeline.lag.filter((each) => each.source === name).map((each) => h(Fact, { key: say.lag, name: say.lag }, behind(each))),
+          h(Position, { of: data.confirmed, source: name, title: say.delivered }),
+          data.read.checkpoint > data.confirmed.checkpoint && h(Position, { of: data.read, source: name, title: say.read })))),
       h(Arrow),
-      h(Column, { title: "Job" }, h(Node, { title: spec.job, kind: spec.streaming ? "stream" : "run of a schedule" },
+      h(Column, { title: say.job }, h(Node, { title: spec.job, kind: spec.streaming ? say.stream : say.scheduled },
         Object.entries(spec.job_args ?? {}).map(([name, value]) => h(Fact, { key: name, name }, told(value))),
         spec.job_source && h(Code, null, spec.job_source))),
       h(Arrow),
-      h(Column, { title: "Sinks" }, Object.entries(spec.sinks).map(([name, sink]) =>
-        h(Node, { key: name, title: name, kind: `${name === letters ? "dead letters: " : ""}${sink.kind}, ${sink.strategy}, ${sink.promise}` },
-          sink.conn_id && h(Fact, { name: "connection" }, sink.conn_id), places(sink))))));
+      h(Column, { title: say.sinks }, Object.entries(spec.sinks).map(([name, sink]) =>
+        h(Node, { key: name, title: name, kind: `${name === letters ? say.deadLetters : ""}${sink.kind}, ${sink.strategy}, ${sink.promise}` },
+          sink.conn_id && h(Fact, { name: say.connection }, sink.conn_id), places(sink))))));
 }

@@ -3,6 +3,7 @@ import { age, amount, behind, bytes, cell, count, Fact, lasted, line, Link, Mute
 import { mayAct, Settle } from "./acts.js";
 import { State } from "./history.js";
 import { when } from "./times.js";
+import { fill, overview as say } from "./words.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading, Text } = globalThis.ChakraUI;
@@ -13,23 +14,23 @@ const Card = ({ title, children }) =>
     h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, title), h(Box, { fontSize: "sm" }, children));
 
 /** @param {{ at: string, now: string }} props */
-const Ago = ({ at, now }) => h(Text, { as: "span", title: when(at) }, `${age(at, now)} ago`);
+const Ago = ({ at, now }) => h(Text, { as: "span", title: when(at) }, fill(say.ago, { age: age(at, now) }));
 
 /** @param {{ completed: Timed | null, now: string }} props */
 function Completed({ completed, now }) {
-  if (completed === null) return h(Muted, null, "None yet.");
+  if (completed === null) return h(Muted, null, say.noneYet);
   return h(Fragment, null,
-    h(Fact, { name: "Checkpoint" }, `${completed.number}, `, h(Ago, { at: completed.completed_at, now })),
-    h(Fact, { name: "Rows" }, `${count(completed.rows)}, ${bytes(completed.bytes)}`),
+    h(Fact, { name: say.checkpoint }, `${completed.number}, `, h(Ago, { at: completed.completed_at, now })),
+    h(Fact, { name: say.rows }, `${count(completed.rows)}, ${bytes(completed.bytes)}`),
     h(StepBar, { checkpoint: completed, longest: completed.seconds }));
 }
 
 /** @param {{ failed: Schemas["Failed"] | null, now: string }} props */
 function Failed({ failed, now }) {
-  if (failed === null) return h(Muted, null, "None.");
+  if (failed === null) return h(Muted, null, say.none);
   return h(Fragment, null,
-    h(Fact, { name: "Checkpoint" }, `${failed.number} (${failed.reason}), triggered `, h(Ago, { at: failed.triggered_at, now })),
-    h(Fact, { name: "Why" }, failed.cause), h(Fact, { name: "Its rows" }, failed.fate), h(Fact, { name: "To do" }, failed.remedy));
+    h(Fact, { name: say.checkpoint }, fill(say.failedCheckpoint, { number: failed.number, reason: failed.reason }), h(Ago, { at: failed.triggered_at, now })),
+    h(Fact, { name: say.why }, failed.cause), h(Fact, { name: say.itsRows }, failed.fate), h(Fact, { name: say.toDo }, failed.remedy));
 }
 
 /**
@@ -38,12 +39,12 @@ function Failed({ failed, now }) {
  */
 function Sources({ pipeline }) {
   const { lag, now } = pipeline;
-  if (lag.length === 0) return h(Muted, null, "How far it is behind them is not known.");
+  if (lag.length === 0) return h(Muted, null, say.lagUnknown);
   const reading = Boolean(pipeline.at_work);
   return h(Fragment, null, lag.map((each) => h(Box, { key: each.source },
-    h(Fact, { name: each.source }, behind(each, reading), h(Muted, { as: "span" }, " as of ", h(Ago, { at: each.at, now }))),
+    h(Fact, { name: each.source }, behind(each, reading), h(Muted, { as: "span" }, say.asOf, h(Ago, { at: each.at, now }))),
     reading && each.done < each.expected && h("progress", {
-      value: each.done, max: each.expected, "aria-label": `${each.source} read`, style: { width: "100%" },
+      value: each.done, max: each.expected, "aria-label": fill(say.sourceRead, { source: each.source }), style: { width: "100%" },
     }))));
 }
 
@@ -53,14 +54,14 @@ function Sources({ pipeline }) {
  */
 function DeadLetters({ of }) {
   const bounds = [
-    of.max_rows !== null && `${count(of.max_rows)} rows`,
-    of.max_share !== null && `${percent(of.max_share)} of its rows`,
+    of.max_rows !== null && fill(say.mostRows, { max_rows: count(of.max_rows) }),
+    of.max_share !== null && fill(say.mostShare, { max_share: percent(of.max_share) }),
   ].filter(Boolean);
   return h(Fragment, null,
-    h(Fact, { name: "Sink" }, of.sink),
-    h(Fact, { name: `In the newest ${amount(of.checkpoints, "checkpoints")}` },
-      `${count(of.rows)} of ${count(of.of)} rows${of.of ? ` (${percent(of.rows / of.of)})` : ""}`),
-    h(Fact, { name: "A checkpoint fails" }, bounds.length ? `with more than ${bounds.join(", or ")}` : "with no number of them"));
+    h(Fact, { name: say.sink }, of.sink),
+    h(Fact, { name: fill(say.inTheNewest, { checkpoints: amount(of.checkpoints, say.ofCheckpoints) }) },
+      fill(say.deadRows, { rows: count(of.rows), of: count(of.of), share: of.of ? ` (${percent(of.rows / of.of)})` : "" })),
+    h(Fact, { name: say.aCheckpointFails }, bounds.length ? fill(say.bounded, { bounds: bounds.join(say.or) }) : say.unbounded));
 }
 
 /** @param {{ event: Schemas["Noted"] | null, now: string, nothing: string }} props */
@@ -73,28 +74,28 @@ export function Overview({ pipeline, reload }) {
   const acts = mayAct(pipeline);
   return h(Box, { display: "flex", flexDirection: "column", gap: "4" },
     h(Box, { display: "flex", flexWrap: "wrap", gap: "3" },
-      h(Card, { title: "Checkpoints" },
-        h(Fact, { name: "Triggered" }, count(counts.triggered)),
-        h(Fact, { name: "In progress" }, count(counts.in_progress)),
-        h(Fact, { name: "Completed" }, count(counts.completed)),
-        counts.subsumed > 0 && h(Fact, { name: "Delivered with a later one" }, count(counts.subsumed)),
-        h(Fact, { name: "Failed" }, count(counts.failed)),
-        h(Fact, { name: "Restored" }, count(counts.restored)),
-        h(Fact, { name: "Confirmed up to" }, pipeline.confirmed ? count(pipeline.confirmed) : "–"),
-        h(Fact, { name: "Waiting for delivery" }, count(pipeline.waiting)),
-        pipeline.held_back && h(Fact, { name: "Held back" }, `${pipeline.held_back.reason}, nothing was triggered since `, h(Ago, { at: pipeline.held_back.since, now }),
+      h(Card, { title: say.checkpoints },
+        h(Fact, { name: say.triggered }, count(counts.triggered)),
+        h(Fact, { name: say.inProgress }, count(counts.in_progress)),
+        h(Fact, { name: say.completed }, count(counts.completed)),
+        counts.subsumed > 0 && h(Fact, { name: say.deliveredWithALaterOne }, count(counts.subsumed)),
+        h(Fact, { name: say.failed }, count(counts.failed)),
+        h(Fact, { name: say.restored }, count(counts.restored)),
+        h(Fact, { name: say.confirmedUpTo }, pipeline.confirmed ? count(pipeline.confirmed) : "–"),
+        h(Fact, { name: say.waitingForDelivery }, count(pipeline.waiting)),
+        pipeline.held_back && h(Fact, { name: say.heldBack }, fill(say.heldBackSince, { reason: pipeline.held_back.reason }), h(Ago, { at: pipeline.held_back.since, now }),
           h(Muted, null, `${pipeline.held_back.cause} ${pipeline.held_back.remedy}`)),
-        h(Fact, { name: "Epoch" }, count(pipeline.epoch)),
-        h(Fact, { name: "DAG" }, pipeline.dags.map((dag, place) => h(Fragment, { key: dag }, place > 0 && ", ", h(Link, { to: `dags/${encodeURIComponent(dag)}` }, dag))))),
-      h(Card, { title: "Sources" }, h(Sources, { pipeline })),
-      h(Card, { title: "Latest completed" }, h(Completed, { completed: pipeline.completed, now })),
-      h(Card, { title: "Latest failed" }, h(Failed, { failed: pipeline.failed, now })),
-      h(Card, { title: "Latest savepoint" }, h(Noted, { event: pipeline.savepoint, now, nothing: "None was taken." })),
-      pipeline.dead_letters && h(Card, { title: "Dead letters" }, h(DeadLetters, { of: pipeline.dead_letters })),
-      h(Card, { title: "Latest restore" }, h(Noted, { event: pipeline.restored, now, nothing: "None: it has always gone on where it stood." }))),
-    open.length === 0 ? h(Muted, null, "No checkpoint is open: all that was staged is delivered.") : h(Box, null,
-      h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, "Open checkpoints"),
-      h(Table, { caption: "Open checkpoints", head: ["Checkpoint", "State", "Rows", "So far", "Since", "What is known", ...(acts ? ["Acts"] : [])], right: ["Rows", "Since"] },
+        h(Fact, { name: say.epoch }, count(pipeline.epoch)),
+        h(Fact, { name: say.dag }, pipeline.dags.map((dag, place) => h(Fragment, { key: dag }, place > 0 && ", ", h(Link, { to: `dags/${encodeURIComponent(dag)}` }, dag))))),
+      h(Card, { title: say.sources }, h(Sources, { pipeline })),
+      h(Card, { title: say.latestCompleted }, h(Completed, { completed: pipeline.completed, now })),
+      h(Card, { title: say.latestFailed }, h(Failed, { failed: pipeline.failed, now })),
+      h(Card, { title: say.latestSavepoint }, h(Noted, { event: pipeline.savepoint, now, nothing: say.noneWasTaken })),
+      pipeline.dead_letters && h(Card, { title: say.deadLetters }, h(DeadLetters, { of: pipeline.dead_letters })),
+      h(Card, { title: say.latestRestore }, h(Noted, { event: pipeline.restored, now, nothing: say.neverRestored }))),
+    open.length === 0 ? h(Muted, null, say.nothingOpen) : h(Box, null,
+      h(Heading, { as: "h3", size: "sm", paddingBottom: "1" }, say.openCheckpoints),
+      h(Table, { caption: say.openCheckpoints, head: [say.checkpoint, say.state, say.rows, say.soFar, say.since, say.whatIsKnown, ...(acts ? [say.acts] : [])], right: [say.rows, say.since] },
         open.map((each) => line({ key: each.number },
           h("td", { style: cell }, each.number),
           h("td", { style: cell }, h(State, { checkpoint: each })),

@@ -4,6 +4,7 @@ import { Pipeline } from "./pipeline.js";
 import { Muted } from "./parts.js";
 import { Pipelines } from "./pipelines.js";
 import { useZone } from "./times.js";
+import { fill, page as say } from "./words.js";
 
 const { createElement: h } = globalThis.React;
 const { useSearchParams } = globalThis.ReactRouterDOM;
@@ -26,11 +27,11 @@ function Checkpoints({ dagId, runId, taskId, mapIndex }) {
     setParams(wanted.map(([key, value]) => [key, String(value)]), { replace: instead });
   }
   return h(Box, { padding: { base: "3", md: "6" }, color: "fg", overflowY: "auto", height: "100%" },
-    !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, "Checkpoints"),
+    !dagId && h(Heading, { size: "xl", as: "h1", marginBottom: "4" }, say.checkpoints),
     dagId && runId ? taskId ? h(OfTask, { dagId, runId, taskId, mapIndex }) : h(OfRun, { dagId, runId, mapIndex })
       : query.pipeline ? h(Pipeline, { key: query.pipeline, query, go })
         : h(Pipelines, { query, go, dag: dagId }),
-    h(Muted, { fontSize: "xs", paddingTop: "4" }, `Times are those of ${zone}, as chosen in Airflow.`));
+    h(Muted, { fontSize: "xs", paddingTop: "4" }, fill(say.zone, { zone })));
 }
 
 globalThis.AirflowPlugin = Checkpoints;

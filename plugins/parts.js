@@ -2,6 +2,7 @@
 // without a build step: Airflow provides React and Chakra UI as globals. Colours are Chakra's semantic tokens, which
 // follow Airflow's light and dark mode. Types are those of tools/js/host.d.ts.
 import { href } from "./asking.js";
+import { fill, parts as say } from "./words.js";
 
 const { createElement: h, useId } = globalThis.React;
 const { Box, Button, Input, NativeSelect, Text } = globalThis.ChakraUI;
@@ -20,7 +21,7 @@ export const line = (props, ...children) =>
 
 /** @param {number} n */
 export function bytes(n) {
-  const units = ["bytes", "KB", "MB", "GB", "TB"];
+  const units = [say.bytes, "KB", "MB", "GB", "TB"];
   let i = 0;
   for (; n >= 1000 && i < units.length - 1; i += 1) n /= 1000;
   return `${i ? n.toFixed(1) : n} ${units[i]}`;
@@ -31,10 +32,10 @@ export function bytes(n) {
  * @param {number} s
  */
 export function lasted(s) {
-  if (s < 0.9995) return `${Math.round(1000 * s)} ms`;
+  if (s < 0.9995) return fill(say.milliseconds, { n: Math.round(1000 * s) });
   if (s < 89.5) return `${s.toFixed(s < 9.95 ? 2 : 1)} s`;
-  if (s < 5400) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
-  return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+  if (s < 5400) return fill(say.minutesAndSeconds, { minutes: Math.floor(s / 60), seconds: Math.round(s % 60) });
+  return fill(say.hoursAndMinutes, { hours: Math.floor(s / 3600), minutes: Math.round((s % 3600) / 60) });
 }
 
 /** @param {number} share of 1 */
@@ -49,17 +50,17 @@ export const amount = (n, unit) => `${count(n)} ${n === 1 ? unit.slice(0, -1) : 
  * @type {(lag: SourceLag, reading?: boolean) => string}
  */
 export const behind = (lag, reading = false) => [
-  `${amount(lag.behind, lag.unit)} behind`,
-  reading && lag.expected > 0 && `${count(lag.done)} of ${count(lag.expected)} read`,
-  reading && lag.rate && `${perSecond(lag.rate)} a second`,
-  reading && lag.rate && lag.seconds_left && `${lag.seconds_left < 90 ? `${Math.ceil(lag.seconds_left)} s` : lasted(lag.seconds_left)} left`,
+  fill(say.behind, { behind: amount(lag.behind, lag.unit) }),
+  reading && lag.expected > 0 && fill(say.done, { done: count(lag.done), expected: count(lag.expected) }),
+  reading && lag.rate && fill(say.rate, { rate: perSecond(lag.rate) }),
+  reading && lag.rate && lag.seconds_left && fill(say.left, { time: lag.seconds_left < 90 ? `${Math.ceil(lag.seconds_left)} s` : lasted(lag.seconds_left) }),
 ].filter(Boolean).join(", ");
 
 /** @type {(at: string, now: string) => string} */
 export function age(at, now) {
   const s = Math.max(0, (Date.parse(now) - Date.parse(at)) / 1000);
   if (s < 90) return `${Math.round(s)} s`;
-  if (s < 5400) return `${Math.round(s / 60)} min`;
+  if (s < 5400) return fill(say.minutes, { minutes: Math.round(s / 60) });
   if (s < 129600) return `${Math.round(s / 3600)} h`;
   return `${Math.round(s / 86400)} d`;
 }
@@ -76,7 +77,7 @@ export const Problem = ({ children, ...props }) =>
  * @type {Part<{ data: object | null, error: string }>}
  */
 export const Pending = ({ data, error }) =>
-  error ? h(Problem, { marginBottom: "4" }, error) : data === null && h(Muted, null, "Loading …");
+  error ? h(Problem, { marginBottom: "4" }, error) : data === null && h(Muted, null, say.loading);
 /** @type {Part<{ to: string }>} */
 export const Link = ({ to, children }) =>
   h("a", { href: href(to) }, h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, children));

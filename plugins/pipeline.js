@@ -8,6 +8,7 @@ import { Overview } from "./overview.js";
 import { Act, ERROR, LOOK, Muted, Pending, URGENT, words } from "./parts.js";
 import { Savepoints } from "./savepoints.js";
 import { OperatorState } from "./state.js";
+import { fill, pipeline as say } from "./words.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Badge, Box, Heading, HStack, Tabs, Text } = globalThis.ChakraUI;
@@ -16,9 +17,9 @@ const { Badge, Box, Heading, HStack, Tabs, Text } = globalThis.ChakraUI;
 
 /** @type {[string, string, Part<Tab>][]} */
 const TABS = [
-  ["overview", "Overview", Overview], ["history", "History", History], ["summary", "Summary", Summary],
-  ["charts", "Charts", Charts], ["state", "State", OperatorState], ["savepoints", "Savepoints", Savepoints],
-  ["configuration", "Configuration", Configuration], ["job", "Job", Job],
+  ["overview", say.overview, Overview], ["history", say.history, History], ["summary", say.summary, Summary],
+  ["charts", say.charts, Charts], ["state", say.state, OperatorState], ["savepoints", say.savepoints, Savepoints],
+  ["configuration", say.configuration, Configuration], ["job", say.job, Job],
 ];
 
 /** @param {{ pipeline: Opened }} props */
@@ -28,8 +29,8 @@ function Standing({ pipeline }) {
     h(HStack, { gap: "3", flexWrap: "wrap" },
       h(Heading, { size: "lg", as: "h2", overflowWrap: "anywhere" }, pipeline.name),
       h(Badge, { colorPalette: LOOK[pipeline.condition], variant: urgent ? "solid" : "subtle" }, words(pipeline.condition)),
-      h(Muted, null, pipeline.confirmed ? `confirmed up to checkpoint ${pipeline.confirmed}` : "nothing confirmed yet"),
-      pipeline.at_work && h(Muted, null, `at work: ${pipeline.at_work}`),
+      h(Muted, null, pipeline.confirmed ? fill(say.confirmedUpTo, { confirmed: pipeline.confirmed }) : say.nothingConfirmed),
+      pipeline.at_work && h(Muted, null, fill(say.atWork, { at_work: pipeline.at_work })),
       pipeline.doing.map((text) => h(Muted, { key: text }, text))),
     urgent && h(Text, { color: ERROR, paddingTop: "1", overflowWrap: "anywhere" }, pipeline.told));
 }
@@ -53,7 +54,7 @@ function Tabbed({ pipeline, query, go, reload }) {
 export function Pipeline({ query, go, alone = false }) {
   const { data, error, reload } = useAnswer(route("/v1/pipelines/{name}", { name: query.pipeline }), { live: true });
   return h(Fragment, null,
-    !alone && h(Act, { onClick: () => go({ pipeline: "", tab: "", ...UNFILTERED }), marginBottom: "4" }, "← All pipelines"),
+    !alone && h(Act, { onClick: () => go({ pipeline: "", tab: "", ...UNFILTERED }), marginBottom: "4" }, say.allPipelines),
     h(Pending, { data, error }),
     data !== null && h(Tabbed, { pipeline: data, query, go, reload }));
 }

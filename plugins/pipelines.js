@@ -5,6 +5,7 @@ import {
 } from "./parts.js";
 import { Pipeline } from "./pipeline.js";
 import { when } from "./times.js";
+import { fill, pipelines as say } from "./words.js";
 
 const { createElement: h, Fragment, useEffect, useRef, useState } = globalThis.React;
 const { Badge, Box, HStack, Text } = globalThis.ChakraUI;
@@ -18,7 +19,7 @@ const LIMIT = 25;
  */
 function Recent({ recent }) {
   const most = Math.max(1, ...recent.map((each) => each.rows));
-  const told = `rows of checkpoints ${recent[0].number} to ${recent[recent.length - 1].number}, up to ${count(most)}`;
+  const told = fill(say.recent, { first: recent[0].number, last: recent[recent.length - 1].number, most: count(most) });
   return h("svg", { width: 4 * recent.length, height: 20, role: "img", "aria-label": told },
     h("title", null, told),
     recent.map((each, place) => {
@@ -54,7 +55,7 @@ function Line({ pipeline, now, open }) {
       urgent && h(Muted, { fontSize: "xs", color: ERROR }, told),
       doing.filter(Boolean).map((text) => h(Muted, { key: text, fontSize: "xs" }, text))),
     h("td", { style: numeric, title: when(pipeline.confirmed_at) || undefined },
-      confirmed ? h(Fragment, null, count(confirmed), h(Muted, { fontSize: "xs" }, `${age(pipeline.confirmed_at, now)} ago`)) : "–"),
+      confirmed ? h(Fragment, null, count(confirmed), h(Muted, { fontSize: "xs" }, fill(say.ago, { age: age(pipeline.confirmed_at, now) }))) : "–"),
     h("td", { style: numeric }, pipeline.waiting ? count(pipeline.waiting) : "–"),
     h("td", { style: numeric, title: pipeline.lag.map((each) => `${each.source}: ${behind(each)}`).join("\n") || undefined },
       pipeline.lag.length ? h(Lag, { lag: pipeline.lag }) : "–"),
@@ -67,9 +68,9 @@ function Conditions({ counts, chosen, choose }) {
   const all = Object.values(counts).reduce((a, b) => a + b, 0);
   const conditions = /** @type {Condition[]} */ (Object.keys(LOOK));
   /** @type {[string, string, number][]} */
-  const offered = [["", "All", all]];
+  const offered = [["", say.all, all]];
   for (const each of conditions) offered.push([each, words(each), counts[each] ?? 0]);
-  return h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": "Show only" },
+  return h(HStack, { gap: "1", flexWrap: "wrap", role: "group", "aria-label": say.showOnly },
     offered.filter(([key, , n]) => n > 0 || !key || key === chosen).map(([key, text, n]) =>
       h(Act, { key, "aria-pressed": key === chosen, variant: key === chosen ? "solid" : "outline", onClick: () => choose(key) },
         `${text} ${count(n)}`)));
@@ -106,20 +107,20 @@ export function Pipelines({ query, go, dag = "" }) {
   const last = data === null ? 0 : Math.min(offset + LIMIT, data.total);
   return h(Fragment, null,
     h(HStack, { gap: "4", marginBottom: "4", flexWrap: "wrap", alignItems: "end" },
-      h(Field, { label: "Search", type: "search", placeholder: "pipeline or DAG", value: text, onChange: (/** @type {any} */ event) => setText(event.target.value) }),
+      h(Field, { label: say.search, type: "search", placeholder: say.searchHint, value: text, onChange: (/** @type {any} */ event) => setText(event.target.value) }),
       data !== null && h(Conditions, {
         counts: data.conditions, chosen: query.condition ?? "", choose: (key) => go({ condition: key, offset: "" }),
       })),
     h(Pending, { data, error }),
     data !== null && data.total === 0 && h(Muted, null,
-      query.search || query.condition ? "No pipeline is like that." : "No pipeline has run yet, of those that you may see."),
+      query.search || query.condition ? say.noneLikeThat : say.none),
     data !== null && data.total > 0 && h(Fragment, null,
       h(Table, {
-        caption: "Pipelines", head: ["Pipeline", "State", "Confirmed", "Waiting", "Lag", "Rows a second", "Newest checkpoints"],
-        right: ["Confirmed", "Waiting", "Lag", "Rows a second"],
+        caption: say.pipelines, head: [say.pipeline, say.state, say.confirmed, say.waiting, say.lag, say.rowsASecond, say.newestCheckpoints],
+        right: [say.confirmed, say.waiting, say.lag, say.rowsASecond],
       }, data.pipelines.map((pipeline) => h(Line, { key: pipeline.name, pipeline, now: data.now, open }))),
       h(HStack, { paddingY: "3", gap: "2" },
-        h(Act, { disabled: offset === 0, onClick: () => go({ offset: Math.max(0, offset - LIMIT) || "" }) }, "Previous"),
-        h(Act, { disabled: last >= data.total, onClick: () => go({ offset: offset + LIMIT }) }, "Next"),
-        h(Muted, { role: "status" }, `${count(offset + 1)} to ${count(last)} of ${count(data.total)}`))));
+        h(Act, { disabled: offset === 0, onClick: () => go({ offset: Math.max(0, offset - LIMIT) || "" }) }, say.previous),
+        h(Act, { disabled: last >= data.total, onClick: () => go({ offset: offset + LIMIT }) }, say.next),
+        h(Muted, { role: "status" }, fill(say.shown, { first: count(offset + 1), last: count(last), total: count(data.total) })))));
 }

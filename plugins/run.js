@@ -3,6 +3,7 @@ import { pipelinePage, route, useAnswer } from "./asking.js";
 import { COLUMNS, elsewhere, Rows, SHOWN } from "./history.js";
 import { bytes, cell, count, lasted, line, Link, Muted, Pending, Table, wide } from "./parts.js";
 import { when } from "./times.js";
+import { fill, run as say } from "./words.js";
 
 const { createElement: h, Fragment } = globalThis.React;
 const { Box, Heading } = globalThis.ChakraUI;
@@ -38,7 +39,7 @@ export function OfRun({ dagId, runId, mapIndex = "-1" }) {
   return h(Fragment, null,
     h(Pending, { data, error }),
     h(Each, {
-      made: ofIndex(data.pipelines, mapIndex).filter((each) => each.checkpoints.length > 0), nothing: "This run has made no checkpoint.",
+      made: ofIndex(data.pipelines, mapIndex).filter((each) => each.checkpoints.length > 0), nothing: say.noCheckpoint,
       part: ({ name, checkpoints }, title) => h(Rows, { name, title, checkpoints }),
     }));
 }
@@ -52,7 +53,7 @@ const bySink = (rows) => Object.entries(rows).map(([sink, n]) => `${sink} ${coun
  */
 const by = (name, of) => (checkpoint) => {
   const found = checkpoint.participants.find((each) => each.name === name);
-  return found ? of(found) : elsewhere(checkpoint) || "not planned yet";
+  return found ? of(found) : elsewhere(checkpoint) || say.notPlannedYet;
 };
 
 /**
@@ -61,18 +62,18 @@ const by = (name, of) => (checkpoint) => {
  */
 const PARTS = {
   stage: () => [
-    ["Rows by sink", false, (each) => bySink(each.rows_of)], SHOWN.log, SHOWN.triggered,
-    ["Staged in", false, (each) => ("stage" in each.steps ? lasted(each.steps.stage) : "–")],
+    [say.rowsBySink, false, (each) => bySink(each.rows_of)], SHOWN.log, SHOWN.triggered,
+    [say.stagedIn, false, (each) => ("stage" in each.steps ? lasted(each.steps.stage) : "–")],
   ],
   prepare: (name) => [
-    ["Sinks", false, by(name, (each) => each.sinks.join(", "))],
-    [`Vote of ${name}`, false, by(name, (each) => (each.prepared ? `✓ prepared in attempt ${each.prepared}` : each.attempt ? `○ asked in attempt ${each.attempt}` : "○ not asked yet"))],
-    SHOWN.rows, ["Log", true, (each) => bytes(each.bytes)],
+    [say.sinks, false, by(name, (each) => each.sinks.join(", "))],
+    [fill(say.voteOf, { name }), false, by(name, (each) => (each.prepared ? fill(say.prepared, { prepared: each.prepared }) : each.attempt ? fill(say.asked, { attempt: each.attempt }) : say.notAsked))],
+    SHOWN.rows, [say.log, true, (each) => bytes(each.bytes)],
   ],
   commit: (name) => [
-    ["Rows taken", false, by(name, (each) => bySink(each.counts) || "–")],
-    [`Proof of ${name}`, false, by(name, (each) => (each.proof ? `✓ ${each.outcome}` : "○ none yet"))],
-    ["Attempt", false, by(name, (each) => (each.attempt ? count(each.attempt) : "–"))], SHOWN.ended,
+    [say.rowsTaken, false, by(name, (each) => bySink(each.counts) || "–")],
+    [fill(say.proofOf, { name }), false, by(name, (each) => (each.proof ? `✓ ${each.outcome}` : say.noProof))],
+    [say.attempt, false, by(name, (each) => (each.attempt ? count(each.attempt) : "–"))], SHOWN.ended,
   ],
   confirmed: () => [SHOWN.rows, SHOWN.sinks, SHOWN.took, SHOWN.ended],
   stream: () => COLUMNS,
@@ -81,8 +82,8 @@ const ROLE = /(?:^|\.)(?:(recover|stage|stream|confirmed)|(prepare|commit)\.([\w
 
 /** @param {{ settled: Schemas["Event"][], title: string }} props */
 const Settled = ({ settled, title }) => (settled.length === 0
-  ? h(Muted, null, "This task found nothing that had to be settled.")
-  : h(Table, { caption: `Settled of ${title}`, head: ["At", "What it settled of earlier runs"] }, settled.map((event, place) =>
+  ? h(Muted, null, say.nothingSettled)
+  : h(Table, { caption: fill(say.settledOf, { title }), head: [say.at, say.settled] }, settled.map((event, place) =>
     line({ key: place }, h("td", { style: cell }, when(event.at)), h("td", { style: wide }, event.message)))));
 
 /**
@@ -101,9 +102,9 @@ export function OfTask({ dagId, runId, taskId, mapIndex = "-1" }) {
   return h(Fragment, null,
     h(Pending, { data, error }),
     role === "recover"
-      ? h(Each, { made, nothing: "This run has begun no pipeline.", part: ({ settled }, title) => h(Settled, { settled, title }) })
+      ? h(Each, { made, nothing: say.noPipeline, part: ({ settled }, title) => h(Settled, { settled, title }) })
       : h(Each, {
-        made: made.filter((each) => each.checkpoints.length > 0), nothing: "This run has made no checkpoint.",
+        made: made.filter((each) => each.checkpoints.length > 0), nothing: say.noCheckpoint,
         part: ({ name, checkpoints }, title) => h(Rows, { name, title, checkpoints, columns: PARTS[role](found[3]) }),
       }));
 }

@@ -2,6 +2,7 @@
 import { ask, route, useAnswer, wordsOf } from "./asking.js";
 import { Act, bytes, Choice, Code, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, wide, cell } from "./parts.js";
 import { when } from "./times.js";
+import { fill, state as say } from "./words.js";
 
 const { createElement: h, useState } = globalThis.React;
 const { Box, HStack, Text } = globalThis.ChakraUI;
@@ -16,17 +17,17 @@ const known = (operator) => operator.uid || operator.name;
 /** @param {{ data: Schemas["Operators"] }} props */
 const Operators = ({ data }) =>
   h(Table, {
-    caption: "Operators", head: ["Operator", "State", "Kind", "Key", "Value", "Partitions", "Size"], right: ["Partitions", "Size"],
+    caption: say.operators, head: [say.operator, say.state, say.kind, say.key, say.value, say.partitions, say.size], right: [say.partitions, say.size],
   }, data.operators.flatMap((operator) => (operator.states.length ? operator.states : [null]).map((state, index) =>
     line({ key: `${operator.id} ${index}` },
       h("td", { style: wide }, index ? "" : `${operator.id} ${known(operator)}`),
       state ? [
         h("td", { key: 1, style: wide }, state.name),
-        h("td", { key: 2, style: cell }, state.ttl ? `${state.kind}, with time to live` : state.kind),
+        h("td", { key: 2, style: cell }, state.ttl ? fill(say.withTtl, { kind: state.kind }) : state.kind),
         h("td", { key: 3, style: wide }, columns(state.key)),
         h("td", { key: 4, style: wide }, columns(state.value)),
       ] : h("td", { style: wide, colSpan: 4 }, operator.problem
-        ? h(Text, { color: ERROR, fontSize: "sm" }, operator.problem) : h(Muted, null, "no state of its own")),
+        ? h(Text, { color: ERROR, fontSize: "sm" }, operator.problem) : h(Muted, null, say.noState)),
       h("td", { style: numeric }, index ? "" : operator.partitions),
       h("td", { style: numeric }, index ? "" : bytes(operator.bytes))))));
 
@@ -34,15 +35,15 @@ const Operators = ({ data }) =>
 function Entries({ state }) {
   const several = state.entries.some((entry) => entry.at);
   const expires = state.entries.some((entry) => entry.expires);
-  const head = [...(several ? ["At"] : []), "Value", ...(expires ? ["Expires"] : [])];
+  const head = [...(several ? [say.at] : []), say.value, ...(expires ? [say.expires] : [])];
   return h(Box, { paddingTop: "2" },
     h(Text, { fontSize: "sm" }, `${state.name} (${state.kind})`),
-    h(Table, { caption: `Values in ${state.name}`, head },
+    h(Table, { caption: fill(say.valuesIn, { name: state.name }), head },
       state.entries.map((entry, index) => line({ key: index },
         several && h("td", { style: wide }, h(Code, null, JSON.stringify(entry.at))),
         h("td", { style: wide }, h(Code, null, JSON.stringify(entry.value, null, 2))),
-        expires && h("td", { style: cell }, entry.expires ? when(entry.expires) : "never")))),
-    state.cut && h(Muted, null, `The first ${state.entries.length} are shown; \`airflow ft state get\` tells all.`));
+        expires && h("td", { style: cell }, entry.expires ? when(entry.expires) : say.never)))),
+    state.cut && h(Muted, null, fill(say.cut, { count: state.entries.length })));
 }
 
 /** @param {{ name: string, data: Schemas["Operators"], at: string }} props */
@@ -77,24 +78,24 @@ function LookUp({ name, data, at }) {
   return h(Box, { as: "form", onSubmit: submit, paddingTop: "3" },
     h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "start" },
       able.length > 1 && h(Choice, {
-        label: "Operator", value: chosen, onChange: change((value) => { setChosen(value); setState(""); }),
+        label: say.operator, value: chosen, onChange: change((value) => { setChosen(value); setState(""); }),
         options: able.map((each) => [String(each.id), `${each.id} ${known(each)}`]),
       }),
       operator.states.length > 1 && h(Choice, {
-        label: "State", value: state, onChange: change(setState),
-        options: [["", "all that have the key"], ...operator.states.map((each) => [each.name, each.name])],
+        label: say.state, value: state, onChange: change(setState),
+        options: [["", say.allStates], ...operator.states.map((each) => [each.name, each.name])],
       }),
       parts.map((part) => h(Field, {
-        key: part.name, label: `Key: ${part.name}`, hint: `${part.type}${part.example ? `, as ${part.example}` : ""}; null is no value`,
+        key: part.name, label: fill(say.keyField, { name: part.name }), hint: fill(say.keyHint, { type: part.type, example: part.example ? fill(say.example, { example: part.example }) : "" }),
         value: key[part.name] ?? "", onChange: (/** @type {any} */ event) => { setKey({ ...key, [part.name]: event.target.value }); forget(); },
       })),
-      h(Act, { type: "submit", size: "sm", marginTop: "6", loading: busy, disabled: hidden.length > 0 }, "Look up")),
-    hidden.length > 0 && h(Muted, null, `A key with an array or a map (${columns(hidden)}) cannot be looked up: \`airflow ft state export\`.`),
+      h(Act, { type: "submit", size: "sm", marginTop: "6", loading: busy, disabled: hidden.length > 0 }, say.lookUp)),
+    hidden.length > 0 && h(Muted, null, fill(say.keyHidden, { columns: columns(hidden) })),
     h(Box, { "aria-live": "polite" },
       error && h(Problem, null, error),
       found !== null && found.states.length === 0 && h(Text, { paddingTop: "2" },
-        `Nothing is known of this key as of checkpoint ${found.checkpoint}.`),
-      found !== null && found.states.length > 0 && h(Muted, { paddingTop: "2" }, `As of checkpoint ${found.checkpoint}:`),
+        fill(say.unknownKey, { checkpoint: found.checkpoint })),
+      found !== null && found.states.length > 0 && h(Muted, { paddingTop: "2" }, fill(say.asOfCheckpoint, { checkpoint: found.checkpoint })),
       found?.states.map((each) => h(Entries, { key: each.name, state: each }))));
 }
 
@@ -102,20 +103,20 @@ function LookUp({ name, data, at }) {
 export function OperatorState({ pipeline }) {
   const [at, setAt] = useState("");
   const { data, error, loading, reload } = useAnswer(route(STATE, { name: pipeline.name }, { at: Number(at) || null }));
-  const again = h(Act, { onClick: () => { setAt(""); reload(); }, loading }, "Look again");
+  const again = h(Act, { onClick: () => { setAt(""); reload(); }, loading }, say.lookAgain);
   if (error || data === null) return h(Box, null, h(Pending, { data, error }), error && again);
   return h(Box, null,
     h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "2" },
       h(Choice, {
-        label: "As of", value: at, onChange: setAt,
-        options: [["", "the newest confirmed"], ...data.checkpoints.map((n) => [String(n), `checkpoint ${n}`])],
+        label: say.asOf, value: at, onChange: setAt,
+        options: [["", say.newest], ...data.checkpoints.map((n) => [String(n), fill(say.checkpoint, { n })])],
       }),
       again,
-      h(Muted, null, `Shown: checkpoint ${data.checkpoint}.`)),
+      h(Muted, null, fill(say.shown, { checkpoint: data.checkpoint }))),
     data.operators.length === 0
-      ? h(Muted, null, `No operator of ${pipeline.name} keeps state.`)
+      ? h(Muted, null, fill(say.none, { name: pipeline.name }))
       : h(Operators, { data }),
     data.operators.some((operator) => operator.states.length) && (data.may_look_up
       ? h(LookUp, { name: pipeline.name, data, at })
-      : h(Muted, null, "Values are shown to those who may read the XComs of the pipeline's DAGs.")));
+      : h(Muted, null, say.forbidden)));
 }

@@ -47,10 +47,8 @@ class Button:
         return Act(self.within(pipeline), self.label, self.title.format(name=pipeline.name, **named))
 
 
-STREAMS = frozenset({"stop", "stop_now", "stop_with_savepoint", "drain"})
+STREAMS = frozenset({"stop", "stop_now", "stop_with_savepoint", "drain", "drain_with_savepoint"})
 """Acts on streams, which are offered on those alone."""
-WITHOUT_BUTTON = frozenset({"drain_with_savepoint"})
-"""Acts that the page does not offer."""
 BUTTONS: Mapping[str, Button] = {
     "resume": Button("Resume", above, "Let {name} go on?", "its next run goes on where it stood"),
     "recover": Button("Recover", above, "Settle what is in doubt of {name}?", "What is decided is delivered"),
@@ -86,6 +84,9 @@ BUTTONS: Mapping[str, Button] = {
     "savepoint": Button("Take a savepoint", savepoints, "Take a savepoint of {name}?", "it does not notice"),
     "stop_with_savepoint": Button(
         "Stop with a savepoint", savepoints, "Stop {name}, and keep where it stands?", "a savepoint of that is taken"
+    ),
+    "drain_with_savepoint": Button(
+        "Drain with a savepoint", savepoints, "Drain {name} for good, and keep where it stands?", "a savepoint is taken"
     ),
     "restore": Button(
         "Restore", savepoint, "Restore {name} to checkpoint 1?", "Checkpoints 2 to 2 were delivered after it."

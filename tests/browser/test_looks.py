@@ -27,7 +27,9 @@ def everywhere(visit: Visit) -> Iterator[str]:
     expect(visit.pipelines().names).to_have_count(25)
     yield "the list"
     for name in (HALTED, QUARANTINED, WAITING):
-        acts = visit.pipeline(name).acts
+        pipeline = visit.pipeline(name)
+        expect(pipeline.heading).to_be_visible()  # the acts may be those of the one before
+        acts = pipeline.acts
         expect(acts).to_be_visible()
         yield name
     act = Act(acts, "Rewind", f"Compute again what {WAITING} has not delivered?")
@@ -36,7 +38,7 @@ def everywhere(visit: Visit) -> Iterator[str]:
     yield "what is asked before an act"
     act.cancel.click()
     pipeline = visit.pipeline(PIPELINE)
-    expect(pipeline.acts).to_be_visible()
+    expect(pipeline.heading).to_be_visible()
     for tab in visit.page.get_by_role("tab").all_inner_texts():
         panel = pipeline.tab(tab)
         expect(panel).to_have_text(re.compile(r"\w{3}"))

@@ -50,7 +50,7 @@ def offered(visit: Visit) -> set[str]:
 
 
 def test_a_viewer_finds_no_button_of_those_that_others_find(visit_as: Callable[[str], Visit]) -> None:
-    assert offered(visit_as(ADMIN)) == set(BUTTONS)
+    assert offered(visit_as(ADMIN)) == set(ACTIONS)
     assert offered(visit_as(VIEWER)) == set()
 
 

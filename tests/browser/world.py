@@ -54,7 +54,6 @@ SPEC = {
     "configured": ["checkpointing.timeout"],
     "dead_letters": {"sink": "alerts", "max_rows": 50, "max_share": 0.2},
 }
-_MADE_WITH = {LATE: {"late_after": 1e-6}, RUNNING: {"streaming": True}}
 STAGE = "orders.stage"
 """The task that has staged them."""
 

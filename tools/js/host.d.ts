@@ -46,6 +46,9 @@ declare global {
   /** What a run of a maintenance DAG is asked to do. */
   type Params = { action: string; [name: string]: unknown };
 
+  /** What stands in the braces of a text. */
+  type Names<T extends string> = T extends `${string}{${infer Name}}${infer Rest}` ? Name | Names<Rest> : never;
+
   /** What the address of the page says, and a way to another one; "" takes a part of it away. */
   type Query = Record<string, string>;
   type Go = (changes: Record<string, string | number>, instead?: boolean) => void;
