@@ -25,7 +25,7 @@ _FURTHER = (0, 3)
 """Calls from the one before which an older attempt comes to the one before which the newest one does: none; or a look
 for a head, which locks nothing where there is none, then what the older one has made is read, and changed.
 """
-_MANY = 40
+_MANY = 48
 _PATIENCE = 2
 """So many times as long as an attempt takes alone others are waited for: one that stands still may hold their lock."""
 _SHORT = 0.05

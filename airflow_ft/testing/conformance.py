@@ -414,8 +414,10 @@ class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConf
         world.deliver(first)
         late, participant = world.participant(first), world.participant(first)
         participant.end_remnants(world.fence(6, 0, THEIRS), None)
+        before = participant.head(world.pipeline)
         with suppress(FencedError, StateConflictError):  # it may know already that it comes late
             late.end_remnants(world.fence(5, 0, THEIRS), None)
+        assert participant.head(world.pipeline) == before
         participant.adopt(world.fence(6, 0, THEIRS), 1)
         world.predecessor = 1
         plan = world.plan_of(2, world.segment(2, world.table(2 * ROWS)), installation=THEIRS)
