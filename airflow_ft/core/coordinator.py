@@ -166,12 +166,19 @@ class Coordinator:
                 return 0
             return max(self._store.last_delivered(self._pipeline, participant.name), planned.get(participant.name, 0))
 
+        former = self._store.pipeline(self._pipeline).former
+
+        def placed(participant: ParticipantPlan) -> ParticipantPlan:
+            before = predecessor(participant)
+            begins = participant.keeps_markers and not before
+            return replace(participant, predecessor=before, former=former if begins else None)
+
         return Plan(
             pipeline=self._pipeline,
             installation=self._store.installation,
             number=number,
             segments=segments,
-            participants=tuple(replace(p, predecessor=predecessor(p)) for p in delivery.participants),
+            participants=tuple(placed(p) for p in delivery.participants),
             commit_point=delivery.commit_point,
             reasons=delivery.reasons,
             mode=delivery.mode,
@@ -559,7 +566,8 @@ class Coordinator:
     def _open(self, plan: Plan, participant: str) -> Iterator[Participant]:
         """An open participant; errors leave with their place filled in, contradictions halt the pipeline."""
         try:
-            wanted = replace(plan.participant(participant), predecessor=0)  # which each step takes from its plan
+            # Each step takes these two from its plan.
+            wanted = replace(plan.participant(participant), predecessor=0, former=None)
             before, sink = self._opened.pop(participant, (None, None))
             if sink is not None and before != wanted:
                 sink.close()

@@ -446,6 +446,15 @@ class Store(Protocol):
         `run`: whoever asks for it in a DAG run does so once (StateConflictError); `Run.restored_from` is its savepoint.
         """
 
+    def rename(
+        self, former: str, held: int, delivered: int, pipeline: str, epoch: int, position: SparkPosition, message: str
+    ) -> None:
+        """As `restore`, of a pipeline without published numbers that `former` goes on as, behind `delivered`.
+
+        In the same write `former`, whose epoch is `held`, becomes RENAMED, is late no more, and its numbers go on in
+        `pipeline`, whose `former` it is. Condition: nothing of it is unsettled (StateConflictError).
+        """
+
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
         """Writes into the event log that a savepoint was taken of this number. It depends on nothing here."""
 

@@ -29,6 +29,7 @@ from tests.store.test_history import TestHistory
 from tests.store.test_lag import TestLags, TestLate
 from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_reading import TestReading
+from tests.store.test_renaming import TestRenames
 from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
 from tests.store.test_upgrade import TestUpgrade, write_version_1
@@ -53,6 +54,7 @@ __all__ = [
     "TestQuarantine",
     "TestRaces",
     "TestReading",
+    "TestRenames",
     "TestRewinds",
     "TestRollbacks",
     "TestRuns",
