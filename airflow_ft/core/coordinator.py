@@ -166,19 +166,12 @@ class Coordinator:
                 return 0
             return max(self._store.last_delivered(self._pipeline, participant.name), planned.get(participant.name, 0))
 
-        former = self._store.pipeline(self._pipeline).former
-
-        def placed(participant: ParticipantPlan) -> ParticipantPlan:
-            before = predecessor(participant)
-            begins = participant.keeps_markers and not before
-            return replace(participant, predecessor=before, former=former if begins else None)
-
         return Plan(
             pipeline=self._pipeline,
             installation=self._store.installation,
             number=number,
             segments=segments,
-            participants=tuple(placed(p) for p in delivery.participants),
+            participants=tuple(replace(p, predecessor=predecessor(p)) for p in delivery.participants),
             commit_point=delivery.commit_point,
             reasons=delivery.reasons,
             mode=delivery.mode,

@@ -317,6 +317,7 @@ class Store(Protocol):
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
         """Stores the plan of a STAGED number that has none; returns the stored one (perhaps another's).
 
+        Where a participant begins (it has no predecessor), the stored one names the pipeline's `former`.
         In the same transaction the STAGED numbers among its segments become SUBSUMED by it, and it becomes COMMITTING
         when the plan waits for no votes. Condition: none of its segments is in the plan of another number that is not
         ABORTED, or delivered, or rewound.

@@ -8,6 +8,8 @@ import airflow_ft as ft
 
 @ft.job
 class Orders:
+    output_mode = "update"
+
     def transform(self, spark, sources):
         return sources["orders"].groupBy("id").count()  # with state
 
