@@ -110,6 +110,12 @@ _ALLOW_NON_RESTORED = _arg(
     action="store_true",
     help="the job may lack operators whose state is in the savepoint: that is left behind then",
 )
+_RENAME = _arg(
+    "--rename",
+    action="store_true",
+    help="with --pipeline: the savepoint's pipeline gets that name. It is settled first, has to stand at the savepoint,"
+    " and runs no more under its old name; folders of FilesSink pass to the new one",
+)
 _WAL_ROOT = _arg(
     "--wal-root",
     default=None,
@@ -325,6 +331,7 @@ def _savepoints() -> GroupCommand:
                 "Have a pipeline go on from a savepoint; its next run does",
                 _SAVEPOINT,
                 _UNDER_NAME,
+                _RENAME,
                 _LATER,
                 _CLAIM_MODE,
                 _ALLOW_NON_RESTORED,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.adoption import participants_of
@@ -201,6 +202,9 @@ def _sink(
             exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")
             return exam.checks
         installation = store.installation if store is not None else None
+        if store is not None:
+            with suppress(KeyError):  # it never ran
+                plan = replace(plan, former=store.pipeline(pipeline).former)
         checks: list[Check] = module.examine(pipeline, plan, of_kind.connection(plan, connections), rows, installation)
     except AirflowFtError as error:
         return [_failed(subject, error)]
@@ -227,9 +231,13 @@ def _memory(
     # Read before what is delivered: a run may record the proof of it meanwhile.
     state = _doubt(store, pipeline, found.number) if found is not None else None
     try:
-        delivered, epoch = store.last_delivered(pipeline, plan.name), store.pipeline(pipeline).epoch
+        delivered, row = store.last_delivered(pipeline, plan.name), store.pipeline(pipeline)
     except KeyError:
         delivered, epoch = 0, 0
+    else:
+        epoch = row.epoch
+        if found is not None and row.former is not None and found.number == row.former.number:
+            delivered = found.number  # by the pipeline that goes on as this one
     if found is None and delivered:
         exam.warn(
             "memory",

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_ft.acts.requester import Requester
     from airflow_ft.core.config import CheckpointConfig
     from airflow_ft.core.errors import AirflowFtError
-    from airflow_ft.core.model import Checkpoint, Pipeline, RunKey
+    from airflow_ft.core.model import Checkpoint, Former, Pipeline, RunKey
     from airflow_ft.core.planning import Delivery
     from airflow_ft.core.ports import Archive, ConnectionResolver, Progress
     from airflow_ft.core.recovery import Recovery
@@ -121,7 +121,7 @@ def staging(
         return request(spec, run.run, pipeline, epoch, attempt, connections)
 
     def preflight() -> None:
-        require_ready(spec, connections)
+        require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
         return misfits(delivery.participants, connections, schemas)
@@ -138,15 +138,17 @@ def staging(
     }
 
 
-def require_ready(spec: PipelineSpec, connections: ConnectionResolver) -> None:
+def require_ready(spec: PipelineSpec, connections: ConnectionResolver, former: Former | None = None) -> None:
     """Raises all that keeps the sinks from taking rows, as one error, before Spark is started.
 
+    `former`: the pipeline that goes on as this one, and whose place it may take in them.
     A server that does not answer is only told, unless something else is wrong, too: rows are staged while sinks are
     away, and delivered when they are back.
     """
     from airflow_ft.sinks.ready import lacking
 
-    problems = lacking(spec.pipeline, spec.delivery.participants, connections)
+    participants = [replace(each, former=former) for each in spec.delivery.participants]
+    problems = lacking(spec.pipeline, participants, connections)
     if not problems:
         return
     error = together(problems, "things keep the sinks from taking rows")

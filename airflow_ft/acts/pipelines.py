@@ -75,12 +75,16 @@ def retire(by: Requester, store: Store, pipeline: str) -> None:
 
 
 def resume(by: Requester, store: Store, pipeline: str) -> None:
-    """Lets a HALTED pipeline go on; no effect on another one."""
+    """Lets a HALTED or RENAMED pipeline go on; no effect on another one."""
     row = store.pipeline(pipeline)
-    if row.status is not PipelineStatus.HALTED:
+    if row.status is PipelineStatus.ACTIVE:
         by.say(f"{pipeline} is not halted")
         return
-    by.say(f"{pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
-    by.sure("Is the cause gone, and shall it go on?")
+    if row.status is PipelineStatus.RENAMED:
+        by.say(f"{pipeline} is RENAMED: {row.halt_message} Both would read on from there, and deliver the same rows.")
+        by.sure("Does nobody run that one any more, and shall this one go on?")
+    else:
+        by.say(f"{pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
+        by.sure("Is the cause gone, and shall it go on?")
     store.resume(pipeline, by.person, row.halt_reason)
     by.say(f"{pipeline} is {store.pipeline(pipeline).status}")

@@ -112,6 +112,8 @@ def restore(args: Namespace) -> None:
     by = requester(args, "savepoint restore")
     with closing(open_configured_store(args.store, server_connections)) as store:
         again = " What was delivered after it is delivered once more." if later is Later.WRITE_AGAIN else ""
+        if args.rename:
+            again += f" {found.pipeline} gets that name, and no run of it begins under the old one any more."
         by.sure(f"Have {name} go on from checkpoint {found.number} of {found.pipeline}, of {found.taken_at}?{again}")
         restored = restore_savepoint(
             store,
@@ -124,6 +126,7 @@ def restore(args: Namespace) -> None:
             later=later,
             claim=claim,
             allow_non_restored_state=bool(args.allow_non_restored_state),
+            rename=args.rename,
             lease_seconds=by.lease_seconds,
         )
     for line in acts.restored_texts(restored, name, later):

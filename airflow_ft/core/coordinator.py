@@ -559,7 +559,8 @@ class Coordinator:
     def _open(self, plan: Plan, participant: str) -> Iterator[Participant]:
         """An open participant; errors leave with their place filled in, contradictions halt the pipeline."""
         try:
-            wanted = replace(plan.participant(participant), predecessor=0)  # which each step takes from its plan
+            # Each step takes these two from its plan.
+            wanted = replace(plan.participant(participant), predecessor=0, former=None)
             before, sink = self._opened.pop(participant, (None, None))
             if sink is not None and before != wanted:
                 sink.close()

@@ -108,6 +108,8 @@ def examine_state(store: Store, pipeline: str) -> list[Check]:
             f"it is HALTED ({row.halt_reason}): {row.halt_message}",
             f"when the cause is gone, `airflow ft resume {pipeline}`.",
         )
+    elif row.status is PipelineStatus.RENAMED:
+        exam.problem("status", f"it was renamed: {row.halt_message}", "let the DAG have the new name, or pause it.")
     else:
         exam.ok("status", "it is ACTIVE")
     opened = store.open_checkpoints(pipeline)

@@ -201,7 +201,8 @@ def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
 
 
 def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
-    predecessor = plan.participant(name).predecessor
+    planned = plan.participant(name)
+    predecessor = planned.predecessor
     if head is None:
         if predecessor:
             text = f"it remembers nothing of the pipeline, though it had delivered {predecessor}: its memory was lost"
@@ -209,6 +210,8 @@ def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
         return Evidence(Finding.ABSENT, "it remembers nothing of the pipeline, so nothing is delivered yet")
     if head.installation != plan.installation:
         return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
+    if planned.former is not None and head.number == planned.former.number:
+        predecessor = head.number  # of the pipeline that goes on as this one
     stands = f"it stands at {head.number} (epoch {head.epoch})"
     if head.number == predecessor and predecessor < plan.number:
         return Evidence(Finding.ABSENT, f"{stands}, so this one is not delivered as of now")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from airflow_ft.core.model import HaltReason, RunKey
+from airflow_ft.core.model import HaltReason, PipelineStatus, RunKey
 from airflow_ft.core.reasons import AbortReason
 
 
@@ -165,6 +165,16 @@ class PipelineHaltedError(TerminalError):
     """The pipeline stands still until a person acts (`airflow ft resume`)."""
 
     abort_reason = AbortReason.HALTED
+
+
+def require_not_renamed(status: PipelineStatus, message: str, pipeline: str) -> None:
+    """PipelineHaltedError for a name that was given up for another one; `message` says for which."""
+    if status is PipelineStatus.RENAMED:
+        raise PipelineHaltedError(
+            f"it was renamed: {message}",
+            remedy="let the DAG have the new name, or pause it.",
+            pipeline=pipeline,
+        )
 
 
 class QuarantinedError(TerminalError):

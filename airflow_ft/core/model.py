@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -68,10 +68,11 @@ class HaltReason(StrEnum):
 
 
 class PipelineStatus(StrEnum):
-    """ACTIVE, or HALTED with a `HaltReason`: nothing is staged or delivered."""
+    """ACTIVE. HALTED with a `HaltReason`, or RENAMED (it goes on as another one): nothing is staged or delivered."""
 
     ACTIVE = "ACTIVE"
     HALTED = "HALTED"
+    RENAMED = "RENAMED"
 
 
 class Promise(StrEnum):
@@ -191,12 +192,24 @@ def plan_digest(segments: tuple[Segment, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Former:
+    """The pipeline that goes on under another name: `number` was delivered last, in all sinks, and all of its numbers
+    are lower than `below`, with which those of the new name begin.
+    """
+
+    pipeline: str
+    number: int
+    below: int
+
+
+@dataclass(frozen=True, slots=True)
 class ParticipantPlan:
     """One transactional system in a plan: everything needed to reach and settle it without the DAG.
 
     `name` is the Airflow connection id, or what a sink without a connection is called; `kind` names the system
     (`airflow_ft.sinks.registry`); `sinks` maps a sink's name to its settings (plain JSON, never a secret);
-    `predecessor` is the number that this system must have delivered last (0: none yet).
+    `predecessor` is the number that this system must have delivered last (0: none yet). `former`: whose place this
+    pipeline takes there when it begins (None: nobody's).
     """
 
     name: str
@@ -205,6 +218,7 @@ class ParticipantPlan:
     promise: Promise
     predecessor: int
     sinks: Mapping[str, Mapping[str, Any]]
+    former: Former | None = None
 
     @property
     def keeps_markers(self) -> bool:
@@ -220,6 +234,7 @@ class ParticipantPlan:
             "promise": self.promise.value,
             "predecessor": self.predecessor,
             "sinks": {name: dict(settings) for name, settings in self.sinks.items()},
+            **({"former": asdict(self.former)} if self.former else {}),
         }
 
     @classmethod
@@ -232,6 +247,7 @@ class ParticipantPlan:
             promise=Promise(data["promise"]),
             predecessor=data["predecessor"],
             sinks=data["sinks"],
+            former=Former(**data["former"]) if "former" in data else None,
         )
 
 
@@ -358,7 +374,7 @@ class Pipeline:
     says that the process that wrote it ended properly, so that its location may be continued in place.
     `turn` is the run that is at work from its `recover` to its `confirmed` (politeness, not safety).
     `last_published` is the highest number ever published, the predecessor of the next publication (0: none);
-    `last_attempt` the highest attempt that was given out.
+    `last_attempt` the highest attempt that was given out. `former`: the pipeline that goes on as this one.
     """
 
     name: str
@@ -372,6 +388,7 @@ class Pipeline:
     turn: RunKey | None
     last_published: int = 0
     last_attempt: int = 0
+    former: Former | None = None
 
     @property
     def halted(self) -> str:

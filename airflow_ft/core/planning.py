@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from airflow_ft.core.errors import ConfigurationError
@@ -43,7 +43,7 @@ class Delivery:
         """Whether a stored plan delivers into the same sinks in the same way."""
 
         def essence(participants: Iterable[ParticipantPlan]) -> list[Mapping[str, Any]]:
-            return [{**participant.to_json(), "predecessor": 0} for participant in participants]
+            return [replace(participant, predecessor=0, former=None).to_json() for participant in participants]
 
         same = (plan.commit_point, plan.mode) == (self.commit_point, self.mode)
         return same and essence(plan.participants) == essence(self.participants)

@@ -351,6 +351,7 @@ class Store(Protocol):
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
         """Stores the plan of a STAGED number that has none; returns the stored one (perhaps another's).
 
+        Where a participant begins (it has no predecessor), the stored one names the pipeline's `former`.
         In the same transaction the STAGED numbers among its segments become SUBSUMED by it, and it becomes COMMITTING
         when the plan waits for no votes. Condition: none of its segments is in the plan of another number that is not
         ABORTED, or delivered, or rewound.
@@ -482,6 +483,15 @@ class Store(Protocol):
         """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin.
 
         `run`: whoever asks for it in a DAG run does so once (StateConflictError); `Run.restored_from` is its savepoint.
+        """
+
+    def rename(
+        self, former: str, held: int, delivered: int, pipeline: str, epoch: int, position: SparkPosition, message: str
+    ) -> None:
+        """As `restore`, of a pipeline without published numbers that `former` goes on as, behind `delivered`.
+
+        In the same write `former`, whose epoch is `held`, becomes RENAMED, is late no more, and its numbers go on in
+        `pipeline`, whose `former` it is. Condition: nothing of it is unsettled (StateConflictError).
         """
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:

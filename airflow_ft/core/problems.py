@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_ft.core.errors import PipelineHaltedError, QuarantinedError
+from airflow_ft.core.model import PipelineStatus
 from airflow_ft.core.overview import Condition
 from airflow_ft.core.ports import Store
 from airflow_ft.core.steps import require_active
@@ -54,6 +55,8 @@ def problems(
         try:
             require_active(store, each.name)
         except (PipelineHaltedError, QuarantinedError) as error:
+            if store.pipeline(each.name).status is PipelineStatus.RENAMED:  # nobody is to run it
+                continue
             halted = isinstance(error, PipelineHaltedError)
             condition = Condition.HALTED if halted else Condition.QUARANTINED
             if condition in conditions:

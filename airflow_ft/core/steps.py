@@ -24,6 +24,7 @@ from airflow_ft.core.errors import (
     PipelineHaltedError,
     QuarantinedError,
     TurnHeldError,
+    require_not_renamed,
 )
 from airflow_ft.core.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
 from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
@@ -90,6 +91,7 @@ class Context:
 def require_active(store: Store, pipeline: str) -> None:
     """PipelineHaltedError or QuarantinedError while nothing may be staged or delivered: why, and the way out."""
     row = store.pipeline(pipeline)
+    require_not_renamed(row.status, row.halt_message, pipeline)
     if row.status is PipelineStatus.HALTED:
         raise PipelineHaltedError(
             f"it is HALTED ({row.halt_reason}): {row.halt_message}",

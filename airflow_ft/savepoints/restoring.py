@@ -18,6 +18,7 @@ the epoch moved.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from airflow_ft.core.coordinator import Coordinator, coordinating
@@ -25,9 +26,11 @@ from airflow_ft.core.errors import (
     AirflowFtError,
     ConfigurationError,
     FencedError,
+    SinkUnavailableError,
     StateConflictError,
     StorageUnavailableError,
     WalCorruptError,
+    require_not_renamed,
 )
 from airflow_ft.core.from_savepoint import ClaimMode, FromSavepoint, Later, claim_mode
 from airflow_ft.core.from_savepoint import later as later_of
@@ -69,10 +72,14 @@ def restore(
     later: Later = Later.REFUSE,
     claim: ClaimMode = ClaimMode.NO_CLAIM,
     allow_non_restored_state: bool = False,
+    rename: bool = False,
     run: RunKey | None = None,
     lease_seconds: float = LEASE_SECONDS,
 ) -> Restored:
     """Has `pipeline` (default: the savepoint's) go on from the savepoint at `uri`, under a new epoch.
+
+    `rename`: the savepoint's pipeline goes on as `pipeline`, which takes its place in its sinks, and delivers nothing
+    any more; it has to stand at the savepoint.
 
     `allow_non_restored_state`: the next run's job may lack operators whose state is in the savepoint; that state is
     left behind then. `run`: the DAG run that does it, of which the decision log remembers that. `wal_root` is where a
@@ -85,10 +92,22 @@ def restore(
     """
     savepoint = read_metadata(uri)
     name = pipeline or savepoint.pipeline
+    rename = rename and not _is_renamed(store, savepoint, name)
     _examine(store, uri, savepoint, name, later)
+    if rename:
+        _examine_former(store, uri, savepoint, name)
     verify(uri, savepoint)
     store.register(name)
-    with coordinating(store, name, participants, worker, why, lease_seconds) as (coordinator, keeper):
+    with ExitStack() as stack:
+        if rename:  # whatever of it is asleep is fenced, and finds what was settled
+            former, held = stack.enter_context(
+                coordinating(store, savepoint.pipeline, participants, worker, why, lease_seconds)
+            )
+            _settle(store, savepoint.pipeline, former, why)
+            _require_rolled_back(store, savepoint.pipeline)
+            held.check()
+            _examine_former(store, uri, savepoint, name)
+        coordinator, keeper = stack.enter_context(coordinating(store, name, participants, worker, why, lease_seconds))
         _settle(store, name, coordinator, why)
         keeper.check()
         row = store.pipeline(name)
@@ -113,9 +132,12 @@ def restore(
                 pipeline=name,
             ) from error
         position = copied.position(savepoint.batch)
-        store.restore(
-            name, coordinator.epoch, position, f"savepoint {uri} of checkpoint {savepoint.number}: {why}", run, uri
-        )
+        told = f"savepoint {uri} of checkpoint {savepoint.number}: {why}"
+        if rename:
+            was, number = savepoint.pipeline, savepoint.number
+            store.rename(was, former.epoch, number, name, coordinator.epoch, position, told)
+        else:
+            store.restore(name, coordinator.epoch, position, told, run, uri)
     if claim is ClaimMode.CLAIM:
         try:
             dispose(uri)
@@ -170,6 +192,43 @@ def restore_once(
     if restored.later and later is Later.WRITE_AGAIN:
         log.warning("what checkpoints %d to %d have delivered comes once more", restored.later[0], restored.later[-1])
     return restored
+
+
+def _is_renamed(store: Store, savepoint: Savepoint, name: str) -> bool:
+    """Whether an earlier try has come to its end: then it is restored, and nothing more."""
+    try:
+        former, old = store.pipeline(name).former, store.pipeline(savepoint.pipeline)
+    except UnknownPipelineError:
+        return False
+    same = former is not None and (former.pipeline, former.number) == (old.name, savepoint.number)
+    return same and old.status is PipelineStatus.RENAMED
+
+
+def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str) -> None:
+    """Refuses to rename what stands elsewhere than at the savepoint."""
+    was = savepoint.pipeline
+    if was == name or savepoint.installation != store.installation:
+        why = "that is its name" if was == name else "it is of another installation, and could go on there"
+        raise ConfigurationError(
+            f"the savepoint {uri} is of pipeline {was}, which cannot be renamed: {why}.",
+            remedy="give the new name (--pipeline), or leave --rename out.",
+            pipeline=name,
+        )
+    row = store.pipeline(was)
+    require_not_renamed(row.status, row.halt_message, was)
+    _examine(store, uri, savepoint, was, Later.REFUSE)
+
+
+def _require_rolled_back(store: Store, name: str) -> None:
+    """SinkUnavailableError while a sink may hold what was prepared of an aborted number."""
+    for checkpoint in store.open_checkpoints(name):
+        if checkpoint.rollback_pending:
+            raise SinkUnavailableError(
+                "it is ABORTED, and what was prepared of it is not rolled back: its sink is away.",
+                remedy="try again when it is back.",
+                pipeline=name,
+                checkpoint=checkpoint.number,
+            )
 
 
 def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Later) -> tuple[int, ...]:

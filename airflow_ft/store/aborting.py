@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey, SparkPosition
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Former,
+    PipelineStatus,
+    Promise,
+    RunKey,
+    SparkPosition,
+)
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import to_pipeline
-from airflow_ft.store.writing import PipelineWrite, pipeline_write
+from airflow_ft.store.rows import json_text, to_pipeline
+from airflow_ft.store.writing import PipelineWrite, lock_pipeline, pipeline_write
 
 S = CheckpointState
 
@@ -117,11 +128,31 @@ class AbortingOperations:
             number = _move_base(write, epoch, position)
             if run is not None:
                 _remember_restored(write, run, savepoint)
-            write.event(
-                EventKind.RESTORED,
-                f"what follows checkpoint {number} is computed from {position.location}, by epoch {epoch}: {message}",
-                detail={"number": number, "location": position.location},
-            )
+            _restored(write, number, position, message)
+
+    def rename(
+        self, former: str, held: int, delivered: int, pipeline: str, epoch: int, position: SparkPosition, message: str
+    ) -> None:
+        """See `Store.rename`."""
+        with self._database.write() as tx:
+            rows = {name: lock_pipeline(self._database, tx, name) for name in sorted((former, pipeline))}
+            old, new = rows[former], rows[pipeline]
+            old.require_epoch(held)
+            old.require_active()
+            for checkpoint in old.open_checkpoints():
+                if not checkpoint.is_settled or checkpoint.rollback_pending:
+                    raise old.conflict(checkpoint.number, f"it is {checkpoint.state.value}, and not settled.")
+            number = _move_base(new, epoch, position)
+            if new.row["published"]:
+                raise new.conflict(number, "it has checkpoints of its own.")
+            below = max(old.row["next_number"], new.row["next_number"])
+            new.set_pipeline(next_number=below, former=json_text(asdict(Former(former, delivered, below))))
+            _restored(new, number, position, message)
+            says = f"it goes on as {pipeline}, behind checkpoint {delivered}."
+            old.set_pipeline(status=PipelineStatus.RENAMED.value, halt_message=says, late_after=None)
+            old.event(EventKind.RENAMED, f"{says} {message}", detail={"as": pipeline})
+            for write in rows.values():
+                write.flush()
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
         """See `Store.note_savepoint`."""
@@ -137,6 +168,15 @@ def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
             remedy="nothing: the next end of the stream deletes what is not to be kept.",
             pipeline=write.name,
         )
+
+
+def _restored(write: PipelineWrite, number: int, position: SparkPosition, message: str) -> None:
+    epoch = write.row["epoch"]
+    write.event(
+        EventKind.RESTORED,
+        f"what follows checkpoint {number} is computed from {position.location}, by epoch {epoch}: {message}",
+        detail={"number": number, "location": position.location},
+    )
 
 
 def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> None:

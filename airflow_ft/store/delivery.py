@@ -7,14 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Outcome, Plan, Promise, Proof, Segment
+from airflow_ft.core.model import (
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Former,
+    Outcome,
+    Plan,
+    Promise,
+    Proof,
+    Segment,
+)
 from airflow_ft.core.numbers import numbers_text
 from airflow_ft.core.set_aside import of_checkpoint, of_proof
 from airflow_ft.core.timing import Timing
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, plan_text
 from airflow_ft.store.quarantine import require_nothing_quarantined
-from airflow_ft.store.rows import json_text, proof_text, to_time
+from airflow_ft.store.rows import json_text, proof_text, to_pipeline, to_time
 from airflow_ft.store.writing import PipelineWrite, pipeline_write
 
 S = CheckpointState
@@ -29,7 +39,6 @@ class DeliveryOperations:
     def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
         """See `Store.plan`; ConfigurationError for a plan that no state of the store could accept."""
         self._check_shape(pipeline, plan)
-        text = json_text(plan.to_json())
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             write.require_active()
@@ -41,8 +50,9 @@ class DeliveryOperations:
             require_nothing_quarantined(write, plan.number)
             _require_own_segment(write, checkpoint, plan)
             parts = [_require_deliverable(write, plan.number, segment) for segment in plan.segments]
+            plan = _with_former(plan, to_pipeline(write.row).former)
             own = {} if checkpoint.segment is None else {"planned_by": plan.number}
-            write.update_checkpoint(checkpoint, plan=text, **own)
+            write.update_checkpoint(checkpoint, plan=json_text(plan.to_json()), **own)
             write.event(EventKind.PLANNED, plan_text(plan), number=plan.number, detail={"digest": plan.digest})
             for part in parts:
                 if part.number == plan.number:
@@ -267,6 +277,14 @@ class DeliveryOperations:
                 pipeline=pipeline,
                 checkpoint=plan.number,
             )
+
+
+def _with_former(plan: Plan, former: Former | None) -> Plan:
+    if former is None:
+        return plan
+    begin = [p.keeps_markers and not p.predecessor for p in plan.participants]
+    named = (replace(p, former=former if b else None) for p, b in zip(plan.participants, begin, strict=True))
+    return replace(plan, participants=tuple(named))
 
 
 def _decide_at_once(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:

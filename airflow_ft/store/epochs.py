@@ -189,7 +189,7 @@ class EpochOperations:
         """See `Store.halt`. The first reason stays until `resume`; a different one is only logged."""
         message = clean_text(message)
         with pipeline_write(self._database, pipeline) as write:
-            halted = write.row["status"] == PipelineStatus.HALTED.value
+            halted = write.row["status"] != PipelineStatus.ACTIVE.value
             if halted and (write.row["halt_reason"], write.row["halt_message"]) == (reason.value, message):
                 return
             if not halted:
@@ -199,10 +199,10 @@ class EpochOperations:
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
         """See `Store.resume`; no effect on an ACTIVE pipeline."""
         with pipeline_write(self._database, pipeline) as write:
-            if write.row["status"] == PipelineStatus.HALTED.value:
-                found = write.row["halt_reason"]
+            if write.row["status"] != PipelineStatus.ACTIVE.value:
+                found = write.row["halt_reason"] or "it was renamed"
                 if reason is not None and found != reason.value:
-                    raise write.conflict(0, f"it is HALTED for {found} by now, not for {reason}.")
+                    raise write.conflict(0, f"it is {write.row['status']} by now ({found}), not HALTED for {reason}.")
                 write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
                 if found == HaltReason.STORE_BEHIND_SINK.value:
                     write.set_pipeline(epoch=write.row["epoch"] + 1)

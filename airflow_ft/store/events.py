@@ -40,6 +40,7 @@ class EventKind(StrEnum):
     HALTED = "HALTED"
     RESUMED = "RESUMED"
     RETIRED = "RETIRED"
+    RENAMED = "RENAMED"
     ADOPTED = "ADOPTED"
     PRUNING = "PRUNING"
     REQUESTED = "REQUESTED"

@@ -19,6 +19,7 @@ from airflow_ft.core.model import (
     Checkpoint,
     CheckpointState,
     Event,
+    Former,
     HaltReason,
     Lease,
     Outcome,
@@ -145,6 +146,7 @@ def to_pipeline(row: Row) -> Pipeline:
         turn=_run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         last_published=row["published"],
         last_attempt=row["next_attempt"] - 1,
+        former=None if row["former"] is None else Former(**json.loads(row["former"])),
     )
 
 

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_ft.core.errors import AirflowFtError, FencedError, PipelineHaltedError, StateConflictError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    FencedError,
+    PipelineHaltedError,
+    StateConflictError,
+    require_not_renamed,
+)
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise
 from airflow_ft.core.ports import MOST_EVENTS, Meter
 from airflow_ft.core.reasons import failure_text
@@ -85,7 +91,8 @@ class PipelineWrite:
             raise StateConflictError("no epoch was taken yet.", remedy="take an epoch first.", pipeline=self.name)
 
     def require_active(self) -> None:
-        """The pipeline is not HALTED."""
+        """The pipeline is neither HALTED nor RENAMED."""
+        require_not_renamed(PipelineStatus(self.row["status"]), self.row["halt_message"], self.name)
         if self.row["status"] != PipelineStatus.ACTIVE.value:
             raise PipelineHaltedError(
                 f"it is HALTED ({self.row['halt_reason']}): {self.row['halt_message']}",

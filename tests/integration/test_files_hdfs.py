@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import uuid
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from airflow_ft import FilesSink
 from airflow_ft.core.errors import FencedError, UnfitTargetError
-from airflow_ft.core.model import Outcome, Vote
+from airflow_ft.core.model import Former, Outcome, Vote
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks.files import doctor, verify
@@ -104,4 +105,39 @@ def test_whoever_dies_or_sleeps_anywhere_leaves_all_or_nothing(hdfs: Hdfs, tmp_p
         assert filesystem(target.url).names(target.staged) == [] or stood
         if ended == "done":
             assert at > 4
+            return
+
+
+def test_a_folder_on_hdfs_passes_to_what_its_pipeline_is_renamed_to(hdfs: Hdfs, tmp_path: Path) -> None:
+    old = World(Folder(hdfs.url), tmp_path, pipeline="old", attempts=20)
+    old.deliver(old.plan(rows(0)))
+    late = old.plan(rows(4))
+    vote = old.prepare(late)
+    passed(old, Former("old", 1, 3))
+    assert old.target.ids() == [0, 1, 2, 3, 8, 9, 10, 11]
+    with pytest.raises(UnfitTargetError, match="is the folder of pipeline 'new'"):
+        old.commit(late, vote)
+    assert old.target.ids() == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+def passed(old: World, former: Former, at: int = -1) -> str:
+    """The new name begins, in a process that is killed before that change, and then in this one."""
+    new = World(old.target, old.folder, pipeline="new", number=former.below - 1)
+    plan = new.plan(rows(8))
+    plan = replace(plan, participants=(replace(plan.participants[0], former=former),))
+    ended = Acting(plan, "prepare", new.attempt(), at=at).wait() if at >= 0 else ""
+    new.deliver(plan)
+    return ended
+
+
+@pytest.mark.release
+def test_whoever_dies_while_a_folder_on_hdfs_passes_leaves_either_owner(hdfs: Hdfs, tmp_path: Path) -> None:
+    for at in count():
+        (tmp_path / str(at)).mkdir()
+        old = World(Folder(hdfs.url), tmp_path / str(at), pipeline="old", attempts=20)
+        old.deliver(old.plan(rows(0)))
+        ended = passed(old, Former("old", 1, 2), at)
+        assert old.target.ids() == [0, 1, 2, 3, 8, 9, 10, 11], f"died before change {at}"
+        if ended == "done":
+            assert at > 2
             return

@@ -30,6 +30,7 @@ from tests.store.test_history import TestHistory
 from tests.store.test_lag import TestLags, TestLate
 from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_reading import TestReading
+from tests.store.test_renaming import TestRenames
 from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
 from tests.store.test_standing import TestStanding, TestToldByTheDriver
@@ -55,6 +56,7 @@ __all__ = [
     "TestQuarantine",
     "TestRaces",
     "TestReading",
+    "TestRenames",
     "TestRewinds",
     "TestRollbacks",
     "TestRuns",

@@ -28,18 +28,21 @@ def examine(
     installation: str | None = None,
 ) -> list[Check]:
     """The checks of one folder. `rows` are published segments, whose columns are judged as `prepare` would."""
-    described = partial(_described, pipeline, plan.name, connection)
+    described = partial(_described, pipeline, plan, connection)
     return examine_places(f"participant {plan.name}", "folder", plan, connection, rows, described, misfits)
 
 
-def _described(pipeline: str, participant: str, connection: ConnectionInfo, settings: Mapping[str, Any]) -> str:
-    sink = FilesSink.from_settings(participant, settings)
+def _described(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo, settings: Mapping[str, Any]) -> str:
+    sink = FilesSink.from_settings(plan.name, settings)
     with telling(sink.folder):
         ledger = Ledger.of(sink.folder, connection)
         owner = ledger.pipeline()
-        if owner and owner != pipeline:
+        passes = plan.former is not None and owner == plan.former.pipeline
+        if owner and owner != pipeline and not passes:
             raise UnfitTargetError(f"{sink.folder} is the folder of pipeline {owner!r}.", remedy="name another one.")
         told = f"{sink.folder}, {sink.format}, {len(ledger.visible()):,} checkpoints are visible"
+        if passes:
+            told += f", and the next one takes it over from {owner!r}"
         if isinstance(ledger.files, Objects):
             ledger.require_folder()
             return told

@@ -16,6 +16,8 @@ An object store has the same (`airflow_ft.sinks.files.objects`).
   versions are deleted, the newest ones are always kept; so one who has slept since may make 8 anew, but then sees that
   many newer ones are there, and has lost.
 - A marker is made by the first that settles the number; whoever comes later reads it.
+- A pipeline that goes on under another name is named by the head from then on: the version that says so is made once,
+  as any other one, and shuts the old name out.
 - What was delivered last is not written down a second time: it is the highest number that has a marker, or is visible.
 """
 
@@ -51,12 +53,35 @@ def _probe() -> str:
     return f"probe-{uuid.uuid4().hex}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned(Head):
+    """A head that also says whose the folder is, where that has changed since it was claimed.
+
+    `pipeline` is the newest name ("": the one that has claimed it), `former` are those before. Numbers below `since`
+    are theirs, and `inherited` is the one that they delivered last.
+    """
+
+    pipeline: str = ""
+    since: int = 0
+    inherited: int = 0
+    former: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Names none of these while the folder has one owner, as earlier releases have it."""
+        own = {"pipeline", "since", "inherited", "former"}
+        return {name: value for name, value in asdict(self).items() if value or name not in own}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        return cls(**{**found, "former": tuple(found.get("former", ()))})
+
+
 @dataclass(frozen=True, slots=True)
 class _Version:
     """A version of the head, and the aborted numbers above the last delivered one that it knows."""
 
     version: int = 0
-    head: Head | None = None
+    head: Owned | None = None
     aborted: frozenset[int] = frozenset()
 
 
@@ -99,8 +124,23 @@ class Ledger:
 
     def pipeline(self) -> str:
         """The pipeline that the folder belongs to; "": none yet."""
-        found = self._claimed()
-        return str(found["pipeline"]) if found else ""
+        return self.owner(self._newest().head) if self.claimed_by else ""
+
+    def owner(self, head: Owned | None) -> str:
+        """The same by a head that was read."""
+        return head.pipeline if head is not None and head.pipeline else self.claimed_by
+
+    def has_been_of(self, pipeline: str) -> bool:
+        """Whether it belongs, or has belonged, to that pipeline: what it has settled here stays settled."""
+        if self.claimed_by in ("", pipeline):
+            return bool(self.claimed_by)
+        head = self._newest().head
+        return head is not None and pipeline in (head.pipeline, *head.former)
+
+    @property
+    def claimed_by(self) -> str:
+        """The pipeline that it has belonged to first; "": it never belonged to one."""
+        return str(self._claimed().get("pipeline", ""))
 
     def _claimed(self) -> Mapping[str, Any]:
         """What never changes once it is there."""
@@ -109,18 +149,20 @@ class Ledger:
         return self._known
 
     def claim(self, pipeline: str) -> None:
-        """Makes the folder that pipeline's; UnfitTargetError when it is another one's."""
-        owner = self.pipeline()
-        if not owner:
+        """Makes the folder that pipeline's, if it is nobody's yet; see `require_owner`."""
+        if not self.claimed_by:
             says = {"pipeline": pipeline, "staged": "beside" if self._is_best_beside() else "inside"}
             with suppress(FileExistsError):
                 self.files.write(self.uri("pipeline.json"), canonical_json(says).encode())
             self.files.sync_folders(self.uri(), self.root)
-            owner = self.pipeline()
-        if owner != pipeline:
+
+    def require_owner(self, head: Owned | None, pipeline: str) -> None:
+        """UnfitTargetError when the folder is another pipeline's, by a head that was read."""
+        if (owner := self.owner(head)) != pipeline:
             raise UnfitTargetError(
                 f"{self.told(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} has numbers of its own.",
-                remedy="give each pipeline a folder of its own; readers take several.",
+                remedy="give each pipeline a folder of its own; readers take several. One that is renamed takes its"
+                " folder along: `airflow ft savepoint restore PATH --pipeline NAME --rename`.",
             )
 
     # --- where rows are prepared ---------------------------------------------------------------------------------
@@ -173,11 +215,11 @@ class Ledger:
 
     # --- the head ------------------------------------------------------------------------------------------------
 
-    def head(self) -> Head | None:
+    def head(self) -> Owned | None:
         """What it remembers, with what was delivered last as of now."""
         return self._as_of_now(self._newest()).head
 
-    def change(self, new: Callable[[Head | None], Head]) -> Head:
+    def change(self, new: Callable[[Owned | None], Owned]) -> Owned:
         """Puts a head in the place of the one that `new` was given; returns it.
 
         `new` may be asked again, and what it wants may be done twice: it says who writes, and a floor, which twice
@@ -192,7 +234,7 @@ class Ledger:
             last, floor = (stored.head.last_delivered, stored.head.floor) if stored.head else (0, 0)
             if head.floor > floor:  # the markers that say it go; else it is not written down a second time
                 last = max(last, head.floor, self._marked(found.aborted)[0])
-            says = {**asdict(replace(head, last_delivered=last)), _ABORTED: sorted(found.aborted)}
+            says = {**replace(head, last_delivered=last).to_json(), _ABORTED: sorted(found.aborted)}
             data = canonical_json(says).encode()
             try:
                 self.files.write(self._version(version + 1), data)
@@ -219,7 +261,7 @@ class Ledger:
             if found is not None:  # else newer ones were made since
                 with damaged(self.told(self._version(versions[-1]))):
                     aborted = frozenset(found.pop(_ABORTED, ()))
-                    return _Version(versions[-1], Head(**found), aborted)
+                    return _Version(versions[-1], Owned.from_json(found), aborted)
         raise self._too_fast()
 
     def _as_of_now(self, stored: _Version) -> _Version:

@@ -24,6 +24,11 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 - the tombstone (abort): some folders are gone, and the next one removes the rest. A rename before that is noticed
   (HeuristicCommitError).
 
+A pipeline that goes on under another name takes the folder over in its first prepare: the head names it, in one step,
+if the number that was delivered last is the one behind which it goes on. From then on whoever acts for the old name
+finds the new one in the head, whatever his rank; what he had prepared before is removed, as above. The old name's
+numbers were settled before (`airflow_ft.savepoints.restoring`); should one be renamed between these two, it is told.
+
 The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
 that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.
 """
@@ -45,12 +50,11 @@ from airflow_ft.core.errors import (
     UnfitTargetError,
     together,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.core.model import Fence, Former, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.base.memory import (
-    Head,
     Marker,
     check_adopter,
     check_epoch,
@@ -63,7 +67,7 @@ from airflow_ft.sinks.base.memory import (
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.files.columns import misfits
 from airflow_ft.sinks.files.failures import telling
-from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.staged import Rank, Staged, others
 from airflow_ft.sinks.refused import Refused
@@ -98,7 +102,10 @@ class FilesParticipant:
         notes: dict[str, Any] = {"folder": self.ledger.told(self.ledger.root), "epoch": fence.epoch}
         readers = [self.wal.open(segment) for segment in plan.segments]
         with self._telling(plan):
-            head = self._raised(fence, begins=self._begins(plan))
+            head = self._raised(fence, plan)
+            if head.since and self._begins(plan):
+                self.staged.remove(lambda number, _: number < head.since)
+                head = self._mine(fence)
             marker = self._settled(plan, head, fence, exactly=False)
             if marker is not None:
                 return notes
@@ -106,9 +113,13 @@ class FilesParticipant:
                 raise together(problems)
             if self.ledger.files.exists(self.ledger.published(plan.number)):
                 raise self._in_the_way(plan.number)
-            self.staged.remove(lambda number, rank: rank < fence.rank and self._is_waste(number, plan.number, head))
+            self.staged.remove(
+                lambda number, rank: (
+                    number < head.since or (rank < fence.rank and self._is_waste(number, plan.number, head))
+                )
+            )
             manifest = self._built(plan, fence, readers)
-            check_owner(self.ledger.head(), fence)
+            self._mine(fence)
         return {**notes, "files": len(manifest["files"])}
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
@@ -133,7 +144,13 @@ class FilesParticipant:
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """ABORTED is decided: removes what is prepared, and writes the tombstone."""
         with self._telling(plan):
-            head = self._raised(fence, begins=self._begins(plan))
+            try:
+                head = self._raised(fence, plan)
+            except UnfitTargetError:
+                if self.ledger.pipeline() == fence.pipeline:
+                    raise
+                # It is another's. Whoever prepares owns it before, so nothing of this pipeline is there, or comes.
+                return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
             self._settled(plan, head, fence, exactly=False)
             self.staged.remove(lambda number, _: number == plan.number)
             standing = self.ledger.marker(plan.number)
@@ -155,7 +172,7 @@ class FilesParticipant:
     def proof(self, plan: Plan) -> Proof | None:
         """The marker; None when there is none, which proves nothing."""
         with self._telling(plan):
-            marker = self.ledger.marker(plan.number) if self.ledger.pipeline() == plan.pipeline else None
+            marker = self.ledger.marker(plan.number) if self.ledger.has_been_of(plan.pipeline) else None
         if marker is None:
             return None
         check_marker(marker, plan, plan.installation)
@@ -166,10 +183,10 @@ class FilesParticipant:
         if floor <= 0:
             return
         with self._telling():
-            self._require_claim(fence)
 
-            def raised(head: Head | None) -> Head:
-                found = check_epoch(self._required(head), fence)
+            def raised(head: Owned | None) -> Owned:
+                found = self._owned(head, fence)
+                check_epoch(found, fence)
                 return replace(found, floor=max(found.floor, floor))
 
             self.ledger.change(raised)
@@ -178,17 +195,27 @@ class FilesParticipant:
     def head(self, pipeline: str) -> SinkHead | None:
         """The newest version of the head, whoever owns it; None where the folder is not this pipeline's."""
         with self._telling():
-            head = self.ledger.head() if self.ledger.pipeline() == pipeline else None
+            head = self._head_of(pipeline)
         return None if head is None else head.told
 
     def adopt(self, fence: Fence, number: int) -> None:
         """Takes the head over from another installation."""
 
-        def taken(head: Head | None) -> Head:
+        def taken(head: Owned | None) -> Owned:
             check_adopter(head, fence)
+            self.ledger.require_owner(head, fence.pipeline)
             marked = [found for found, marker in self.ledger.markers(number) if _is_foreign(marker, fence)]
             refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
-            return replace(_head(fence), last_delivered=number, floor=max(number, head.floor if head else 0))
+            found = head or _head(fence)
+            return replace(
+                found,
+                installation=fence.installation,
+                epoch=fence.epoch,
+                attempt=fence.attempt,
+                last_delivered=number,
+                floor=max(number, found.floor),
+                inherited=0,
+            )
 
         with self._telling():
             self.ledger.claim(fence.pipeline)
@@ -197,7 +224,7 @@ class FilesParticipant:
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
         """Tombstones and prepared folders of former owners past the last delivered number."""
         with self._telling():
-            head = self.ledger.head() if self.ledger.pipeline() == pipeline else None
+            head = self._head_of(pipeline)
             if head is None:
                 return ()
             tombstones = [
@@ -215,14 +242,14 @@ class FilesParticipant:
     def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """Raises the head above a former owner, who stays named in it; or drops what former owners have marked."""
 
-        def raised(head: Head | None) -> Head:
+        def raised(head: Owned | None) -> Owned:
             check_adopter(head, fence)
-            found = self._required(head)
+            found = self._owned(head, fence)
             mine = found.installation == fence.installation  # it was adopted since, by whoever does the same
             return found if mine else replace(found, epoch=fence.epoch, attempt=fence.attempt)
 
         with self._telling():
-            head = self.ledger.head() if self.ledger.pipeline() == fence.pipeline else None
+            head = self._head_of(fence.pipeline)
             if head is None:
                 return
             if head.installation != fence.installation:
@@ -238,7 +265,7 @@ class FilesParticipant:
         """Whether the rows of it are visible: somebody has moved the folder."""
         with self._telling(plan):
             where = self.ledger.published(plan.number)
-            manifest = self.ledger.manifest(where) if self.ledger.pipeline() == plan.pipeline else None
+            manifest = self.ledger.manifest(where) if self.ledger.has_been_of(plan.pipeline) else None
         return f"{self.ledger.told(where)} is there, and shows its {manifest['rows']:,} rows." if manifest else ""
 
     def close(self) -> None:
@@ -258,37 +285,75 @@ class FilesParticipant:
     def _begins(self, plan: Plan) -> bool:
         return plan.participant(self.name).predecessor == 0
 
-    def _raised(self, fence: Fence, *, begins: bool = False) -> Head:
-        """The head with this attempt's rank; it is made, and the folder claimed, where a pipeline begins."""
+    def _raised(self, fence: Fence, plan: Plan | None = None) -> Owned:
+        """The head with this attempt's rank. Where the pipeline begins, by this plan, the head is made, and the folder
+        claimed; or taken over from the pipeline that goes on as this one.
+        """
+        begins = plan is not None and self._begins(plan)
+        former = plan.participant(self.name).former if plan is not None and begins else None
         if begins:
             self.ledger.require_folder()
             self.ledger.claim(fence.pipeline)
-        else:
-            self._require_claim(fence)
 
-        def raised(head: Head | None) -> Head:
-            if head is None and begins and (marked := self.ledger.newest()):
-                head = self._begun_since()
-                if head is None:
-                    refuse_markers_without_head(marked, self.ledger.told(self.ledger.uri("head")))
+        def raised(head: Owned | None) -> Owned:
+            if head is None and begins:
+                self.ledger.require_owner(head, fence.pipeline)
+                if marked := self.ledger.newest():
+                    head = self._begun_since()
+                    if head is None:
+                        refuse_markers_without_head(marked, self.ledger.told(self.ledger.uri("head")))
             if head is None and begins:
                 return _head(fence)
-            found = self._required(head)
+            if head is not None and former is not None and self.ledger.owner(head) == former.pipeline:
+                return self._passed_on(head, fence, former)
+            found = self._owned(head, fence)
             check_owner(found, fence)
             return replace(found, epoch=fence.epoch, attempt=fence.attempt)
 
         return self.ledger.change(raised)
 
-    def _begun_since(self) -> Head | None:
+    def _passed_on(self, head: Owned, fence: Fence, former: Former) -> Owned:
+        """The head of the former pipeline's folder, as it names this one."""
+        check_owner(head, replace(fence, epoch=head.epoch, attempt=head.attempt))  # ranks are of two pipelines
+        if head.last_delivered != former.number:
+            raise UnfitTargetError(
+                f"{self.ledger.told(self.ledger.root)} is the folder of pipeline {former.pipeline!r}, which goes on as"
+                f" {fence.pipeline!r} behind checkpoint {former.number}; but the last one in it is"
+                f" {head.last_delivered}.",
+                remedy="give the new name a folder of its own; readers take both.",
+            )
+        return replace(
+            head,
+            epoch=fence.epoch,
+            attempt=fence.attempt,
+            pipeline=fence.pipeline,
+            since=former.below,
+            inherited=former.number,
+            former=(*head.former, former.pipeline),
+        )
+
+    def _owned(self, head: Owned | None, fence: Fence) -> Owned:
+        """The head, if it is there, and names this pipeline."""
+        if not self.ledger.claimed_by:
+            self._required(None)
+        self.ledger.require_owner(head, fence.pipeline)
+        return self._required(head)
+
+    def _mine(self, fence: Fence) -> Owned:
+        """The head as of now. UnfitTargetError, FencedError: somebody else may write (I5)."""
+        found = self._owned(self.ledger.head(), fence)
+        check_owner(found, fence)
+        return found
+
+    def _head_of(self, pipeline: str) -> Owned | None:
+        head = self.ledger.head() if self.ledger.claimed_by else None
+        return head if head is not None and self.ledger.owner(head) == pipeline else None
+
+    def _begun_since(self) -> Owned | None:
         """Somebody may have begun, and delivered, since the head was looked for."""
         return self.ledger.head()
 
-    def _require_claim(self, fence: Fence) -> None:
-        if not self.ledger.pipeline():
-            self._required(None)
-        self.ledger.claim(fence.pipeline)
-
-    def _required(self, head: Head | None) -> Head:
+    def _required(self, head: Owned | None) -> Owned:
         if head is None:
             raise StoreBehindSinkError(
                 f"the sink has lost its head: {self.ledger.told(self.ledger.uri())} is gone, or what is in it.",
@@ -300,12 +365,14 @@ class FilesParticipant:
     def _bring_back(self) -> str:
         return f"bring {self.ledger.told(self.ledger.uri())} back; compare before resuming."
 
-    def _settled(self, plan: Plan, head: Head, fence: Fence, *, exactly: bool) -> Marker | None:
+    def _settled(self, plan: Plan, head: Owned, fence: Fence, *, exactly: bool) -> Marker | None:
         """What settles the number: its marker; or, where one died before he wrote it, what the visible folder says."""
         marker = self.ledger.marker(plan.number)
         if marker is None:
             marker = self._visible(plan)
-        check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=self.ledger.head)
+        if head.last_delivered == head.inherited:  # by the former pipelines, and nothing yet by this one
+            head = replace(head, last_delivered=0)
+        check_settled(marker, head, plan, self.name, fence, exactly=exactly, look_again=lambda: self._mine(fence))
         return marker
 
     def _visible(self, plan: Plan) -> Marker | None:
@@ -329,7 +396,7 @@ class FilesParticipant:
             manifest["installation"], Outcome.COMMITTED, epoch, attempt, manifest["digest"], counts, detail
         )  # fmt: skip
 
-    def _is_waste(self, number: int, mine: int, head: Head) -> bool:
+    def _is_waste(self, number: int, mine: int, head: Owned) -> bool:
         """Whether what is prepared of a number, by an older attempt, is wanted by nobody."""
         return number == mine or number <= head.floor or self.ledger.marker(number) is not None
 
@@ -350,13 +417,13 @@ class FilesParticipant:
             with suppress(OSError):
                 self.staged.remove(lambda number, rank: (number, rank) == (plan.number, fence.rank))
             if isinstance(error, FileNotFoundError):  # a newer attempt has removed it
-                check_owner(self.ledger.head(), fence)
+                self._mine(fence)
             raise
 
     def _published(self, plan: Plan, fence: Fence, rank: Rank, manifest: Mapping[str, Any]) -> Marker:
         """Renames; or finds who was faster. Returns what the marker is to say."""
         number = plan.number
-        check_owner(self.ledger.head(), fence)  # I5: after the folder is whole, just before the rename
+        self._mine(fence)  # I5: after the folder is whole, just before the rename
         if manifest["files"]:
             try:
                 self.staged.publish(number, rank)
@@ -422,5 +489,5 @@ def _epoch(vote: Vote) -> int:
     return int(vote.notes.get("epoch", 0))
 
 
-def _head(fence: Fence) -> Head:
-    return Head(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)
+def _head(fence: Fence) -> Owned:
+    return Owned(installation=fence.installation, epoch=fence.epoch, attempt=fence.attempt, last_delivered=0, floor=0)

@@ -22,6 +22,6 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
         owner = Ledger.of(folder, connection).pipeline()
         if not is_object_store(folder) and not is_hdfs(folder):
             room(local_path(folder))
-    if owner in ("", pipeline):
+    if owner in ("", pipeline) or (plan.former is not None and owner == plan.former.pipeline):
         return []
     return [UnfitTargetError(f"{folder} is the folder of pipeline {owner!r}.", remedy="name another one.", sink=name)]

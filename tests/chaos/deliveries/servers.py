@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sqlite3
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +15,7 @@ import pymysql
 
 from airflow_ft.testing.relay import Fate, Proxy
 from tests.chaos.deliveries.targets import MYSQL_FAMILY, Target
+from tests.disks import Disk
 from tests.integration.kafka_proxy import API_NAMES, KafkaProxy
 from tools.servers import Kafka, MariaDb, MySql, Postgres, Server
 from tools.servers.processes import free_port
@@ -25,49 +24,11 @@ DATABASE = "deliveries"
 USER = "pipelines"  # a user with what docs/mysql.md asks for and no more: read_only holds for it
 SILENCE = 20  # seconds for which a broker may be silent
 DISK = "48m"
-TMPFS, LIMIT = "a small tmpfs", "RLIMIT_FSIZE in the process"
 _COLUMNS = "pipeline VARCHAR(63), id BIGINT, draw BIGINT"
 _TABLES = (
     *(f"CREATE TABLE rows_{how} ({_COLUMNS}, KEY (pipeline)) ENGINE=InnoDB" for how in ("local", "xa", "parallel")),
     f"CREATE TABLE rows_upsert ({_COLUMNS}, version BIGINT, PRIMARY KEY (pipeline, id)) ENGINE=InnoDB",
 )
-
-
-class Disk:
-    """A folder that can be filled to the last byte. Where nothing may be mounted it is a plain folder (see `kind`)."""
-
-    def __init__(self, folder: Path, mount: bool) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        while folder.is_mount():  # of a run that was killed
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=0700", "deliveries", str(folder)]
-        self.kind = LIMIT
-        if mount and os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0:
-            self.kind = TMPFS
-
-    @contextmanager
-    def full(self) -> Iterator[None]:
-        """Not a byte is left. Of a plain folder that is up to the process itself."""
-        ballast = self.folder / "ballast"
-        if self.kind == LIMIT:
-            yield
-            return
-        try:
-            with suppress(OSError), ballast.open("wb", buffering=0) as file:
-                while True:
-                    file.write(b"\0" * 65536)
-            with suppress(OSError), ballast.open("ab", buffering=0) as file:
-                while True:
-                    file.write(b"\0")
-            yield
-        finally:
-            ballast.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Unmounts it, with what lies there."""
-        if self.kind == TMPFS:
-            subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
 
 
 class Servers:
@@ -92,7 +53,9 @@ class Servers:
 
     def _begin(self, stack: ExitStack) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.log_disk, self.store_disk = (Disk(self.folder / name, self._mount) for name in ("log", "store"))
+        self.log_disk, self.store_disk = (
+            Disk(self.folder / name, DISK, mount=self._mount) for name in ("log", "store")
+        )
         stack.callback(self.log_disk.close)
         stack.callback(self.store_disk.close)
         ports = {name: free_port() for name in (*MYSQL_FAMILY, "postgres", "kafka")}

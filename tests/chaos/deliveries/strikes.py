@@ -13,7 +13,8 @@ from typing import Any
 from airflow_ft.testing.relay import Fate
 from tests.chaos.deliveries.faults import Choice, Draw, Kind
 from tests.chaos.deliveries.nursery import Child
-from tests.chaos.deliveries.servers import LIMIT, Servers
+from tests.chaos.deliveries.servers import Servers
+from tests.disks import LIMIT
 
 PATIENCE = 180.0  # seconds that a process may take for its steps, whatever was done to it
 

@@ -34,9 +34,8 @@ from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.remnants import PreparedEnding, RemnantKind
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.base.memory import Head
 from airflow_ft.sinks.files import doctor, fitting, verify
-from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.participant import FilesParticipant
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
@@ -219,7 +218,7 @@ def test_markers_without_a_head_are_refused(world: World) -> None:
 
 
 def test_a_head_that_many_change_at_once_is_changed_by_one_after_the_other(tmp_path: Path) -> None:
-    first = Head(installation=OURS, epoch=0, attempt=0, last_delivered=0, floor=0)
+    first = Owned(installation=OURS, epoch=0, attempt=0, last_delivered=0, floor=0)
 
     def work(times: int) -> None:
         ledger = Ledger.of(str(tmp_path), ConnectionInfo("", ""))
@@ -238,11 +237,11 @@ def test_a_head_that_many_change_at_once_is_changed_by_one_after_the_other(tmp_p
 
 def test_who_slept_while_versions_were_deleted_has_lost(tmp_path: Path) -> None:
     ledger, others = Ledger.of(str(tmp_path), ConnectionInfo("", "")), Ledger.of(str(tmp_path), ConnectionInfo("", ""))
-    first = Head(installation=OURS, epoch=1, attempt=0, last_delivered=0, floor=0)
+    first = Owned(installation=OURS, epoch=1, attempt=0, last_delivered=0, floor=0)
     ledger.change(lambda _: first)
     asked: list[int] = []
 
-    def slow(head: Head | None) -> Head:
+    def slow(head: Owned | None) -> Owned:
         assert head is not None
         asked.append(head.epoch)
         if len(asked) == 1:

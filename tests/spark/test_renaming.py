@@ -1,0 +1,341 @@
+"""A pipeline goes on under another name, over real sinks and without Spark: all rows come once.
+
+What the old name has staged behind the savepoint, the new one reads again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from airflow_ft import FilesSink, SqliteSink
+from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FencedError,
+    LeaseHeldError,
+    PipelineHaltedError,
+    SinkUnavailableError,
+    StateConflictError,
+)
+from airflow_ft.core.lease import Worker, new_epoch
+from airflow_ft.core.model import (
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Fence,
+    Former,
+    ParticipantPlan,
+    PipelineStatus,
+    RunKey,
+    SparkPosition,
+)
+from airflow_ft.core.planning import Delivery, plan_delivery
+from airflow_ft.core.ports import ConnectionInfo, Participant, Store
+from airflow_ft.core.recovery import recover
+from airflow_ft.savepoints.restoring import Restored, restore
+from airflow_ft.savepoints.taking import take
+from airflow_ft.sinks import open_participant
+from airflow_ft.store import open_store
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import LocalFileSystem
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+
+OLD, NEW = "orders", "shop-orders"
+RUN = RunKey("dag", "run-1")
+
+
+class Died(BaseException):
+    """The process was killed."""
+
+
+class Pipelines:
+    """Old name and new one, in one decision log; each number has the row that says at which offset it was read."""
+
+    def __init__(self, folder: Path, *, with_table: bool = True) -> None:
+        self.folder, self.with_table = folder, with_table
+        self.url = f"sqlite:///{folder}/ft.db"
+        self.store: Store = open_store(self.url)
+        self.delivery = self.into("lake")
+        self.away = False
+
+    def into(self, name: str) -> Delivery:
+        """A folder of that name, and a table."""
+        self.lake, self.table = self.folder / name, f"orders_in_{name}"
+        sinks: dict[str, Any] = {"files": FilesSink(folder=str(self.lake), name="lake")}
+        if self.with_table:
+            sinks["table"] = SqliteSink(table=self.table, conn_id="shop")
+        return plan_delivery(sinks)
+
+    def participants(self, plan: ParticipantPlan) -> Participant:
+        if self.away and plan.kind == "files":
+            raise SinkUnavailableError("it is away.", remedy="it is tried again.")
+        shop = ConnectionInfo("shop", "sqlite", host=str(self.folder / "shop.db"))
+        return open_participant(plan, lambda _: shop, open_wal())
+
+    def location(self, pipeline: str, attempt: str, batch: int) -> SparkPosition:
+        """Spark's own log of the source, as far as savepoints read it."""
+        path = self.folder / "wal" / pipeline / "spark" / attempt
+        texts = {"metadata": "{}", "airflow_ft_sources.json": '["orders"]'}
+        for n in range(batch + 1):
+            texts[f"offsets/{n}"] = "\n".join(["v1", json.dumps({"conf": {}}), json.dumps({"orders": {"0": n}})])
+            texts[f"commits/{n}"] = "v1\n{}"
+        for name, text in texts.items():
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (path / name).write_text(text)
+        return SparkPosition(path.as_uri(), batch)
+
+    def stage(self, pipeline: str, epoch: int, offset: int) -> int:
+        store = self.store
+        attempt = store.begin_stage(pipeline, epoch, RUN)
+        number = store.trigger(pipeline, epoch, RUN)
+        rows = pa.table({"id": pa.array([offset], pa.int64())})
+        folder = SegmentFolder(str(self.folder / "wal"), pipeline, epoch, attempt, number)
+        segment = write_segment(folder, number, {name: rows for p in self.delivery.participants for name in p.sinks})
+        position = self.location(pipeline, f"{epoch}-{attempt}", offset)
+        store.publish(pipeline, epoch, number, store.pipeline(pipeline).last_published, segment, position, {})
+        store.end_stage(pipeline, epoch, RUN, position)
+        return number
+
+    def run(self, pipeline: str, offset: int, until: str = "delivered") -> Checkpoint:
+        """A run that reads one row, and dies when it is staged, prepared or decided."""
+        with new_epoch(self.store, pipeline, Worker("", 1), "a test") as (epoch, _):
+            number = self.stage(pipeline, epoch, offset)
+            if until != "staged":
+                with closing(Coordinator(self.store, pipeline, epoch, self.participants)) as coordinator:
+                    coordinator.plan(self.delivery, 0)
+                    for name in self.delivery.names:
+                        coordinator.prepare(number, name)
+                    if until == "decided" and self.delivery.commit_point:
+                        coordinator.commit(number, self.delivery.commit_point)
+                    elif until == "decided":
+                        votes = self.store.checkpoint(pipeline, number).votes
+                        self.store.decide(pipeline, epoch, number, {name: v.prepared for name, v in votes.items()})
+                    elif until == "delivered":
+                        coordinator.deliver(number)
+        return self.store.checkpoint(pipeline, number)
+
+    def savepoint(self) -> str:
+        uri, _ = take(self.store, OLD, str(self.folder / "savepoints"), "a test")
+        return uri
+
+    def rename(self, uri: str, name: str = NEW, **more: Any) -> Restored:
+        return restore(
+            self.store, uri, self.participants, Worker("", 1), "a test", pipeline=name,
+            wal_root=str(self.folder / "wal"), **{"rename": True, **more},
+        )  # fmt: skip
+
+    def rows(self) -> dict[str, list[int]]:
+        files = ds.dataset(self.lake, format="parquet").files
+        found = {"files": sorted(id for file in files for id in ds.dataset(file).to_table()["id"].to_pylist())}
+        if "shop" in self.delivery.names:
+            with closing(sqlite3.connect(self.folder / "shop.db")) as shop:
+                found["table"] = [id for (id,) in shop.execute(f"SELECT id FROM {self.table} ORDER BY id")]
+        return found
+
+    def have(self, *ids: int) -> bool:
+        return all(found == list(ids) for found in self.rows().values())
+
+
+@pytest.fixture
+def pipelines(tmp_path: Path) -> Iterator[Pipelines]:
+    made = Pipelines(tmp_path)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def saved(pipelines: Pipelines) -> tuple[Pipelines, str]:
+    """Offset 1 was delivered by the old name, and is what the savepoint covers."""
+    pipelines.store.register(OLD)
+    pipelines.run(OLD, 1)
+    return pipelines, pipelines.savepoint()
+
+
+Late = Callable[[], object]
+
+
+def late(pipelines: Pipelines, checkpoint: Checkpoint, name: str) -> Late:
+    """A process that has begun its commit, and sleeps before it asks the sink anything."""
+    plan = checkpoint.plan
+    assert plan is not None
+    epoch = pipelines.store.pipeline(OLD).epoch
+    attempt = pipelines.store.begin_attempt(OLD, epoch, checkpoint.number, name)
+    sink = pipelines.participants(plan.participant(name))
+    fence = Fence(OLD, pipelines.store.installation, epoch, attempt)
+    return lambda: sink.commit(plan, fence, checkpoint.votes[name])
+
+
+@pytest.mark.parametrize("with_table", [True, False], ids=["a table decides", "the log decides"])
+@pytest.mark.parametrize("until", ["staged", "prepared", "decided"])
+def test_what_the_old_name_has_under_way_comes_once(tmp_path: Path, until: str, with_table: bool) -> None:
+    """Decided, it is delivered, and a savepoint that lacks it is refused. Else the new name reads it again."""
+    pipelines = Pipelines(tmp_path, with_table=with_table)
+    store = pipelines.store
+    store.register(OLD)
+    pipelines.run(OLD, 1)
+    uri = pipelines.savepoint()
+    open_one = pipelines.run(OLD, 2, until)
+    woken = [late(pipelines, open_one, name) for name in pipelines.delivery.names] if until != "staged" else []
+    if until == "decided":
+        with pytest.raises(StateConflictError, match="checkpoints 2 to 2 were delivered after the savepoint"):
+            pipelines.rename(uri)
+        assert store.pipeline(OLD).status is PipelineStatus.ACTIVE
+        recover(store, OLD, pipelines.participants, Worker("", 1))
+        assert pipelines.have(1, 2)
+        uri = pipelines.savepoint()
+    pipelines.rename(uri)
+    assert pipelines.have(1, 2) if until == "decided" else pipelines.have(1)
+    for wake in woken:
+        with suppress(FencedError):  # or it finds what the successor has left in its place
+            wake()
+    assert pipelines.have(1, 2) if until == "decided" else pipelines.have(1)
+    for offset in (2, 3) if until != "decided" else (3,):
+        pipelines.run(NEW, offset)
+    for wake in woken:
+        with suppress(AirflowFtError):
+            wake()
+    assert pipelines.have(1, 2, 3)
+    assert store.pipeline(NEW).former == Former(OLD, 2 if until == "decided" else 1, 3)
+    assert min(each.number for each in store.checkpoints(NEW)) == 3
+    with pytest.raises(PipelineHaltedError, match="it goes on as shop-orders"):
+        pipelines.run(OLD, 4)
+    store.close()
+
+
+def test_a_copy_leaves_the_old_name_what_it_has(saved: tuple[Pipelines, str]) -> None:
+    """Without `rename`: both may deliver the same rows, so a copy has sinks of its own."""
+    pipelines, uri = saved
+    prepared = pipelines.run(OLD, 2, "prepared")
+    woken = late(pipelines, prepared, "shop")
+    pipelines.rename(uri, rename=False)
+    assert pipelines.store.pipeline(NEW).former is None and pipelines.store.pipeline(NEW).next_number == 1
+    woken()
+    assert pipelines.rows()["table"] == [1, 2]
+    with pytest.raises(AirflowFtError, match=r"is the folder of pipeline 'orders'.*--rename"):
+        pipelines.run(NEW, 2)
+    pipelines.delivery = pipelines.into("elsewhere")
+    pipelines.run(NEW, 3)
+    assert pipelines.have(2, 3), "as the error says: in a folder and a table of its own"
+
+
+def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
+    saved: tuple[Pipelines, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelines, uri = saved
+    store = pipelines.store
+    with pytest.raises(ConfigurationError, match="that is its name"):
+        pipelines.rename(uri, OLD)
+    with new_epoch(store, OLD, Worker("", 1), "another"), pytest.raises(LeaseHeldError):
+        pipelines.rename(uri)
+    other = open_store(f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(ConfigurationError, match="it is of another installation"):
+        restore(other, uri, pipelines.participants, Worker("", 1), "a test", pipeline=NEW, rename=True)
+    assert [row.name for row in other.pipelines()] == []
+    other.close()
+    pipelines.run(OLD, 2)
+    with pytest.raises(StateConflictError, match="delivered after the savepoint"):
+        pipelines.rename(uri)
+    newer = pipelines.savepoint()
+    undecided = pipelines.run(OLD, 3, "prepared")
+    store.quarantine(OLD, store.pipeline(OLD).epoch, undecided.number, "a test.")
+    with pytest.raises(StateConflictError, match="it is QUARANTINED"):
+        pipelines.rename(newer)
+    store.release(OLD, store.pipeline(OLD).epoch, undecided.number, "a test.")
+    pipelines.away = True
+    for _ in range(2):
+        with pytest.raises(SinkUnavailableError):
+            pipelines.rename(newer)
+    assert store.pipeline(OLD).status is PipelineStatus.ACTIVE
+    pipelines.away = False
+    pipelines.rename(newer)
+    assert store.checkpoint(OLD, 3).state is CheckpointState.ABORTED
+    assert store.checkpoint(OLD, 3).after_abort is AfterAbort.REWOUND
+    with pytest.raises(PipelineHaltedError, match="it goes on as shop-orders, behind checkpoint 2"):
+        pipelines.rename(newer, "a-third-name")
+    pipelines.run(NEW, 3)
+    assert pipelines.have(1, 2, 3)
+    with pytest.raises(ConfigurationError, match="has checkpoints of its own"):
+        pipelines.rename(newer)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("name", ["link_tree", "sync_tree", "rename"])
+def test_whoever_dies_while_it_is_renamed_leaves_either_name_and_the_next_one_goes_on(
+    saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch, name: str, before: bool
+) -> None:
+    pipelines, uri = saved
+    pipelines.run(OLD, 2, "prepared")
+    where: Any = type(pipelines.store) if name == "rename" else LocalFileSystem
+    call: Callable[..., Any] = getattr(where, name)
+
+    def dying(*arguments: Any, **more: Any) -> Any:
+        if not before:
+            call(*arguments, **more)
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, dying)
+        with pytest.raises(Died):
+            pipelines.rename(uri)
+    done = name == "rename" and not before
+    assert (pipelines.store.pipeline(OLD).status is PipelineStatus.RENAMED) is done
+    assert (pipelines.store.pipeline(NEW).former is not None) is done
+    for _ in range(2):
+        pipelines.rename(uri)
+    for offset in (2, 3):
+        pipelines.run(NEW, offset)
+    assert pipelines.have(1, 2, 3)
+
+
+def test_a_person_who_dies_before_the_new_name_begins_may_take_the_old_one_again(saved: tuple[Pipelines, str]) -> None:
+    pipelines, uri = saved
+    pipelines.rename(uri)
+    pipelines.store.resume(OLD, "ada")
+    pipelines.run(OLD, 2)
+    assert pipelines.have(1, 2)
+    with pytest.raises(StateConflictError, match="delivered after the savepoint"):
+        pipelines.rename(uri)
+    pipelines.rename(pipelines.savepoint())
+    assert pipelines.store.pipeline(NEW).former == Former(OLD, 2, 3)
+    pipelines.run(NEW, 3)
+    assert pipelines.have(1, 2, 3)
+
+
+def test_the_command_says_what_it_does(
+    saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    pipelines, uri = saved
+    parser: ArgumentParser = get_parser()
+
+    def ft(*arguments: str) -> str:
+        args = parser.parse_args(["ft", *arguments, "--store", pipelines.url])
+        args.func(args)
+        return capsys.readouterr().out
+
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "n")
+    root = ["--wal-root", str(pipelines.folder / "wal")]
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        ft("savepoint", "restore", uri, "--pipeline", NEW, "--rename", *root)
+    assert "orders gets that name, and no run of it begins under the old one any more" in asked[0]
+    told = ft("savepoint", "restore", uri, "--pipeline", NEW, "--rename", *root, "--yes")
+    assert "the next run of shop-orders goes on from checkpoint 1 of orders" in told
+    status = {row["pipeline"]: row["status"] for row in json.loads(ft("pipelines", "-o", "json"))}
+    assert status == {OLD: "RENAMED", NEW: "ACTIVE"}
+    pipelines.run(NEW, 2)
+    assert pipelines.have(1, 2)
+    assert "Both would read on from there" in ft("resume", OLD, "--yes")
+    assert pipelines.store.pipeline(OLD).status is PipelineStatus.ACTIVE
