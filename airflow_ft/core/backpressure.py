@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_ft.core.config import CheckpointConfig
@@ -60,9 +60,9 @@ def room(store: Store, pipeline: str, config: CheckpointConfig, retained: int) -
     left = min(config.concurrent - len(live), retained - SPARE_BATCHES - len(waiting))
     if left <= 0:
         return Wait(WaitReason.TOO_MANY_QUEUED, newest or store.now())
-    if config.min_pause:
-        latest = store.latest_confirmed(pipeline)
-        if latest and latest.completed_at and store.now() - latest.completed_at < config.min_pause:
+    if config.min_pause and (latest := store.latest_confirmed(pipeline)) and latest.completed_at:
+        passed = store.now() - latest.completed_at
+        if timedelta(0) <= passed < config.min_pause:  # below 0: the clock was put back, which nobody waits for
             return Wait(WaitReason.MIN_PAUSE, latest.completed_at)
     return left
 

@@ -50,16 +50,24 @@ def take_epoch(
     why: str,
     *,
     lease_seconds: float = LEASE_SECONDS,
+    after: int | None = None,
     sleep: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
     """Takes the next epoch once every other holder stood still for `lease_seconds`, or is an older try of mine.
 
-    LeaseHeldError as soon as one of them is seen alive; StoreUnavailableError as the store raises it.
+    LeaseHeldError as soon as one of them is seen alive; StoreUnavailableError as the store raises it. FencedError, and
+    none is taken, when another one than `after` is the newest.
     """
     watched: dict[str, tuple[int, float]] = {}
     while True:
         epoch = store.pipeline(pipeline).epoch
+        if after is not None and epoch != after:
+            raise FencedError(
+                f"epoch {epoch} was taken since epoch {after}.",
+                remedy="nothing to do: whoever has taken it goes on.",
+                pipeline=pipeline,
+            )
         leases = store.leases(pipeline)
         waiting_for: Lease | None = None
         for other in leases:
@@ -138,11 +146,17 @@ class LeaseKeeper:
 
 @contextmanager
 def new_epoch(
-    store: Store, pipeline: str, worker: Worker, why: str, lease_seconds: float = LEASE_SECONDS
+    store: Store,
+    pipeline: str,
+    worker: Worker,
+    why: str,
+    lease_seconds: float = LEASE_SECONDS,
+    *,
+    after: int | None = None,
 ) -> Iterator[tuple[int, LeaseKeeper]]:
-    """Takes an epoch and holds its lease for the duration of the block."""
+    """Takes an epoch, as `take_epoch` does, and holds its lease for the duration of the block."""
     lease = worker.lease()
-    epoch = take_epoch(store, pipeline, lease, why, lease_seconds=lease_seconds)
+    epoch = take_epoch(store, pipeline, lease, why, lease_seconds=lease_seconds, after=after)
     keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
     try:
         yield epoch, keeper

@@ -196,9 +196,10 @@ class Resolver:
             yield
         except FencedError:
             raise
-        except AirflowFtError as error:
+        except Exception as error:  # also of a disk, say
             if self.store.checkpoint(self.pipeline, number).state in IN_DOUBT:
-                self.store.quarantine(self.pipeline, epoch, number, f"{found.message} {self.who} failed: {error.what}")
+                why = error.what if isinstance(error, AirflowFtError) else f"{type(error).__name__}: {error}"
+                self.store.quarantine(self.pipeline, epoch, number, f"{found.message} {self.who} failed: {why}")
             raise
 
     def _refusal(self, found: Checkpoint, what: str, remedy: str) -> StateConflictError:

@@ -60,6 +60,8 @@ def test_a_stream_waits_for_its_pause_since_it_has_confirmed(
     assert since is not None and held_back(store, PIPELINE) == Wait(WaitReason.MIN_PAUSE, since)
     monkeypatch.setattr(store, "now", lambda: since + timedelta(minutes=1))
     assert held_back(store, PIPELINE) is None
+    monkeypatch.setattr(store, "now", lambda: since - timedelta(days=2))
+    assert held_back(store, PIPELINE) is None, "nobody waits until a clock that was put back is there again"
 
 
 def test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person(store: SqliteStore) -> None:

@@ -145,6 +145,64 @@
 #define RECORD_AFTER_ACK 1
 #endif
 
+/* at_most_once.pml */
+#ifndef ANEW_AT_END                     /* each attempt begins where the source stands then, also in the same process */
+#define ANEW_AT_END 1
+#endif
+#ifndef END_AFTER_EPOCH                 /* a new driver asks for the source's end when it has its epoch */
+#define END_AFTER_EPOCH 1
+#endif
+#ifndef ONE_QUERY                       /* an attempt asks its source once: another query would ask anew */
+#define ONE_QUERY 1
+#endif
+#ifndef LOST_ANSWER_ENDS                /* an attempt that does not know whether it has published has ended */
+#define LOST_ANSWER_ENDS 1
+#endif
+#ifndef GIVEN_UP_FOR_GOOD               /* what is TRIGGERED when the next attempt begins is not published any more */
+#define GIVEN_UP_FOR_GOOD 1
+#endif
+#ifndef ONLY_UNPUBLISHED                /* and nothing else: what is published is delivered, whatever begins */
+#define ONLY_UNPUBLISHED 1
+#endif
+#ifndef EXPIRED_IS_CARRIED              /* what is not decided in time is delivered with the next number */
+#define EXPIRED_IS_CARRIED 1
+#endif
+#ifndef WAITS_FOR_EARLIER               /* a gate waits for all that is published, whichever attempt has computed it */
+#define WAITS_FOR_EARLIER 1
+#endif
+#ifndef POSITION_IS_KEPT                /* a publication keeps its position, though the mode does not use it */
+#define POSITION_IS_KEPT 1
+#endif
+
+/* drain.pml */
+#ifndef DRAIN_IS_KNOWN                  /* the log says which state was drained, and nobody goes on from that unasked */
+#define DRAIN_IS_KNOWN 1
+#endif
+#ifndef REFUSED_IS_NO_DRAIN             /* a drain that a sink has refused is none */
+#define REFUSED_IS_NO_DRAIN 1
+#endif
+#ifndef KEPT_BEFORE_DRAIN               /* the state before a drain is kept: a rewind behind it goes there */
+#define KEPT_BEFORE_DRAIN 1
+#endif
+#ifndef FAILS_BEHIND_DRAIN              /* a job that fails behind its drain is not restarted in its driver */
+#define FAILS_BEHIND_DRAIN 1
+#endif
+#ifndef TOLD_CONFIRMED                  /* whoever asked for a drain is told of one that is confirmed */
+#define TOLD_CONFIRMED 1
+#endif
+#ifndef ANSWER_OF_EPOCH                 /* and answered under the epoch of which it is known that all is settled */
+#define ANSWER_OF_EPOCH 1
+#endif
+#ifndef KEEPS_FOR_DRAIN                 /* state is kept that somebody has asked to drain, and nobody has */
+#define KEEPS_FOR_DRAIN 1
+#endif
+#ifndef ENDED_LAST                      /* a stream deletes if nobody was at work since it has ended */
+#define ENDED_LAST 1
+#endif
+#ifndef TAKES_NONE_IN_VAIN              /* and takes no epoch otherwise, which would fence who has a stop to answer */
+#define TAKES_NONE_IN_VAIN 1
+#endif
+
 /* savepoint.pml */
 #ifndef CONFIRMED_ONLY                  /* a savepoint is taken of what is confirmed */
 #define CONFIRMED_ONLY 1

@@ -26,10 +26,10 @@ from airflow_ft.core import lease, overlap, pulse, restart, retention
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.kafka.topics import TopicLimits
 from airflow_ft.savepoints import converting, metadata, offline, rescaling, restoring, taking
-from airflow_ft.sinks import ahead
+from airflow_ft.sinks import ahead, refused
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
-from airflow_ft.sinks.mysql.load import refusals
+from airflow_ft.sinks.mysql.load import Loader, refusals
 from airflow_ft.sinks.mysql.vote import Verdict
 from airflow_ft.spark.driver import publisher, query, room, runner
 from airflow_ft.spark.state import (
@@ -50,6 +50,7 @@ from airflow_ft.spark.task import stage, stream
 from airflow_ft.wal import parsing as wal_parsing
 from tests.simulation.folders import Bucket, Disk, ModelFiles, obstore
 from tests.simulation.kernel import Death, Kernel
+from tests.simulation.source import Rows
 from tests.simulation.spark import Spark, listening
 from tests.simulation.threads import ModelThreading
 from tests.simulation.windows import Windows
@@ -151,11 +152,24 @@ class NoThread:
         pass
 
 
-class ModelLoader:
-    """See `airflow_ft.sinks.mysql.load.Loader`."""
+class ModelLoader(Loader):
+    """See `airflow_ft.sinks.mysql.load.Loader`, whose way around refused rows it goes."""
 
     def __init__(self, session: Any, limits: Any, way: Any) -> None:
         self._session = session
+
+    def _way_of(self, reader: Any, target: Any, columns: Any) -> Any:
+        def put(made: Any, target: Any, columns: Any, file: Any) -> int:
+            affected = 0
+            for _, items in made:
+                with refusals(target, file, affected):
+                    affected += self._session.load(target.sink, items)
+            return affected
+
+        return list, put
+
+    def _pieces(self, reader: Any, target: Any, file: Any) -> Any:
+        return reader.batches(target.sink, file)
 
     def send(self, reader: Any, target: Any) -> int:
         affected = 0
@@ -260,6 +274,7 @@ def product_over_models() -> Iterator[Running]:
         "await_readable": lambda *_: None,
         "check_topic": lambda *_: {},
         "check_rows": RUNNING.judge_records,
+        "refused_rows": lambda *_: (),
         "client_limits": lambda *_: {"message.max.bytes": 1_000_000},
         "RecordEncoder": ModelEncoder,
         "ThreadPoolExecutor": OneByOne,
@@ -285,6 +300,9 @@ def product_over_models() -> Iterator[Running]:
     threads = ModelThreading(lambda: RUNNING.kernel).namespace()
     waiting = SimpleNamespace(sleep=RUNNING.wait, monotonic=RUNNING.monotonic, time=lambda: RUNNING.kernel.wall_clock())
     pausing = SimpleNamespace(sleep=partial(RUNNING.wait, ends=True), monotonic=RUNNING.monotonic)
+    holding = SimpleNamespace(
+        sleep=lambda seconds: RUNNING.wait(seconds, ends=RUNNING.spark.pauses()), monotonic=RUNNING.monotonic
+    )
     middle = SimpleNamespace(random=lambda: 0.5)
     streams: list[tuple[Any, dict[str, Any]]] = [
         (overlap, {
@@ -302,7 +320,7 @@ def product_over_models() -> Iterator[Running]:
         }),
         (restart, {"time": waiting, "random": middle}),
         (stream, {"time": pausing, "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked)}),
-        (room, {"time": waiting}),
+        (room, {"time": holding}),
         (publisher, {"time": waiting, "threading": threads, "beside": at_once}),
         (query, {
             "time": waiting,
@@ -359,6 +377,7 @@ def product_over_models() -> Iterator[Running]:
     places: list[tuple[Any, dict[str, Any]]] = [
         (lease, core),
         (ahead, {"ThreadPoolExecutor": OneByOne}),
+        (refused, {"_table": lambda rows: Rows(item for row in rows for item in row.values)}),
         (retention, {"MARKERS_TOGETHER": 1}),
         *streams,
         *_modules("mysql", mysql),

@@ -24,9 +24,20 @@ class BranchLaws:
     def __init__(self) -> None:
         self._shown: dict[tuple[str, int], dict[str, Rows]] = {}
         self._whole: set[tuple[str, int]] = set()
+        self._aside: dict[tuple[str, int], Rows] = {}  # what the markers of branches say was set aside
 
-    def look_at(self, name: str, plan: Plan, planned: Rows, marker: Mapping[str, Any], commit: Commit) -> None:
-        """A commit with the marker of a branch, or of the whole (I2, I4, I6)."""
+    def look_at(
+        self,
+        name: str,
+        plan: Plan,
+        planned: Rows,
+        marker: Mapping[str, Any],
+        commit: Commit,
+        aside: Rows,
+        *,
+        by_hand: bool = False,
+    ) -> None:
+        """A commit with the marker of a branch, or of the whole (I2, I4, I6), which has set rows `aside`."""
         number, label = marker["number"], marker["branch"]
         shown = self._shown.setdefault((name, number), {})
         before = [row for rows in shown.values() for row in rows]
@@ -34,22 +45,32 @@ class BranchLaws:
         if not label:
             if rows:
                 raise Violation("I6", f"{name} shows {told(rows)} under the marker of the whole number {number}")
-            if sorted(before, key=str) != sorted(planned, key=str):
+            of_branches = self._aside.get((name, number), [])
+            if sorted(aside, key=str) != sorted(of_branches, key=str):
+                raise Violation(
+                    "I2", f"{number} of {name} has set aside {told(aside)}, its branches {told(of_branches)}"
+                )
+            if sorted(before + aside, key=str) != sorted(planned, key=str):
                 raise Violation("I2", f"{name} calls {number} whole with {told(before)}; planned is {told(planned)}")
             self._whole.add((name, number))
             return
         if label in shown or [row for row in rows if row not in planned or row in before]:
             raise Violation("I2", f"{name} shows {told(rows)} in branch {label} of {number}, beside {told(before)}")
-        predecessor = plan.participant(name).predecessor
+        predecessor = 0 if by_hand else plan.participant(name).predecessor
         if predecessor and (name, predecessor) not in self._whole:
             raise Violation("I4", f"{name} shows rows of {number} before {predecessor} is whole")
         shown[label] = rows
+        self._aside.setdefault((name, number), []).extend(aside)
 
     def look_at_prepared(self, name: str, branch: BranchName, checkpoint: Checkpoint) -> None:
         """A prepared branch that was committed is one that the decision counted (I3)."""
         counted = checkpoint.votes[name].prepared
         if branch.rank[1] != counted:
             raise Violation("I3", f"{name} committed branch {branch}; the decision counted attempt {counted}")
+
+    def taken_out(self, name: str, number: int) -> None:
+        """Somebody has deleted what was committed by hand."""
+        self._shown.pop((name, number), None)
 
     def taken_back(self, name: str, commit: Commit) -> None:
         """A crash has made a committed branch a prepared one again."""

@@ -6,13 +6,18 @@ here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from airflow_ft.core.errors import DeclinedError, SinkUnavailableError
+from airflow_ft.core.model import Plan
+from airflow_ft.core.ports import SegmentReader
+from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.memory import Head, Marker
-from airflow_ft.testing.model import ModelSystem, Owner, State
+from airflow_ft.sinks.refused import Refused
+from airflow_ft.testing.model import ModelParticipant, ModelSystem, Owner, State, Transaction
 from tests.simulation.kernel import Kernel
 from tests.simulation.mysql_state import Commit, Row
 from tests.simulation.source import Item
@@ -27,6 +32,8 @@ class ModelServer(ModelSystem):
         super().__init__(name)
         self._kernel = kernel
         self.refuses: dict[int, int] = {}  # item -> how often its rows are still refused
+        self.forbids: set[int] = set()  # items of which it refuses the last of several rows, by a constraint
+        self.forbade: set[int] = set()  # and at any time
         self.commits: list[Commit] = []
 
     @property
@@ -40,6 +47,8 @@ class ModelServer(ModelSystem):
     def take(self, sink: str, batch: Any) -> Sequence[Any]:
         items: Sequence[Item] = list(batch)
         for item in items:
+            if item.number in self.forbids and item.part > 1:
+                raise DeclinedError(f"{item} breaks a new constraint.", remedy="mend the table.")
             if self.refuses.get(item.number, 0) > 0:
                 self.refuses[item.number] -= 1
                 raise DeclinedError(f"item {item.number} breaks a constraint.", remedy="mend the job.")
@@ -57,6 +66,35 @@ class ModelServer(ModelSystem):
         self.commits.append(Commit(self.name, added, written, pruned, _head(before), _head(after)))
 
 
+class Participant(ModelParticipant):
+    """The kit's, which sets nothing aside, with the way in which sinks with transactions do that."""
+
+    def _insert(
+        self, db: Transaction, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
+    ) -> dict[str, int]:
+        if letters is None:
+            return super()._insert(db, plan, readers, None)
+        return load_all(
+            self._sinks, readers, lambda sink, reader: _Around(sink, sink, reader, letters, self._system, db)
+        )
+
+
+@dataclass
+class _Around(Load):
+    """Rows into an open transaction of the model, but those that it refuses."""
+
+    system: ModelSystem
+    db: Transaction
+
+    def insert(self, rows: Any) -> str:
+        try:
+            taken = self.system.take(self.sink, rows)
+        except DeclinedError as error:
+            return error.what
+        self.db.change(rows={**self.db.state.rows, self.sink: (*self.db.state.rows.get(self.sink, ()), *taken)})
+        return ""
+
+
 def _markers(state: State) -> Mapping[tuple[Owner, int], Marker]:
     return {(owner, number): marker for owner, mine in state.markers.items() for number, marker in mine.items()}
 
@@ -68,7 +106,8 @@ def _head(state: State) -> Row | None:
 
 def _row(marker: Marker, number: int) -> Row:
     kind = marker.outcome.value.lower()
-    return {"number": number, "kind": kind, "epoch": marker.epoch, "attempt": marker.attempt}
+    told = json.dumps(dict(marker.detail), default=str)
+    return {"number": number, "kind": kind, "epoch": marker.epoch, "attempt": marker.attempt, "detail": told}
 
 
 def _lost(sent: bool) -> Exception:

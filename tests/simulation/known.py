@@ -17,6 +17,7 @@ import tests.simulation.folder_defects
 import tests.simulation.held_defects
 import tests.simulation.later_defects
 import tests.simulation.mode_defects
+import tests.simulation.person_defects
 import tests.simulation.savepoint_defects
 import tests.simulation.state_defects
 import tests.simulation.stream_defects

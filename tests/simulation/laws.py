@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,12 +25,14 @@ from airflow_ft.core.model import (
     Checkpoint,
     CheckpointingMode,
     CheckpointState,
+    HaltReason,
     PipelineStatus,
     Plan,
     Promise,
     RunKey,
     Segment,
 )
+from airflow_ft.core.set_aside import read_detail
 from airflow_ft.core.steps import Confirmation
 from airflow_ft.core.transitions import is_allowed
 from airflow_ft.sinks.kafka.token import parse
@@ -68,8 +71,15 @@ class Laws:
         may_halt: bool,
         repeats: Iterable[str] = (),
         modes: Iterable[CheckpointingMode] = (),
+        process: Callable[[], str] = lambda: "",
     ) -> None:
-        """`repeats`: servers that may show rows twice. `modes`: of the runs; with AT_MOST_ONCE items may be lost."""
+        """`repeats`: servers that may show rows twice. `modes`: of the runs; with AT_MOST_ONCE items may be lost.
+
+        `process` names the one at work. Those in `may_set_aside` are people who have said so.
+        """
+        self.may_set_aside: set[str] = set()
+        self._process = process
+        self._aside: dict[tuple[str, str], set[Item]] = {}  # by server and sink: what markers say was set aside
         self._loses = CheckpointingMode.AT_MOST_ONCE in set(modes)
         self._is_lost_for_ever = set(modes) == {CheckpointingMode.AT_MOST_ONCE}
         self._lost: set[int] = set()  # items without which a gate has opened
@@ -88,9 +98,11 @@ class Laws:
         self._epoch = 0
         self._shown: dict[int, str] = {}  # item -> the variant that some sink shows
         self._delivered: dict[int, set[str]] = {}  # number -> the servers that show it
+        self._was_by_hand = False
         self._quarantined = False  # some number was, once
         self.restored = False
         self.halted = False
+        self.halted_by_hand = False  # until somebody settles it
         self.streams: StreamLaws | None = None
         self.states: StateLaws | None = None
         self.savepoints: SavepointLaws | None = None
@@ -138,7 +150,9 @@ class Laws:
             pipeline = self._store.pipeline(PIPELINE)
         except UnknownPipelineError:
             return
-        if pipeline.status is PipelineStatus.HALTED and not self.halted:
+        is_halted = pipeline.status is PipelineStatus.HALTED
+        self.halted_by_hand = is_halted and pipeline.halt_reason is HaltReason.HEURISTIC_COMMIT and self._is_by_hand()
+        if is_halted and not self.halted and not self.halted_by_hand:
             self.halted = True
             if not self._may_halt:
                 raise Violation("I7", f"the pipeline was halted without cause: {pipeline.halt_message}")
@@ -202,11 +216,45 @@ class Laws:
         for participant in checkpoint.plan.participants:
             for sink in participant.sinks:
                 visible = self._servers[participant.name].visible.get(sink, [])
+                proof = checkpoint.votes[participant.name].proof
+                aside = self._named(checkpoint.plan, participant.name, proof.detail if proof is not None else {})
                 for item in self._items(checkpoint.plan, [sink]):
-                    if item[1] not in visible:
-                        raise Violation(
-                            "I2", f"checkpoint {checkpoint.number} is COMPLETED, and {participant.name} lacks {item[1]}"
-                        )
+                    if (item[1] in visible) is (item in aside):
+                        how = "has, and has set aside," if item in aside else "lacks"
+                        what = f"checkpoint {checkpoint.number} is COMPLETED, and {participant.name} {how} {item[1]}"
+                        raise Violation("I2", what)
+
+    def _named(self, plan: Plan, server: str, detail: Mapping[str, Any]) -> list[tuple[str, Item]]:
+        """The rows that a marker, or a proof, says were set aside; each was refused, and is in a file that it names."""
+        found = []
+        for sink, aside in read_detail(detail).items():
+            segments = {segment.number: segment for segment in plan.segments}
+            named = [
+                row
+                for number, _, start, stop in aside.places
+                for row in self._wal.item(segments[number].digest).rows(segments[number].rows[sink])[start:stop]
+            ]
+            written = [row for uri in aside.files for row in self._wal.letters.get(uri, ())]
+            if sorted(map(str, named)) != sorted(map(str, written)) or len(named) != aside.rows:
+                raise Violation("I2", f"{server} has set aside {_told(named)}, in its dead letters is {_told(written)}")
+            if fit := [row for row in named if row.number not in self._servers[server].forbade or row.part < 2]:
+                raise Violation("I2", f"{server} has set aside {_told(fit)}, which nothing has refused")
+            found += [(sink, row) for row in named]
+        return found
+
+    def _set_aside(self, plan: Plan, server: str, marker: Mapping[str, Any]) -> list[tuple[str, Item]]:
+        """What a new marker says, which has to be a person's word unless branches have said so before."""
+        found = self._named(plan, server, json.loads(marker.get("detail") or "{}"))
+        for sink, row in found:
+            known = self._aside.setdefault((server, sink), set())
+            if row not in known and self._process().partition("~")[0] not in self.may_set_aside:
+                raise Violation("I2", f"{self._process()} has set aside {row}, and no person has said so")
+            known.add(row)
+        return found
+
+    def aside(self, server: str, sink: str, item: int) -> int:
+        """How many rows of an item were set aside."""
+        return sum(row.number == item for row in self._aside.get((server, sink), ()))
 
     def _items(self, plan: Plan, sinks: Iterable[str]) -> list[tuple[str, Item]]:
         return [
@@ -254,12 +302,17 @@ class Laws:
             number = marker["number"]
             plan = self._plans.get(number)
             if plan is None or plan.participant(name).strategy not in BRANCHED:
-                self._look_at_delivery(name, number, commit.rows)
+                aside = self._set_aside(plan, name, marker) if plan is not None else []
+                self._look_at_delivery(name, number, (*commit.rows, *aside))
                 continue
-            self._require_decided(name, plan)
-            if commit.branch is not None and not self.restored:
+            by_hand = (number, marker["branch"]) in self._servers[name].branches.by_hand
+            if not by_hand:
+                self._require_decided(name, plan)
+            if commit.branch is not None and not self.restored and not by_hand:
                 self._branches.look_at_prepared(name, commit.branch, self._store.checkpoint(PIPELINE, number))
-            self._branches.look_at(name, plan, self._items(plan, plan.participant(name).sinks), marker, commit)
+            planned = self._items(plan, plan.participant(name).sinks)
+            aside = self._set_aside(plan, name, marker)
+            self._branches.look_at(name, plan, planned, marker, commit, aside, by_hand=by_hand)
 
     def _look_at_kafka(self, name: str, commit: EndedTransaction) -> None:
         if commit.token is None:
@@ -338,6 +391,21 @@ class Laws:
                 if self._shown.setdefault(item.number, item.variant) != item.variant:
                     raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")
 
+    def _is_by_hand(self) -> bool:
+        """Whether somebody has committed branches by hand, at any time."""
+        found = any(isinstance(each, MySqlServer) and each.branches.by_hand for each in self._servers.values())
+        self._was_by_hand = self._was_by_hand or found
+        return self._was_by_hand
+
+    def taken_out(self, name: str, plan: Plan) -> None:
+        """Somebody has deleted what was committed by hand of an ABORTED number, whose rows come anew."""
+        visible = self._servers[name].visible
+        for sink, row in self._items(plan, plan.participant(name).sinks):
+            if row in visible.get(sink, []):
+                visible[sink].remove(row)
+            self._shown.pop(row.number, None)
+        self._branches.taken_out(name, plan.number)
+
     def _visible(self, name: str) -> list[tuple[str, list[Item]]]:
         """What a server shows, by sink; once each, where it may show it twice."""
         shown = self._servers[name].visible
@@ -378,6 +446,9 @@ class Laws:
         """Rows of a number may come in any order; `BranchLaws` sees to the order of numbers."""
         if len({(item.number, item.part) for item in visible}) < len(visible):
             raise Violation("I2", f"{name} shows a row twice in {sink}: {_told(visible)}")
+        aside = {(item.number, item.part) for item in self._aside.get((name, sink), ())}
+        if both := [item for item in visible if (item.number, item.part) in aside]:
+            raise Violation("I2", f"{name} shows {_told(both)} in {sink}, which it has set aside")
         for item in visible:
             if self._shown.setdefault(item.number, item.variant) != item.variant:
                 raise Violation("I3", f"{name} shows {item}, there is {self._shown[item.number]}: {_told(visible)}")
@@ -393,7 +464,7 @@ class Laws:
             return
         if isinstance(error, UnknownPipelineError) and not self._states:
             return  # nobody got as far as to register it
-        if isinstance(error, (HaltError, PipelineHaltedError)) and self._may_halt:
+        if isinstance(error, (HaltError, PipelineHaltedError)) and (self._may_halt or self._is_by_hand()):
             return
         if isinstance(error, QuarantinedError) and self._quarantined:
             return
@@ -423,8 +494,11 @@ class Laws:
 
     def is_visible(self, item: int) -> bool:
         """In every sink."""
-        shown = [self._servers[name].visible.get(sink, []) for name, sinks in self._sinks.items() for sink in sinks]
-        return all(any(row.number == item for row in rows) for rows in shown)
+        return all(
+            any(row.number == item for row in self._servers[name].visible.get(sink, [])) or self.aside(name, sink, item)
+            for name, sinks in self._sinks.items()
+            for sink in sinks
+        )
 
     def require_visible(self, item: int, when: str) -> None:
         if self.states is not None and item in self.states.dropped:
@@ -436,7 +510,7 @@ class Laws:
         for name, sinks in self._sinks.items():
             for sink in sinks:
                 visible = [shown for shown in self._servers[name].visible.get(sink, []) if shown.number == item]
-                if len(visible) < self._rows[sink]:
+                if len(visible) + self.aside(name, sink, item) < self._rows[sink]:
                     raise Violation("I9", f"{when}, and {name} lacks item {item}")
 
     def store_restored(self) -> None:
@@ -461,6 +535,7 @@ class Laws:
                     found = sorted(found if self._rows[sink] > 1 else set(found))  # twice, where it may be
                 if self.savepoints is not None:
                     all_of_them = self.savepoints.all_that_comes(items)
+                found = sorted(found + [item.number for item in self._aside.get((name, sink), ())])
                 if found != [item for item in all_of_them for _ in range(self._rows[sink])]:
                     raise Violation("I10", f"{name} shows {_told(visible)} in {sink}; there are {items} items")
             if isinstance(server, TwoPhaseServer) and server.branches:
@@ -470,6 +545,9 @@ class Laws:
         for checkpoint in self._store.checkpoints(PIPELINE, 1000):
             if not checkpoint.is_settled or checkpoint.rollback_pending:
                 raise Violation("I7", f"checkpoint {checkpoint.number} is left {checkpoint.state}")
+            by_hand = (each.branches.by_hand for each in self._servers.values() if isinstance(each, MySqlServer))
+            if checkpoint.state is S.ABORTED and any(checkpoint.number in dict(branches) for branches in by_hand):
+                raise Violation("I3", f"checkpoint {checkpoint.number} is ABORTED, and was committed by hand")
         if self.streams is not None:
             self.streams.at_the_end()
         if self.states is not None:

@@ -205,6 +205,13 @@ class ModelStore(ModelStreams):
             self._set(status=PipelineStatus.HALTED, halt_reason=reason, halt_message=message)
         self.version += 1
 
+    def resume(self, pipeline: str, who: str) -> None:
+        known = self._known(pipeline)
+        if known.status is PipelineStatus.HALTED:
+            behind = known.halt_reason is HaltReason.STORE_BEHIND_SINK
+            self._set(status=PipelineStatus.ACTIVE, halt_reason=None, halt_message="", epoch=known.epoch + behind)
+        self.version += 1
+
     # --- staging --------------------------------------------------------------------------------------------------
 
     def begin_stage(self, pipeline: str, epoch: int, run: RunKey, task: str = "", spec: Any = None) -> int:

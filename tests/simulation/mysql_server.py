@@ -33,6 +33,8 @@ class MySqlServer:
         self.locks: dict[tuple[str, Key], Lock] = {}
         self.commits: list[Commit] = []
         self.refuses: dict[int, int] = {}  # item -> how often its rows are still refused
+        self.forbids: set[int] = set()  # items of which it refuses the last of several rows, by a constraint
+        self.forbade: set[int] = set()  # and at any time
         self.branches = Branches(self)
         self._ids = 0
 
@@ -112,6 +114,7 @@ class MySqlServer:
             self.unlock(work, place)
         work.undo.clear()
         work.loaded.clear()
+        work.savepoint = None
 
     def unlock(self, work: Work, place: tuple[str, Key]) -> None:
         work.locks.discard(place)
@@ -191,6 +194,8 @@ class MySqlServer:
         if text.startswith("XA "):
             return self.branches.execute(connection, text)
         self.branches.refuse_statement(connection)
+        if "SAVEPOINT " in text:
+            return self._savepoint(connection, text.partition("SAVEPOINT ")[0])
         if not text.startswith(("SELECT `", "SELECT MAX", "INSERT", "UPDATE", "DELETE")):
             return self._function(connection, text, args)
         statement = sql.parse(text)
@@ -266,6 +271,22 @@ class MySqlServer:
             return 0, []
         raise NotImplementedError(f"the model does not speak: {text}")
 
+    def _savepoint(self, connection: Connection, verb: str) -> tuple[int, list[tuple[Any, ...]]]:
+        """One is enough: SAVEPOINT, RELEASE SAVEPOINT, ROLLBACK TO SAVEPOINT. Locks are kept."""
+        work = connection.work
+        if not verb:
+            work.savepoint = (len(work.undo), len(work.loaded)) if connection.in_transaction else None
+            return 0, []
+        if work.savepoint is None:
+            raise error(1305, "SAVEPOINT airflow_ft_part does not exist")
+        if verb == "RELEASE ":
+            work.savepoint = None
+            return 0, []
+        undone, loaded = work.savepoint
+        self.take_back(work, undone)
+        del work.loaded[loaded:]
+        return 0, []
+
     def load(self, connection: Connection, table: str, items: list[Item]) -> int:
         """The rows of a file, inside the open transaction (or, by a mistake, outside)."""
         self.open(connection)
@@ -274,6 +295,8 @@ class MySqlServer:
             if self.refuses.get(item.number, 0) > 0:
                 self.refuses[item.number] -= 1
                 raise error(1062, f"Duplicate entry '{item.number}' for key '{table}.PRIMARY'")
+            if item.number in self.forbids and item.part > 1:
+                raise error(1062, f"Duplicate entry '{item}' for key '{table}.new'")
         connection.work.loaded += [(table, item) for item in items]
         if not connection.in_transaction:
             self.commit(connection)

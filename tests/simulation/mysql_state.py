@@ -34,6 +34,7 @@ class Work:
     undo: list[tuple[str, Key, Row | None]] = field(default_factory=list)
     loaded: list[tuple[str, Item]] = field(default_factory=list)
     locks: set[tuple[str, Key]] = field(default_factory=set)
+    savepoint: tuple[int, int] | None = None  # how much of `undo` and `loaded` there was
 
     def __repr__(self) -> str:
         return f"the work of {self.connection or 'a prepared branch'}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
+from airflow_ft.sinks.mysql.xid import PROBE_NUMBER
 from tests.simulation.mysql_state import LIMITS, BranchName, Commit, Connection, Lock, Work, error
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Branches:
         self._server = server
         self.prepared: dict[str, Work] = {}
         self.were_lost = False  # somebody has ended them by hand, or the server forgot them
+        self.by_hand: set[tuple[int, str]] = set()  # number and label of those that somebody has committed
         self.came_back = False  # a crash has taken acknowledged commits back
         self._forgettable: list[tuple[str, Work]] = []
 
@@ -174,6 +176,28 @@ class Branches:
                 self._server.end(connection)
         for xid in list(self.prepared):
             self._end(xid, commit=False)
+
+    def end_by_hand(self, *, commit: bool) -> None:
+        """Somebody types XA COMMIT, or XA ROLLBACK, for the first that XA RECOVER lists and no connection holds."""
+        for xid in sorted(self.prepared):
+            name = name_of(xid)
+            if self.prepared[xid].connection is not None or name is None or name.number == PROBE_NUMBER:
+                continue
+            if commit:
+                self.by_hand.add((name.number, name.label))
+            else:
+                self.were_lost = True
+            return self._end(xid, commit=commit)
+
+    def take_out(self, number: int) -> None:
+        """What HEURISTIC_COMMIT says: what is still prepared is rolled back, markers and rows are deleted."""
+        server = self._server
+        for xid in [xid for xid in self.prepared if (name := name_of(xid)) is not None and name.number == number]:
+            self._end(xid, commit=False)
+        ledger = server.tables["airflow_ft_ledger"]
+        for key in [key for key, row in ledger.items() if row["number"] == number and row["kind"] == "committed"]:
+            del ledger[key]
+        self.by_hand = {branch for branch in self.by_hand if branch[0] != number}
 
     def nothing_is_forgotten(self) -> None:
         """The log was written through: what was acknowledged before is on disk."""

@@ -177,6 +177,15 @@ STREAMS = (
     replace(STREAM, name="a stream, a person quarantines", person="quarantine, commit"),
 )
 
+PAUSING = replace(STREAM, name="a stream that pauses between checkpoints", min_pause=4.0)
+PAUSED = (
+    PAUSING,
+    replace(PAUSING, name="a stream that pauses, the job fails", events=("job fails", "source grows"), event_weight=20),
+    replace(PAUSING, name="a stream that pauses, clocks jump", events=(*CLOCKS, *LOG), tolerable=-1),
+    replace(PAUSING, name="a stream that pauses, its checkpoints expire", tolerable=-1, events=_PASSED),
+    replace(PAUSING, name="streams that pause, at once", runs=(3, 4), concurrent=True, person="stop"),
+)
+
 _ONCE, _AT_LEAST = CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE
 REPEATING = replace(BOTH, name="at least once", modes=(_AT_LEAST,), runs=(1, 2))
 REPEATED = (
@@ -479,6 +488,62 @@ SAVED += (
     ),
 )
 
+_FORBIDDING = ("side forbids item 1", "side forbids item 2")
+ASIDE = Scenario(
+    "rows that are set aside",
+    {**_MYSQL, **_PARALLEL},
+    runs=(2, 3),
+    events=_FORBIDDING,
+    event_weight=10,
+    person="set aside, set aside",
+)
+SET_ASIDE = (
+    ASIDE,
+    replace(ASIDE, name="rows that are set aside, side by side", parallel=True),
+    replace(ASIDE, name="rows that are set aside, runs at once", concurrent=True),
+    replace(ASIDE, name="rows that are set aside, several numbers as one", max_rows=1000, runs=(2, 4)),
+    replace(ASIDE, name="rows that are set aside, quarantined", person="quarantine, set aside, set aside"),
+    replace(
+        ASIDE,
+        name="rows that are set aside, at least once",
+        sinks=_BOTH,
+        events=("db forbids item 1", "db forbids item 2"),
+        modes=(_AT_LEAST,),
+    ),
+    replace(
+        ASIDE,
+        name="rows that are set aside, one transaction",
+        sinks={"lines": ("model", "shelf"), "more": ("model", "store")},
+        events=("store forbids item 1", "store forbids item 2"),
+    ),
+)
+
+_HANDS = ("maria commits a branch by hand", "maria rolls a branch back by hand")
+_OTHER_HANDS = tuple(event.replace("maria", "mysql") for event in _HANDS)
+BY_HAND = replace(
+    XA_MARIA,
+    name="a commit by hand",
+    runs=(2, 3),
+    events=(*_HANDS, _HANDS[0], "prepare declines item 1", "prepare declines item 2"),
+    event_weight=12,
+    person="abort carried, commit",
+)
+ENDED_BY_HAND = (
+    BY_HAND,
+    replace(BY_HAND, name="a commit by hand, rows are computed again", person="abort rewound, commit"),
+    replace(BY_HAND, name="a commit by hand, runs at once", concurrent=True),
+    replace(BY_HAND, name="a commit by hand, tasks side by side", parallel=True),
+    replace(
+        BY_HAND,
+        name="a commit by hand, on MySQL",
+        sinks=_XA_MYSQL,
+        events=(*_OTHER_HANDS, _OTHER_HANDS[0], "mysql restarts", "prepare declines item 2"),
+    ),
+    replace(BY_HAND, name="a commit by hand, and Kafka", sinks={**_XA, **_KAFKA}, events=(*_HANDS, _HANDS[0], *LOG)),
+    replace(BY_HAND, name="a commit by hand, MySQL decides", sinks={**_MYSQL, **_XA}, events=(*_HANDS, *_HANDS, *DB)),
+    replace(BY_HAND, name="a commit by hand, quarantined", person="quarantine, abort carried, commit"),
+)
+
 _DISK, _BUCKET = {"tables": ("disk", "lake")}, {"objects": ("bucket", "store")}
 DISK = Scenario("files on a disk", _DISK, runs=(2,), events=("prepare declines item 2",))
 BUCKET = Scenario("files in a bucket", _BUCKET, runs=(2,), events=("prepare declines item 2",))
@@ -522,8 +587,19 @@ MODELS = (
     replace(MODEL, name="one transaction, at least once", modes=(CheckpointingMode.AT_LEAST_ONCE,), runs=(1, 2)),
 )
 
-_SCHEDULED = (*SCENARIOS, *FOLDERS, *MODELS, *BRANCHED, *HOLDING, *PEOPLE, RESTORED, FORGETTING)
-ALL = (*_SCHEDULED, *STREAMS, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED)
+_SCHEDULED = (
+    *SCENARIOS,
+    *FOLDERS,
+    *MODELS,
+    *BRANCHED,
+    *HOLDING,
+    *PEOPLE,
+    RESTORED,
+    FORGETTING,
+    *SET_ASIDE,
+    *ENDED_BY_HAND,
+)
+ALL = (*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED)
 
 
 def scenario_of(seed: int) -> Scenario:

@@ -6,9 +6,10 @@ in the operator state: so a sink that shows 2 computed on top of another 1 than 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.core.model import Plan, Segment, SparkPosition
@@ -73,8 +74,16 @@ class Rows(list["Item"]):
     def num_rows(self) -> int:
         return len(self)
 
-    def slice(self, start: int, length: int) -> Rows:
-        return Rows(self[start : start + length])
+    @property
+    def nbytes(self) -> int:
+        return len(self)
+
+    def slice(self, start: int, length: int | None = None) -> Rows:
+        return Rows(self[start:] if length is None else self[start : start + length])
+
+    def take(self, _: Any) -> Rows:
+        """A copy of the first row."""
+        return Rows(self[:1])
 
 
 class Wal:
@@ -89,6 +98,8 @@ class Wal:
         self.told: dict[str, dict[int, str]] = {}  # Spark's location -> batch that was begun -> the second line of it
         self.files: dict[str, dict[str, bytes]] = {}  # Spark's location -> what else lies there, by name
         self.starts: dict[str, int] = {}  # Spark's location that began without state -> the batch behind which it did
+        self.letters: dict[str, Rows] = {}  # dead letters, by URI: whoever has written them
+        self.ask: Callable[[str, Callable[[], None]], None] = lambda _, act: act()  # a call that writes a file
 
     def write(self, epoch: int, attempt: int, number: int, item: Item, rows: Mapping[str, int]) -> Segment:
         """Seals a segment in the folder of this attempt."""
@@ -121,7 +132,8 @@ class Wal:
     # --- airflow_ft.core.ports.WalReader ---------------------------------------------------------------------------
 
     def dead_letters(self, plan: Plan) -> DeadLetters:
-        raise NotImplementedError("nobody sets rows aside here")
+        letters: Any = DeadLettersModel(self, f"file:///wal/orders/dead-letter/{plan.number}")
+        return cast(DeadLetters, letters)
 
     def open(self, segment: Segment) -> SegmentModel:
         if self.segments.get(segment.location) != segment.digest:
@@ -151,6 +163,22 @@ def _epoch(location: str) -> int:
     return int(location.removeprefix("file:///wal/").partition("/")[2].removeprefix("spark/").split("-")[0])
 
 
+_SCHEMA = SimpleNamespace(names=())
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersModel:
+    """See `airflow_ft.core.ports.DeadLetters`: a file is named by its content."""
+
+    wal: Wal
+    folder: str
+
+    def write(self, sink: str, label: str, rows: Rows) -> str:
+        uri = f"{self.folder}/{sink}/{label}-{','.join(map(str, rows))}"
+        self.wal.ask(f"writes {uri}", lambda: self.wal.letters.update({uri: rows}))
+        return uri
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentModel:
     """See `airflow_ft.core.ports.SegmentReader`: one file a sink."""
@@ -162,7 +190,7 @@ class SegmentModel:
         return list(self.segment.rows)
 
     def schema(self, sink: str) -> Any:
-        return ()
+        return _SCHEMA
 
     def files(self, sink: str) -> Sequence[WalFile]:
         rows = self.segment.rows[sink]

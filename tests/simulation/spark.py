@@ -16,8 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.core import backpressure
 from airflow_ft.core.errors import ConfigurationError, JobError, StageError, WalCorruptError
 from airflow_ft.core.model import Pipeline, RunKey, Segment, SparkPosition
+from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import ExponentialDelay
 from airflow_ft.savepoints.converting import Backend
 from airflow_ft.sources import KafkaSource
@@ -193,6 +195,11 @@ class Spark:
         launcher.raise_if_fenced(store, request, error)
         raise error
 
+    def pauses(self) -> bool:
+        """Whether a driver that waits for room waits for the time alone, which comes by itself."""
+        found = backpressure.room(self._world.log, PIPELINE, self._world.config, self.retained)
+        return isinstance(found, backpressure.Wait) and found.reason is WaitReason.MIN_PAUSE
+
     def act(self, what: str, act: Callable[[], Any], *, routine: bool = False) -> Any:
         """Something that Spark does, where the driver may die, or Spark fail."""
 
@@ -206,6 +213,8 @@ class Spark:
     ) -> SimpleNamespace:
         """See `airflow_ft.spark.driver.staging.write_batch`."""
         world = self._world
+        if world.laws.streams is not None:
+            world.laws.streams.computes(number)
 
         def compute() -> Item:
             if self.failures:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from airflow_ft import checkpoints
 from airflow_ft.core import coordinator, transitions
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.spark.driver import query, room, runner
@@ -24,6 +26,7 @@ EXPIRING_XA = NAMED["a stream whose checkpoints expire, into xa"]
 STOPPED = NAMED["a stream that a person stops"]
 AHEAD = NAMED["a stream that runs ahead"]
 FAILING = NAMED["a stream, the job fails"]
+PAUSING = NAMED["a stream that pauses between checkpoints"]
 
 
 # --- what expires -----------------------------------------------------------------------------------------------
@@ -166,6 +169,22 @@ def published_before_spark_has_committed(change: Change) -> None:
 def room_for_more_than_spark_keeps_state_for(change: Change) -> None:
     left = room.room
     change(room, "room", lambda store, pipeline, config, retained: left(store, pipeline, config, 100))
+
+
+@defect(PAUSING, "I7")
+def a_pause_that_is_not_awaited(change: Change) -> None:
+    left = room.room
+
+    def at_once(store: Any, pipeline: str, config: CheckpointConfig, retained: int) -> Any:
+        return left(store, pipeline, replace(config, min_pause=timedelta(0), max_concurrent=1), retained)
+
+    change(room, "room", at_once)
+
+
+@defect(PAUSING, "I7")
+def a_pause_beside_other_checkpoints(change: Change) -> None:
+    """Between the triggers of two, and not since the one before was confirmed."""
+    change(CheckpointConfig, "concurrent", property(lambda self: self.max_concurrent))
 
 
 # --- gates ------------------------------------------------------------------------------------------------------

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.checkpoints import Gate
-from airflow_ft.core.model import AbortReason, Request, RunKey
+from airflow_ft.core.model import AbortReason, CheckpointState, Request, RunKey
 from airflow_ft.core.planning import quarantined, stranded
 from tests.simulation.kernel import Violation
 
@@ -37,8 +37,9 @@ class StreamLaws:
         began: Callable[[], datetime | None],
         stood_still: Callable[[], bool],
         windows: bool = False,
+        min_pause: timedelta = timedelta(0),
     ) -> None:
-        self._open, self._began = int(windows), began
+        self._open, self._began, self._min_pause = int(windows), began, min_pause
         self._laws, self._store, self._at_work, self._streaming, self._run = laws, store, at_work, streaming, run
         self._held: list[tuple[datetime, int]] = []
         self._opened = self._through = 0  # gates that have opened: so many times, and numbers up to this one
@@ -82,6 +83,23 @@ class StreamLaws:
             raise Violation("I3", f"checkpoint {number} has EXPIRED, and {', '.join(sorted(shown_by))} shows it")
         if reason is AbortReason.EXPIRED and number in self._raised and not self._stood_still():
             raise Violation("I7", f"the job raised in checkpoint {number}, and its time-out was awaited all the same")
+
+    def computes(self, number: int) -> None:
+        """`min_pause`: when it was triggered, nothing was under way, and the newest was confirmed so long before.
+
+        What was carried, or given up, is not under way; and clocks that were moved say nothing.
+        """
+        if not self._min_pause or self._stood_still():
+            return
+        triggered = self._store.checkpoint(PIPELINE, number).triggered_at
+        for other in self._store.checkpoints(PIPELINE, 1000):
+            if other.number == number or other.segment is None or other.staged_at > triggered:
+                continue
+            done = other.completed_at
+            if other.state in (CheckpointState.STAGED, CheckpointState.PREPARED, CheckpointState.COMMITTING):
+                raise Violation("I7", f"{number} was triggered beside {other.number}, which is {other.state}")
+            if done is not None and triggered - done < self._min_pause:
+                raise Violation("I7", f"{number} was triggered {triggered - done} after {other.number} was confirmed")
 
     def job_raised(self, number: int) -> None:
         """In the micro-batch of this number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.checkpoints import Gate
@@ -61,6 +61,7 @@ class Streams:
             began=lambda: self._began.get(self._process()),
             stood_still=lambda: any(each.act in (Act.SLEEP, Act.STALL) or "clock" in each.to for each in kernel.done),
             windows=world.scenario.windows,
+            min_pause=timedelta(seconds=world.scenario.min_pause),
         )
         self._began: dict[str, datetime] = {}  # processes, by the decision log's clock
         if world.scenario.windows or world.scenario.leaves is not ExternalizedRetention.RETAIN_ON_CANCELLATION:

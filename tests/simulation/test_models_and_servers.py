@@ -80,6 +80,13 @@ MYSQL_SCRIPTS: dict[str, list[Step]] = {
         ("A", "begin"), ("A", "insert", 1), ("A", "commit"), ("A", "insert", 2), ("B", "marker", 1), ("B", "marker", 2),
         ("B", "insert", 2), ("A", "commit"), ("B", "marker", 2),
     ],
+    "a_savepoint_takes_back_what_came_after_it_and_keeps_its_place": [
+        ("A", "begin"), ("A", "insert", 1), ("A", "savepoint"), ("A", "insert", 2), ("A", "rollback_to"),
+        ("A", "insert", 3), ("A", "savepoint"), ("A", "insert", 4), ("A", "release"), ("A", "rollback_to"),
+        ("A", "commit"), ("B", "marker", 1), ("B", "marker", 2), ("B", "marker", 3), ("B", "marker", 4),
+        ("B", "savepoint"), ("B", "rollback_to"), ("B", "begin"), ("B", "insert", 5), ("B", "insert", 1),
+        ("B", "savepoint"), ("B", "insert", 1), ("B", "rollback_to"), ("B", "commit"), ("A", "marker", 5),
+    ],
     "a_prepared_branch_outlives_its_connection_and_is_invisible": [
         ("A", "xa", "START", 1), ("A", "insert", 1), ("B", "marker", 1), ("A", "xa", "END", 1),
         ("A", "xa", "PREPARE", 1), ("B", "recover"), ("B", "marker", 1), ("A", "close"), ("B", "recover"),
@@ -243,6 +250,10 @@ class MySqlScript:
                 return ledger.head(session, lock=what == "lock", shared=what == "share")
             case "xa":
                 session.run(f"XA {args[0]} {xid(self._owner, args[1]).sql}")
+                return None
+            case "savepoint" | "release" | "rollback_to":
+                verb = {"savepoint": "", "release": "RELEASE ", "rollback_to": "ROLLBACK TO "}[what]
+                session.run(f"{verb}SAVEPOINT airflow_ft_part")
                 return None
             case "recover":
                 return sorted(found.number for found in recover(session).of(self._owner))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -14,6 +14,7 @@ from airflow_ft.core.errors import StageError
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import (
     AfterAbort,
+    Checkpoint,
     CheckpointingMode,
     CheckpointState,
     ExternalizedRetention,
@@ -37,6 +38,7 @@ from airflow_ft.core.steps import (
     take_turn,
 )
 from airflow_ft.core.sweep import ORPHAN_AGE
+from airflow_ft.core.transitions import IN_DOUBT
 from airflow_ft.sinks.files.participant import open_participant as open_folder
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
@@ -48,9 +50,9 @@ from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink
 from airflow_ft.spark.state.catching_up import catch_up, is_planned
 from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
-from airflow_ft.testing.model import ModelParticipant, ModelSink
+from airflow_ft.testing.model import ModelSink
 from tests.simulation.adapters import Running
-from tests.simulation.databases import ModelServer
+from tests.simulation.databases import ModelServer, Participant
 from tests.simulation.files import Files
 from tests.simulation.folders import FolderServer
 from tests.simulation.kafka_broker import KafkaCluster, ModelClients
@@ -85,14 +87,14 @@ class Scenario:
     servers, other ones of these kinds are MariaDB. `runs` says how many items the source holds when each run stages.
     `parallel`: prepare and commit have a task for each participant. `concurrent`: all runs are started at once.
     `lease`: seconds that a challenger waits. `person`: what somebody does to a number in doubt, at any time ("abort
-    carried", "abort rewound", "commit", "quarantine"; "recover" is the periodic one), several after commas. `events`
-    may happen to the servers, and to the clocks of processes and of the decision log; with `may_halt` one of them is
-    such that a person has to act, so that HALTED is a good end.
+    carried", "abort rewound", "commit", "quarantine", "set aside"; "recover" is the periodic one), some after commas.
+    `events` may happen to the servers, and to the clocks of processes and of the decision log; with `may_halt` one of
+    them is such that a person has to act, so that HALTED is a good end.
 
     With `begins` each run is a stream: the source holds so many items at first, and grows up to what `runs` says. A run
     ends when the DAG is paused, which happens when nothing else does, or when a person asks ("stop", "stop at once").
-    "gate as of now" and "gate of the published" are sensors. `concurrent_checkpoints`, `tolerable` and `unaligned` are
-    settings of the stream, `retained` is how many micro-batches Spark keeps state for.
+    "gate as of now" and "gate of the published" are sensors. `concurrent_checkpoints`, `min_pause` (seconds),
+    `tolerable` and `unaligned` are settings of the stream, `retained` is how many micro-batches Spark keeps state for.
 
     `modes` are those of the runs, in turn; the run that heals all has the last one. AT_MOST_ONCE is for streams.
 
@@ -120,6 +122,7 @@ class Scenario:
     event_weight: int = 2  # how often one is chosen, beside other deviations
     begins: int = 0
     concurrent_checkpoints: int = 2
+    min_pause: float = 0.0
     tolerable: int = 0
     unaligned: bool = False
     retained: int = 8
@@ -157,7 +160,9 @@ class Scenario:
         """How checkpoints are made."""
         if not self.begins:
             return CheckpointConfig(max_delivery_rows=self.max_rows, num_retained=1)
-        many = {"unaligned": True} if self.unaligned else {"max_concurrent": self.concurrent_checkpoints}
+        many: dict[str, Any] = {"max_concurrent": self.concurrent_checkpoints}
+        if self.unaligned or self.min_pause:
+            many = {"unaligned": self.unaligned, "min_pause": timedelta(seconds=self.min_pause)}
         return CheckpointConfig(
             interval=timedelta(seconds=1),
             tolerable_failures=self.tolerable,
@@ -171,7 +176,7 @@ class Scenario:
     @property
     def rows(self) -> Mapping[str, int]:
         """How many rows an item has in each sink: enough for two branches where there are any."""
-        several = {*BRANCHED, "disk", "bucket", "model"}
+        several = {*BRANCHED, "disk", "bucket", "model", *(["mysql"] if "set aside" in self.person else [])}
         return {sink: 2 if kind in several else 1 for sink, (kind, _) in self.sinks.items()}
 
 
@@ -213,6 +218,7 @@ class World:
         store: Any = (RealStore if real_store else ModelStore)(self.store_clock)
         self.log = store
         self.wal = Wal()
+        self.wal.ask = lambda what, act: kernel.call(what, act, lambda _: OSError(5, "Input/output error"), local=True)
         self.files = running.files = Files(kernel, self.wal, by_operator=bool(scenario.jobs))
         self.operators = Operators(self)
         deliveries = {mode: scenario.delivery(mode) for mode in scenario.modes}
@@ -241,6 +247,7 @@ class World:
             may_halt=scenario.may_halt,
             repeats=repeats,
             modes=scenario.modes,
+            process=lambda: kernel.owner.name if kernel.owner is not None else "",
         )
         self.store: Any = StoreClient(kernel, store, self.laws)
         self.spark = running.spark = Spark(self)
@@ -268,6 +275,8 @@ class World:
                 self._add_run(chr(ord("A") + index), items)
             self._start_runs()
             for number, act in enumerate(filter(None, self.scenario.person.split(", ")), 1):
+                if act == "set aside":
+                    self.laws.may_set_aside.add(f"P{number}")
                 kernel.start(f"P{number}", partial(self._person, act), asleep=not act.startswith(VERBS))
             kernel.run()
             kernel.choose = lambda *_: None
@@ -276,6 +285,7 @@ class World:
             for server in self.servers.values():
                 if isinstance(server, MySqlServer | ModelServer):
                     server.refuses.clear()  # what is decided and refused waits for a target that somebody mends
+                    server.forbids.clear()
             if kernel.telling:
                 kernel.say(Process("-"), "everything can be reached and takes every row; one more run, without faults")
             if not self.laws.halted:
@@ -454,8 +464,22 @@ class World:
             resolver.quarantine(doubtful[0].number)
         elif verb == "abort":
             resolver.abort(doubtful[-1].number, AfterAbort(after))
+        elif verb == "set":
+            self._set_aside(resolver, doubtful[0])
         else:
             resolver.commit(doubtful[-1].number)
+
+    def _set_aside(self, resolver: Resolver, found: Checkpoint) -> None:
+        """`airflow ft in-doubt --dead-letter`."""
+        epoch = self.log.pipeline(PIPELINE).epoch
+        try:
+            resolver.dead_letter(found.number)
+        except OSError:  # the disk that takes the dead letters: whoever has asked is told
+            now = self.log.checkpoint(PIPELINE, found.number).state
+            unchanged = self.log.pipeline(PIPELINE).epoch == epoch + 1
+            if found.state is CheckpointState.QUARANTINED is not now and unchanged:
+                what = f"{found.number} was QUARANTINED, and is {now} since an act failed"
+                self.kernel.violate("I9", what)
 
     def _release(self) -> None:
         """In the end a person takes back what is QUARANTINED, and goes on after a drain."""
@@ -463,11 +487,30 @@ class World:
             opened = self.store.open_checkpoints(PIPELINE)
         except UnknownPipelineError:
             return
+        if self.laws.halted_by_hand:
+            self._settle_by_hand(opened)
         for checkpoint in opened:
             if checkpoint.state is CheckpointState.QUARANTINED:
                 self._resolver().commit(checkpoint.number)
         if self.streams is not None:
             self.streams.reset_state()
+
+    def _settle_by_hand(self, opened: Sequence[Checkpoint]) -> None:
+        """Branches were committed by hand: the rest is delivered; or they are deleted, where that was aborted."""
+        for checkpoint in opened:
+            servers = [server for server in self.servers.values() if isinstance(server, MySqlServer)]
+            found = [s for s in servers if any(number == checkpoint.number for number, _ in s.branches.by_hand)]
+            plan = checkpoint.plan
+            if plan is None:
+                continue
+            if checkpoint.state is CheckpointState.ABORTED and found:
+                for server in found:
+                    server.branches.take_out(checkpoint.number)
+                    self.laws.taken_out(server.name, plan)
+                self.store.resume(PIPELINE, "a person")
+            elif checkpoint.state in IN_DOUBT or (checkpoint.state is CheckpointState.STAGED and found):
+                self._resolver().commit(checkpoint.number)
+        self.store.resume(PIPELINE, "a person")  # who was late may have halted it once more
 
     def _resolver(self) -> Resolver:
         return Resolver(self.store, PIPELINE, self.open, "a person", Worker("a person"), self.scenario.lease)
@@ -491,7 +534,7 @@ class World:
         if isinstance(server, FolderServer):
             return open_folder(plan, ConnectionInfo(plan.name, ""), self.wal)
         if isinstance(server, ModelServer):
-            return ModelParticipant(plan, server, self.wal)
+            return Participant(plan, server, self.wal)
         return TwoPhaseParticipant(plan, server, self.wal)
 
     def _connect(self, conn_id: str) -> ModelSession:
@@ -529,12 +572,17 @@ class World:
                 server.forget_offsets()
             case "loses its branches" if isinstance(server, TwoPhaseServer):
                 server.lose_branches()
+            case "commits a branch by hand" | "rolls a branch back by hand" if isinstance(server, MySqlServer):
+                server.branches.end_by_hand(commit=what.startswith("commits"))
             case "loses its branches" if isinstance(server, MySqlServer):
                 server.branches.lose()
             case "forgets its last XA COMMITs" if isinstance(server, MySqlServer):
                 server.branches.forget_commits()
             case "refuses item 1" | "refuses item 2" if isinstance(server, MySqlServer | ModelServer):
                 server.refuses[int(what[-1])] = 1
+            case "forbids item 1" | "forbids item 2" if isinstance(server, MySqlServer | ModelServer):
+                server.forbids.add(int(what[-1]))
+                server.forbade.add(int(what[-1]))
             case "declines item 1" | "declines item 2" | "declines item 3":
                 self._declines[int(what[-1])] = 1
             case "jumps ahead" | "jumps back" if subject == "clock":

@@ -229,6 +229,7 @@ def test_a_successor_that_begins_meanwhile_keeps_everything(stream: Stream, monk
     monkeypatch.setattr(cleanup, "finalise", slow)
     assert stream.clean_up(epoch=1) == KEPT
     assert stream.left() == WHOLE and stream.base.batch == 3
+    assert stream.store.pipeline(PIPELINE).epoch == 2, "nor is it fenced"
 
 
 def test_who_wakes_up_after_the_state_was_dropped_deletes_nothing_of_its_successor(

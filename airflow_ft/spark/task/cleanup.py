@@ -71,8 +71,8 @@ def _delete(
     store, pipeline = context.store, context.pipeline
     _require_last(pipeline, ended, store.pipeline(pipeline).epoch)
     finalise(store, pipeline, progress)
-    with new_epoch(store, pipeline, context.worker, why, context.lease_seconds) as (epoch, _):
-        _require_last(pipeline, ended, epoch - 1)
+    # The same again: an epoch that was taken for nothing would fence whoever is at work, or has a stop to answer.
+    with new_epoch(store, pipeline, context.worker, why, context.lease_seconds, after=ended) as (epoch, _):
         store.adopt_run(pipeline, epoch, context.run)
         # Read before the write that only an owner can make: what a successor publishes is none of it.
         through = store.pipeline(pipeline).last_published

@@ -1,0 +1,101 @@
+"""Mistakes in what a person may do to a checkpoint in doubt, or does to a sink, as in `defects`: each must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_ft.core import coordinator
+from airflow_ft.core.resolution import Resolver
+from airflow_ft.core.set_aside import SetAside
+from airflow_ft.sinks.mysql import branches
+from airflow_ft.sinks.mysql.xa import XaParticipant
+from airflow_ft.sinks.refused import Refused
+from tests.simulation.defect import NAMED, Change, defect
+from tests.simulation.source import DeadLettersModel
+
+ASIDE, REPEATED = NAMED["rows that are set aside"], NAMED["rows that are set aside, at least once"]
+TRANSACTION = NAMED["rows that are set aside, one transaction"]
+QUARANTINED = NAMED["rows that are set aside, quarantined"]
+BY_HAND = NAMED["a commit by hand"]
+
+
+# --- rows that are set aside -------------------------------------------------------------------------------------
+
+
+@defect(ASIDE, "I2")
+def refused_rows_set_aside_without_a_persons_word(change: Change) -> None:
+    deliver = coordinator.Coordinator.deliver
+    change(coordinator.Coordinator, "deliver", lambda self, number, **_: deliver(self, number, set_aside=True))
+
+
+@defect(REPEATED, "I2")
+def a_refused_piece_set_aside_as_a_whole(change: Change) -> None:
+    """It is not sent again in halves, down to the row."""
+    add = Refused.add
+
+    def all_of_it(self: Refused, sink: str, segment: Any, file: Any, index: int, row: Any, reason: str) -> None:
+        other = self.letters.wal.item(segment.digest).rows(segment.rows[sink]).slice(0, 1)  # type: ignore[attr-defined]
+        add(self, sink, segment, file, 0, other, reason)
+        add(self, sink, segment, file, index, row, reason)
+
+    change(Refused, "add", all_of_it)
+
+
+@defect(TRANSACTION, "I2")
+def dead_letters_that_are_not_written(change: Change) -> None:
+    """They are durable before the COMMIT that names them."""
+    change(DeadLettersModel, "write", lambda self, sink, label, rows: f"{self.folder}/{sink}/{label}-later")
+
+
+@defect(TRANSACTION, "I2 I7")
+def rows_set_aside_that_no_proof_names(change: Change) -> None:
+    """Both have to be switched off: what is counted has to add up to the plan."""
+    change(Refused, "write", lambda self: {})
+    change(coordinator.Coordinator, "_check_counts", lambda *_: None)
+
+
+@defect(ASIDE, "I2 I7")
+def what_branches_have_set_aside_forgotten_by_the_whole(change: Change) -> None:
+    change(branches, "together", lambda _: {})
+
+
+@defect(ASIDE, "I7")
+def rows_set_aside_not_counted(change: Change) -> None:
+    """What is delivered never adds up to the plan, and nothing is COMPLETED."""
+    change(coordinator, "of_proof", lambda _: dict[str, SetAside]())
+
+
+@defect(QUARANTINED, "I9")
+def out_of_quarantine_though_the_disk_has_failed(change: Change) -> None:
+    """Found by the simulator: only errors of the product's own put it back."""
+
+    @contextmanager
+    def for_good(self: Resolver, epoch: int, number: int) -> Iterator[None]:
+        disk: OSError | None = None
+        with taken_back(self, epoch, number):
+            try:
+                yield
+            except OSError as error:
+                disk = error
+        if disk is not None:
+            raise disk
+
+    taken_back = Resolver._taken_back
+    change(Resolver, "_taken_back", for_good)
+
+
+# --- branches that somebody has committed ------------------------------------------------------------------------
+
+
+@defect(BY_HAND, "I2 I3 I7")
+def an_abort_that_does_not_look_for_commits_by_hand(change: Change) -> None:
+    """Neither before it, nor when it is rolled back."""
+    change(coordinator.Coordinator, "_refuse_heuristic", lambda *_: None)
+    change(XaParticipant, "_told_early", lambda *_: "")
+
+
+@defect(BY_HAND, "I7")
+def a_commit_by_hand_prepared_again(change: Change) -> None:
+    change(XaParticipant, "_there_already", lambda *_: [])
