@@ -135,7 +135,7 @@ class AbortingOperations:
     ) -> None:
         """See `Store.rename`."""
         with self._database.write() as tx:
-            rows = {name: lock_pipeline(self._database, tx, name) for name in sorted((former, pipeline))}
+            rows = {name: lock_pipeline(tx, name) for name in sorted((former, pipeline))}
             old, new = rows[former], rows[pipeline]
             old.require_epoch(held)
             old.require_active()
