@@ -542,4 +542,5 @@ def test_the_page_asks_for_what_the_dag_does() -> None:
     assert given <= set(dag.params)
     actions = set(re.findall(r'action: "(\w+)"', scripts)) | set(re.findall(r'\bact\("(\w+)"', scripts))
     assert {"restore", "dispose"} <= actions <= set(ACTIONS)
-    assert re.findall(r'\["([a-z-]+)", "\1:', scripts) == [each.value for each in Later]
+    later = [each.value for each in Later]
+    assert re.findall(r'\["([a-z-]+)", say\.later', scripts) == re.findall(r'later\w+: "([a-z-]+):', scripts) == later
