@@ -86,7 +86,7 @@ def test_what_an_earlier_release_has_prepared_is_delivered_once(world: RealWorld
         "ALTER TABLE checkpoint DROP COLUMN lag",
         "ALTER TABLE pipeline DROP COLUMN late_after",
         "DROP TABLE source_lag",
-        *(f"ALTER TABLE pipeline DROP COLUMN {name}" for name in ("completed", "subsumed", "aborted")),
+        *(f"ALTER TABLE pipeline DROP COLUMN {name}" for name in ("completed", "subsumed", "aborted", "former")),
         *(f"DROP INDEX {name}" for name in OF_LATER),
     )
     change_token(world, of_format(None))
