@@ -18,7 +18,8 @@ the epoch moved.
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from airflow_ft.core.coordinator import Coordinator, coordinating
@@ -94,19 +95,13 @@ def restore(
     name = pipeline or savepoint.pipeline
     rename = rename and not _is_renamed(store, savepoint, name)
     _examine(store, uri, savepoint, name, later)
-    if rename:
-        _examine_former(store, uri, savepoint, name)
     verify(uri, savepoint)
-    store.register(name)
     with ExitStack() as stack:
-        if rename:  # whatever of it is asleep is fenced, and finds what was settled
-            former, held = stack.enter_context(
-                coordinating(store, savepoint.pipeline, participants, worker, why, lease_seconds)
-            )
-            _settle(store, savepoint.pipeline, former, why)
-            _require_rolled_back(store, savepoint.pipeline)
-            held.check()
-            _examine_former(store, uri, savepoint, name)
+        held = 0
+        if rename:
+            settled = _settled(store, uri, savepoint, name, participants, worker, why, lease_seconds)
+            held = stack.enter_context(settled)
+        store.register(name)
         coordinator, keeper = stack.enter_context(coordinating(store, name, participants, worker, why, lease_seconds))
         _settle(store, name, coordinator, why)
         keeper.check()
@@ -135,7 +130,7 @@ def restore(
         told = f"savepoint {uri} of checkpoint {savepoint.number}: {why}"
         if rename:
             was, number = savepoint.pipeline, savepoint.number
-            store.rename(was, former.epoch, number, name, coordinator.epoch, position, told)
+            store.rename(was, held, number, name, coordinator.epoch, position, told)
         else:
             store.restore(name, coordinator.epoch, position, told, run, uri)
     if claim is ClaimMode.CLAIM:
@@ -202,6 +197,31 @@ def _is_renamed(store: Store, savepoint: Savepoint, name: str) -> bool:
         return False
     same = former is not None and (former.pipeline, former.number) == (old.name, savepoint.number)
     return same and old.status is PipelineStatus.RENAMED
+
+
+@contextmanager
+def _settled(
+    store: Store,
+    uri: str,
+    savepoint: Savepoint,
+    name: str,
+    participants: ParticipantFactory,
+    worker: Worker,
+    why: str,
+    lease_seconds: float,
+) -> Iterator[int]:
+    """Settles the pipeline that is to be renamed, and holds it; its new epoch.
+
+    Whatever of it is asleep is fenced then, or finds in the sinks what was settled.
+    """
+    was = savepoint.pipeline
+    _examine_former(store, uri, savepoint, name)
+    with coordinating(store, was, participants, worker, why, lease_seconds) as (coordinator, keeper):
+        _settle(store, was, coordinator, why)
+        _require_rolled_back(store, was)
+        keeper.check()
+        _examine_former(store, uri, savepoint, name)
+        yield coordinator.epoch
 
 
 def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str) -> None:

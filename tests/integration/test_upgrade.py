@@ -91,7 +91,7 @@ def test_what_an_earlier_release_has_prepared_is_delivered_once(world: RealWorld
         "ALTER TABLE checkpoint DROP COLUMN lag",
         "ALTER TABLE pipeline DROP COLUMN late_after",
         "DROP TABLE source_lag",
-        *(f"ALTER TABLE pipeline DROP COLUMN {name}" for name in ("completed", "subsumed", "aborted")),
+        *(f"ALTER TABLE pipeline DROP COLUMN {name}" for name in ("completed", "subsumed", "aborted", "former")),
         "DROP INDEX pipeline_changed",
         *(f"ALTER TABLE pipeline DROP COLUMN {name}" for name in STANDING),
         "ALTER TABLE checkpoint DROP COLUMN application",

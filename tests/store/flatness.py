@@ -143,9 +143,7 @@ def every_operation(store: Store) -> None:
     store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
     store.adopt(PIPELINE, 5, {"db": 20}, "a test", expected=2)
     store.resume(PIPELINE, "a test")
-    old, new = Scene(store, "old"), Scene(store, "new")
-    old.complete(old.stage()[0])
-    store.rename("old", old.epoch, 1, "new", new.take(), a_position(1), "a test")
+    store.rename("old", Scene(store, "old").take(), 0, "new", Scene(store, "new").take(), a_position(0), "a test")
     epoch = store.pipeline(PIPELINE).epoch
     store.begin_stage(PIPELINE, epoch, RUN)
     store.begin_again(PIPELINE, epoch, RUN)
