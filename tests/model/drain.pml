@@ -155,8 +155,7 @@ finish:
         :: else
         fi;
         epoch++; assert(epoch < 16);
-        mine = epoch; run_epoch[RUN(t)] = mine;                 /* Store.adopt_run */
-        through = published
+        mine = epoch; run_epoch[RUN(t)] = mine                  /* Store.adopt_run */
     };
     atomic {
         if

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from airflow_ft.core import coordinator
-from airflow_ft.core.resolution import Resolver
 from airflow_ft.core.set_aside import SetAside
 from airflow_ft.sinks.mysql import branches
 from airflow_ft.sinks.mysql.xa import XaParticipant
@@ -15,9 +12,8 @@ from airflow_ft.sinks.refused import Refused
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.source import DeadLettersModel
 
-ASIDE, REPEATED = NAMED["rows that are set aside"], NAMED["rows that are set aside, at least once"]
+ASIDE = NAMED["rows that are set aside"]
 TRANSACTION = NAMED["rows that are set aside, one transaction"]
-QUARANTINED = NAMED["rows that are set aside, quarantined"]
 BY_HAND = NAMED["a commit by hand"]
 
 
@@ -30,17 +26,18 @@ def refused_rows_set_aside_without_a_persons_word(change: Change) -> None:
     change(coordinator.Coordinator, "deliver", lambda self, number, **_: deliver(self, number, set_aside=True))
 
 
-@defect(REPEATED, "I2")
+@defect(TRANSACTION, "I2")
 def a_refused_piece_set_aside_as_a_whole(change: Change) -> None:
     """It is not sent again in halves, down to the row."""
-    add = Refused.add
 
-    def all_of_it(self: Refused, sink: str, segment: Any, file: Any, index: int, row: Any, reason: str) -> None:
-        other = self.letters.wal.item(segment.digest).rows(segment.rows[sink]).slice(0, 1)  # type: ignore[attr-defined]
-        add(self, sink, segment, file, 0, other, reason)
-        add(self, sink, segment, file, index, row, reason)
+    def around(self: Refused, sink: str, segment: Any, file: Any, first: int, rows: Any, _: Any, put: Any) -> int:
+        if not (why := put(rows)):
+            return len(rows)
+        for place in range(len(rows)):
+            self.add(sink, segment, file, first + place, rows.slice(place, 1), why)
+        return 0
 
-    change(Refused, "add", all_of_it)
+    change(Refused, "around", around)
 
 
 @defect(TRANSACTION, "I2")
@@ -65,25 +62,6 @@ def what_branches_have_set_aside_forgotten_by_the_whole(change: Change) -> None:
 def rows_set_aside_not_counted(change: Change) -> None:
     """What is delivered never adds up to the plan, and nothing is COMPLETED."""
     change(coordinator, "of_proof", lambda _: dict[str, SetAside]())
-
-
-@defect(QUARANTINED, "I9")
-def out_of_quarantine_though_the_disk_has_failed(change: Change) -> None:
-    """Found by the simulator: only errors of the product's own put it back."""
-
-    @contextmanager
-    def for_good(self: Resolver, epoch: int, number: int) -> Iterator[None]:
-        disk: OSError | None = None
-        with taken_back(self, epoch, number):
-            try:
-                yield
-            except OSError as error:
-                disk = error
-        if disk is not None:
-            raise disk
-
-    taken_back = Resolver._taken_back
-    change(Resolver, "_taken_back", for_good)
 
 
 # --- branches that somebody has committed ------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any, cast
 
 from airflow_ft.core.errors import WalCorruptError
@@ -163,7 +162,13 @@ def _epoch(location: str) -> int:
     return int(location.removeprefix("file:///wal/").partition("/")[2].removeprefix("spark/").split("-")[0])
 
 
-_SCHEMA = SimpleNamespace(names=())
+class _Schema(tuple[()]):
+    """As much of a pyarrow.Schema as is asked for: it has no columns."""
+
+    names = ()
+
+
+_SCHEMA = _Schema()
 
 
 @dataclass(frozen=True, slots=True)

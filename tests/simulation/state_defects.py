@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import AfterAbort, Checkpoint, ExternalizedRetention, SparkPosition
 from airflow_ft.core.retention import delete_delivered
 from airflow_ft.spark.driver import query
@@ -152,7 +153,9 @@ def state_dropped_beside_what_is_not_confirmed(change: Change) -> None:
 
 @defect(AT_ONCE, "I5 I10", at=2281)
 def an_end_that_does_not_ask_who_was_at_work_since(change: Change) -> None:
+    """Neither before it takes an epoch, nor as it does."""
     change(cleanup, "_require_last", lambda *_: None)
+    change(cleanup, "new_epoch", lambda *of, after: new_epoch(*of))
 
 
 @defect(replace(DELETING, runs=(2, 4)), "I5", told=("A1:57:SLEEP",))
