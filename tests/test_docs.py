@@ -25,6 +25,11 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.parametrize("page", sorted(TEXT))
+def test_no_merge_is_half_done(page: str) -> None:
+    assert not re.search(r"^(<{7} |={7}$|>{7} )", TEXT[page], re.MULTILINE)
+
+
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_an_example_runs(code: str, tmp_path: Path) -> None:
     file = tmp_path / "example.py"  # the source of a job is taken out of its file
