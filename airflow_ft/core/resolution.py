@@ -2,7 +2,7 @@
 
 | act | on | does |
 | --- | --- | --- |
-| commit | PREPARED, COMMITTING, QUARANTINED | delivers it under its marker, deciding it if nobody has |
+| commit | PREPARED, COMMITTING, QUARANTINED | delivers it under its marker, deciding it if nobody has; what is planned before it first |
 | abort | STAGED, PREPARED, QUARANTINED and not decided | tombstone first, then ABORTED |
 | quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
 | redeliver | as commit, if decided | as commit; where a token was lost, on the word that its rows are not there |
@@ -53,8 +53,8 @@ class Resolver:
     def commit(self, number: int) -> Checkpoint:
         """Delivers it: COMPLETED, or ABORTED when a tombstone stands in the sink that decides.
 
-        A pipeline that is HALTED since a part of it was committed by hand (HEURISTIC_COMMIT) goes on again; then a
-        planned one that is still STAGED is delivered too.
+        Planned ones before it that are still STAGED are delivered first (I4). A pipeline that is HALTED since a part of
+        it was committed by hand (HEURISTIC_COMMIT) goes on again; then it may be a planned one that is STAGED itself.
         """
         if self._halted() is HaltReason.HEURISTIC_COMMIT:
             found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "its rows belong to a later checkpoint now")
@@ -66,6 +66,9 @@ class Resolver:
             self._require(number, MAY_BE_VISIBLE, "there is nothing to commit")
         with self._coordinating() as coordinator:
             self._first_in_line(number)
+            for earlier in self.store.open_checkpoints(self.pipeline):
+                if earlier.number < number and earlier.state is S.STAGED and earlier.plan is not None:
+                    coordinator.deliver(earlier.number)
             with self._taken_back(coordinator.epoch, number):
                 return coordinator.deliver(number)
 

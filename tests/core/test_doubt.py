@@ -13,7 +13,7 @@ import pytest
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core import steps
-from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.coordinator import Coordinator, coordinating
 from airflow_ft.core.doubt import Doubt, Finding, doubts
 from airflow_ft.core.errors import (
     AirflowFtError,
@@ -194,6 +194,18 @@ def test_what_is_refused_for_its_order_leaves_the_pipeline_halted(
     with pytest.raises(StateConflictError, match="checkpoint 1 is COMMITTING, and goes first"):
         act(resolver(world), 2)
     assert world.store.pipeline(PIPELINE).halt_reason is reason
+
+
+def test_commit_delivers_what_is_planned_before_it(world: World) -> None:
+    """A part of 2 was committed by hand before anybody has voted: Kafka, for one, would not find the token of 1."""
+    world.stage(2)
+    worker = Worker("", 1)
+    with coordinating(world.store, PIPELINE, Systems(world.systems), worker, "a test", 0.03) as (coordinator, _):
+        assert coordinator.plan(world.delivery, 10) == [1, 2]
+    world.store.halt(PIPELINE, HaltReason.HEURISTIC_COMMIT, "a test.")
+    assert resolver(world).commit(2).state is S.COMPLETED
+    assert world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
+    world.check_exactly_once([1, 2])
 
 
 def test_abort_writes_the_tombstone_first(world: World) -> None:

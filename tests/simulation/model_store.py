@@ -205,9 +205,11 @@ class ModelStore(ModelStreams):
             self._set(status=PipelineStatus.HALTED, halt_reason=reason, halt_message=message)
         self.version += 1
 
-    def resume(self, pipeline: str, who: str) -> None:
+    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
         known = self._known(pipeline)
         if known.status is PipelineStatus.HALTED:
+            if reason is not None and known.halt_reason is not reason:
+                raise StateConflictError("it is HALTED for another reason by now.")
             behind = known.halt_reason is HaltReason.STORE_BEHIND_SINK
             self._set(status=PipelineStatus.ACTIVE, halt_reason=None, halt_message="", epoch=known.epoch + behind)
         self.version += 1
