@@ -323,9 +323,10 @@ def _confirmed(streams: Streams, pipeline: str) -> list[int]:
 def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(streams: Streams) -> None:
     airflow = streams.airflow
     nobody = {"deaths": str(airflow.home / "nobody-dies")}
+    before = len(_confirmed(streams, "counting"))  # of the test before
     run_id = airflow.trigger("counting", nobody)
     streams.put("words", "a b a")
-    wait_for(lambda: _confirmed(streams, "counting"), START_SECONDS, "it delivers")
+    wait_for(lambda: len(_confirmed(streams, "counting")) > before, START_SECONDS, "it delivers")
     said = streams.stop("counting", "--drain")
     assert airflow.finish("counting", run_id) == {"counting.stream": "success"}
     last = max(_confirmed(streams, "counting"))
