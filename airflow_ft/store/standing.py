@@ -2,7 +2,8 @@
 
 So whoever looks at a thousand pipelines reads a thousand rows, however many checkpoints they have; and one look at the
 end of an index tells that no pipeline has changed. It is read anew from what is open, and from the ends of indexes:
-nothing is counted up and down, which could go wrong.
+nothing is counted up and down, which could go wrong. Only a publication, which may find many open, counts one more
+(`PipelineWrite.published`), until the next write of another kind counts them.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class PipelineWrite:
         self._was = (row["epoch"], row["next_event"])
         self._changed: set[str] = set()
         self._has_written = False  # any row
-        self._has_moved = False  # any checkpoint
+        self._has_moved = False  # any checkpoint, so that what is open is to be counted anew
 
     # statements of one's own
     def rows(self, sql: str, *values: object) -> list[Row]:
@@ -126,6 +126,15 @@ class PipelineWrite:
         """Changes columns of the pipeline's row; written at the end of the transaction."""
         self.row.update(columns)
         self._changed.update(columns)
+
+    def published(self, number: int, *, waits: bool) -> None:
+        """This number was published; `waits`: with rows, of which one more waits for delivery now.
+
+        Here, and here alone, what is open is not counted anew: a stage may publish a hundred thousand before one of
+        them is delivered, and each would cost as much as there are.
+        """
+        self.set_pipeline(published=number, undelivered=self.row["undelivered"] + waits)
+        self._has_moved = False
 
     def draw(self, counter: str) -> int:
         """The value of a counter of the pipeline (`next_number`, `completed`), which is one more from now on."""

@@ -189,3 +189,31 @@ class TestToldByTheDriver:
         scene.trigger()
         scene.abort(1)
         assert [scene.checkpoint(number).application for number in (1, 2)] == ["application_17_0004", ""]
+
+
+def test_a_publication_costs_the_same_however_many_wait(scene: Scene) -> None:
+    """In SQLite, whose steps can be counted."""
+    database = scene.store._database  # type: ignore[attr-defined]
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def cost() -> int:
+        nonlocal steps
+        number = scene.trigger()
+        with database.write() as tx:  # by the connection that is used next
+            tx._connection.set_progress_handler(step, 1)
+        steps = 0
+        scene.publish(number)
+        return steps
+
+    scene.stage(2, goes_on=True)
+    few = cost()
+    scene.stage(300, goes_on=True)
+    assert 0 < cost() < 1.1 * few
+    assert scene.store.standing(PIPELINE).undelivered == scene.store.undelivered(PIPELINE) == 304
+    scene.carry()
+    assert scene.store.standing(PIPELINE).undelivered == scene.store.undelivered(PIPELINE) == 304
