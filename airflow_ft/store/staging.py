@@ -212,7 +212,7 @@ class StagingOperations:
                 as_of=None if as_of is None else from_time(as_of),
                 staged_at=write.now,
             )
-            write.published(number, waits=segment is not None)
+            write.set_pipeline(published=number)
             if position is not None:
                 write.set_pipeline(base_location=position.location, base_batch=position.batch, base_clean=0)
 

@@ -23,7 +23,7 @@ from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import EVENTS_OF_ONE, clean_text, json_text, select_checkpoints, to_checkpoints, to_event
-from airflow_ft.store.standing import kept
+from airflow_ft.store.standing import Counts, kept
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ class PipelineWrite:
         self._was = (row["epoch"], row["next_event"])
         self._changed: set[str] = set()
         self._has_written = False  # any row
-        self._has_moved = False  # any checkpoint, so that what is open is to be counted anew
+        self._has_moved = False  # any checkpoint
+        self._more = Counts(0, 0, 0)
 
     # statements of one's own
     def rows(self, sql: str, *values: object) -> list[Row]:
@@ -127,15 +128,6 @@ class PipelineWrite:
         self.row.update(columns)
         self._changed.update(columns)
 
-    def published(self, number: int, *, waits: bool) -> None:
-        """This number was published; `waits`: with rows, of which one more waits for delivery now.
-
-        Here, and here alone, what is open is not counted anew: a stage may publish a hundred thousand before one of
-        them is delivered, and each would cost as much as there are.
-        """
-        self.set_pipeline(published=number, undelivered=self.row["undelivered"] + waits)
-        self._has_moved = False
-
     def draw(self, counter: str) -> int:
         """The value of a counter of the pipeline (`next_number`, `completed`), which is one more from now on."""
         value: int = self.row[counter]
@@ -172,6 +164,7 @@ class PipelineWrite:
         )
         if changed != 1:
             raise self.conflict(checkpoint.number, f"it is no longer {checkpoint.state.value}.")
+        self._more = self._more.moved(checkpoint, columns)
         for row in self._seen.get(checkpoint.number, ()):
             row.update(columns)
 
@@ -263,6 +256,7 @@ class PipelineWrite:
         changed = self._tx.change(
             f"UPDATE pipeline SET {assignments} WHERE name = ? AND epoch = ? AND next_event = ?",
             *(self.row[name] for name in names),
+            *(self._more if self._has_moved else ()),
             self.name,
             *self._was,
         )
