@@ -202,7 +202,8 @@ class EpochOperations:
             if write.row["status"] != PipelineStatus.ACTIVE.value:
                 found = write.row["halt_reason"] or "it was renamed"
                 if reason is not None and found != reason.value:
-                    raise write.conflict(0, f"it is {write.row['status']} by now ({found}), not HALTED for {reason}.")
+                    stands = f"HALTED for {found}" if write.row["halt_reason"] else write.row["status"]
+                    raise write.conflict(0, f"it is {stands} by now, not HALTED for {reason}.")
                 write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
                 if found == HaltReason.STORE_BEHIND_SINK.value:
                     write.set_pipeline(epoch=write.row["epoch"] + 1)

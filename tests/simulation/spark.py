@@ -213,10 +213,10 @@ class Spark:
     ) -> SimpleNamespace:
         """See `airflow_ft.spark.driver.staging.write_batch`."""
         world = self._world
-        if world.laws.streams is not None:
-            world.laws.streams.computes(number)
 
         def compute() -> Item:
+            if world.laws.streams is not None:
+                world.laws.streams.computes(number)
             if self.failures:
                 self.failures -= 1
                 if world.laws.streams is not None:

@@ -147,6 +147,7 @@ def _tried(world: World, plan: Plan) -> str:
         "below": "",
         "calls": "",
     }
-    command = [*obeying(), sys.executable, "-m", "airflow_ft.testing.world"]
+    act = "import json, sys; from airflow_ft.testing.world import act; act(json.load(sys.stdin))"
+    command = [*obeying(), sys.executable, "-c", act]
     done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, timeout=120)
     return done.stdout.splitlines()[-1] if done.stdout else done.stderr

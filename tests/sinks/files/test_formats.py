@@ -7,6 +7,8 @@ import datetime as dt
 import gzip
 import io
 import json
+import os
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -228,8 +230,10 @@ def test_the_log_s_own_files_are_not_written_again(tmp_path: Path) -> None:
 
 
 def test_where_they_cannot_be_linked_they_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
+    def refuse(source: Path, target: Path, *, link: Callable[..., None] = os.link) -> None:
+        if str(source).startswith(str(tmp_path / "wal")):
+            raise OSError(18, "Invalid cross-device link")
+        link(source, target)
 
     world = world_of(tmp_path)
     monkeypatch.setattr("airflow_ft.wal.filesystem.os.link", refuse)
