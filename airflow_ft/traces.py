@@ -7,6 +7,7 @@ open. docs/observability.md lists them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +19,8 @@ from airflow_ft.core.timing import Step, Timing
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
+
+log = logging.getLogger(__name__)
 
 PREFIX = "airflow_ft"
 _ABORTED, _ATTEMPT, _COMMITTING = "ABORTED", "ATTEMPT", "COMMITTING"
@@ -40,19 +43,27 @@ def is_on() -> bool:
     """Whether spans of this process go anywhere."""
     from opentelemetry import trace
 
-    return not isinstance(trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
+    try:
+        provider = trace.get_tracer_provider()
+    except Exception:  # OTEL_PYTHON_TRACER_PROVIDER names none that can be had, which OpenTelemetry has logged
+        return False
+    return not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
 
 
 def ended(checkpoint: Checkpoint, events: Sequence[Event]) -> None:
     """Records a checkpoint that is COMPLETED or ABORTED below the span of the task, or as a trace of its own where none
     is; `events` are its own, the newest first.
 
-    The latter is so in a stream, whose task goes on for as long as it likes, and in plain processes.
+    The latter is so in a stream, whose task goes on for as long as it likes, and in plain processes. Whatever goes
+    wrong is a warning.
     """
     from opentelemetry import trace
 
-    if (span := _checkpoint(checkpoint, events[::-1])) is not None:
-        _record(trace.get_tracer(PREFIX), span)
+    try:
+        if (span := _checkpoint(checkpoint, events[::-1])) is not None:
+            _record(trace.get_tracer(PREFIX), span)
+    except Exception as error:  # of a processor of spans, too: the checkpoint has ended all the same
+        log.warning("checkpoint %d is not traced: %s: %s", checkpoint.number, type(error).__name__, error)
 
 
 def _record(tracer: Tracer, span: _Span, context: Any = None) -> None:

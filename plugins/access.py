@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import Literal
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -25,6 +26,9 @@ from . import answers
 
 NEWEST = 15
 """So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
+OPENED_EACH = 60.0
+"""Seconds, after which the decision log is opened once more beside the one that is open: a newer release may have
+brought it up to date meanwhile, or somebody has put an older one there, and whoever opens it says so, or mends it."""
 
 
 @contextmanager
@@ -43,13 +47,15 @@ class _Opened:
         self._lock = threading.Lock()
         self._store: Store | None = None
         self._of: tuple[object, ...] = ()
+        self._since = 0.0
 
     def store(self) -> Store:
         """Opened anew when another one is configured, a connection has another password, or another file lies there."""
         url = store_url(connections=server_connections)
         with self._lock:
-            if self._store is not None and self._of == (url, _file(url)):
-                return self._store
+            kept = self._store if self._of == (url, _file(url)) else None
+            if kept is not None and monotonic() - self._since < OPENED_EACH:
+                return kept
         found: Store = open_store(url)  # it may take long, and others need not wait for it
         with self._lock:
             if self._store is not None and self._of == (url, _file(url)):
@@ -57,6 +63,7 @@ class _Opened:
             else:
                 self._store, old = found, self._store
                 self._of = url, _file(url)
+            self._since = monotonic()
         if old is not None:
             old.close()
         return found

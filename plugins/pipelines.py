@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -25,8 +24,6 @@ from .routes import router as conditional
 
 RECENT = 20
 """So many completed checkpoints of a pipeline are drawn, and tell its rate."""
-AT_MOST = timedelta(minutes=1)
-"""So long an answer holds while no write is seen: see `airflow_ft.store.standing.NEWEST`."""
 EVENTS = 500
 """So many of the newest events are looked through for what a task has settled."""
 SETTLED = frozenset(
@@ -66,8 +63,9 @@ def pipelines(
             for each in _overview(store, visible, dag)
             if any(wanted in text.casefold() for text in (each.name, *visible.intersection(each.dags)))
         ]
-        late = (each.late_at for each in found if each.late_at is not None and each.late is None)
-        holds_until(request, min([now + AT_MOST, *late]))
+        for each in found:
+            if each.late_at is not None and each.late is None:
+                holds_until(request, each.late_at)
         shown = sorted(
             (each for each in found if condition in (None, each.condition)),
             key=lambda each: (_ORDER[each.condition], each.name),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -22,7 +22,9 @@ from airflow_ft.store.database import LARGEST
 JSON = "application/json"
 Number = Annotated[int, Field(ge=0, le=LARGEST)]
 """Of a checkpoint, as a decision log can keep it."""
-_FOR_EVER = datetime.max.replace(tzinfo=UTC)
+AT_MOST = timedelta(minutes=1)
+"""So long an answer holds while no write is seen: see `airflow_ft.store.standing.NEWEST`; and an older release that is
+still at work on a decision log does not tell of its writes."""
 
 
 class _Holds(Exception):
@@ -44,7 +46,8 @@ class _Given:
     def holds(self, path: str, tag: str, state: str, now: datetime) -> bool:
         """Whether the answer of this ETag is that of now."""
         with self._lock:
-            return self._until.get((path, tag, state), now) > now
+            left = self._until.get((path, tag, state), now) - now
+        return timedelta(0) < left <= AT_MOST  # more: the clock was put back
 
     def note(self, path: str, tag: str, state: str, until: datetime) -> None:
         """It was given; the ones of longest ago are forgotten, and only made anew."""
@@ -68,7 +71,7 @@ def made_of(request: Request, now: datetime, *state: str) -> None:
     for tag in _known(request):
         if _given.holds(_path(request), tag, digest, now):
             raise _Holds(tag)
-    request.state.made_of, request.state.until = digest, _FOR_EVER
+    request.state.made_of, request.state.until = digest, now + AT_MOST
 
 
 def holds_until(request: Request, at: datetime) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import Queue
-from threading import Event
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -389,3 +390,29 @@ def test_a_stream_is_heard_where_the_provider_is_set_up(
     before = shop.store.meter
     tell_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
     assert isinstance(shop.store.meter, Heard) if is_active else shop.store.meter is before
+
+
+def test_a_provider_that_cannot_be_asked_does_not_end_a_stream(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", "no JSON")
+    tell_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.api", None)  # as an older one has none
+    tell_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+        "OpenLineage is not told of this stream"
+    ] * 2
+    assert not isinstance(shop.store.meter, Heard)
+
+
+def test_a_process_that_can_have_no_more_threads_confirms_all_the_same(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left(self: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    [number] = shop.stage()
+    monkeypatch.setattr(Thread, "start", none_left)
+    shop.store.meter = Heard(lambda number: None)
+    assert shop.complete(number).is_confirmed
+    assert f"OpenLineage is not told of checkpoint {number}: can't start new thread" in caplog.text

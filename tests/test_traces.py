@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -243,3 +243,27 @@ def test_a_trace_that_cannot_be_read_fails_nothing(scene: Scene, spans: InMemory
     database.read = away
     assert scene.abort(numbers[0]).state == "ABORTED"
     assert spans.get_finished_spans() == ()
+
+
+def test_a_trace_that_cannot_be_sent_fails_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            raise LookupError("no collector")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Broken())
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    [number] = scene.stage()
+    assert scene.complete(number).is_confirmed
+    assert f"checkpoint {number} is not traced: LookupError: no collector" in caplog.text
+
+
+def test_a_provider_of_traces_that_cannot_be_had_fails_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "nowhere")
+    assert not Counters().traces
+    [number] = scene.stage()
+    assert scene.complete(number).is_confirmed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,19 +18,27 @@ if TYPE_CHECKING:
     from airflow_ft.core.timing import Timing
     from airflow_ft.operators.base import CheckpointOperator
 
+log = logging.getLogger(__name__)
+
 EACH_SECONDS = 60.0
 
 
 def tell_lineage(operator: CheckpointOperator, run: Context, task_instance: Any) -> None:
-    """From now on this process tells what it confirms, where Airflow's provider of OpenLineage is set up."""
+    """From now on this process tells what it confirms, where Airflow's provider of OpenLineage is set up.
+
+    Whatever goes wrong is a warning.
+    """
     if find_spec("airflow.providers.openlineage") is None:
         return
-    from airflow.providers.openlineage.api import is_openlineage_active
+    try:
+        from airflow.providers.openlineage.api import is_openlineage_active
 
-    if is_openlineage_active():
-        from airflow_ft.openlineage import tell_running
+        if is_openlineage_active():
+            from airflow_ft.openlineage import tell_running
 
-        run.store.meter = Heard(partial(tell_running, operator, task_instance))
+            run.store.meter = Heard(partial(tell_running, operator, task_instance))
+    except Exception as error:  # an older provider, or a transport that cannot be set up: the stream begins
+        log.warning("OpenLineage is not told of this stream: %s: %s", type(error).__name__, error)
 
 
 class Heard(Counters):
@@ -46,4 +55,7 @@ class Heard(Counters):
         now = self._clock()
         if self.telling is None or (self.telling.done() and now - self._told >= EACH_SECONDS):
             self._told = now
-            self.telling = beside(partial(self._tell, timing.number), "lineage")
+            try:
+                self.telling = beside(partial(self._tell, timing.number), "lineage")
+            except RuntimeError as error:  # there can be no more threads
+                log.warning("OpenLineage is not told of checkpoint %d: %s", timing.number, error)

@@ -116,10 +116,12 @@ class PostgresDatabase:
         try:
             rows = _rows(self.execute(connection, sql, values))
         except psycopg2.Error as error:
-            died = connection.closed != 0 and not isinstance(error, _NoAnswerError)
+            silent = isinstance(error, _NoAnswerError)
+            died = connection.closed != 0 and not silent
             self._pool.drop(connection)
-            if reused and died:
+            if reused and (died or silent):  # of a firewall that has forgotten it, the others hear nothing either
                 self._pool.drop_idle()
+            if reused and died:
                 return self.read(sql, *values)
             self._raise(error)
         except BaseException:

@@ -1,20 +1,30 @@
 """What a list says of each pipeline: kept in its row by every write, in the statement that changes the row anyway.
 
 So whoever looks at a thousand pipelines reads a thousand rows, however many checkpoints they have; and one look at the
-end of an index tells that no pipeline has changed. It is read anew from what is open, and from the ends of indexes:
-nothing is counted up and down, which could go wrong.
+end of an index tells that no pipeline has changed. It is read anew from what is open, and from the ends of indexes.
+Only while many are open (a stage may publish a hundred thousand before one is delivered) they are counted up and down;
+whatever should go wrong with that is mended when few are open again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple, Self
+
+from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.store.reading import WAITS
 
+FEW = 100
+"""So many open ones are counted anew with each write."""
 _COUNTS = (
     "(quarantined, committing, undelivered) = (SELECT"
-    " COALESCE(sum(CASE WHEN state = 'QUARANTINED' THEN 1 ELSE 0 END), 0),"
-    " COALESCE(sum(CASE WHEN state = 'COMMITTING' THEN 1 ELSE 0 END), 0),"
-    f" COALESCE(sum(CASE WHEN {WAITS} THEN 1 ELSE 0 END), 0)"
-    " FROM checkpoint WHERE pipeline = name AND is_open = 1)"
+    f" CASE WHEN count(*) > {FEW} THEN quarantined + ? ELSE COALESCE(sum(is_quarantined), 0) END,"
+    f" CASE WHEN count(*) > {FEW} THEN committing + ? ELSE COALESCE(sum(is_committing), 0) END,"
+    f" CASE WHEN count(*) > {FEW} THEN undelivered + ? ELSE COALESCE(sum(is_waiting), 0) END"
+    " FROM (SELECT CASE WHEN state = 'QUARANTINED' THEN 1 ELSE 0 END AS is_quarantined,"
+    " CASE WHEN state = 'COMMITTING' THEN 1 ELSE 0 END AS is_committing,"
+    f" CASE WHEN {WAITS} THEN 1 ELSE 0 END AS is_waiting"
+    f" FROM checkpoint WHERE pipeline = name AND is_open = 1 LIMIT {FEW + 1}) c)"
 )
 # One function each: of both in one query SQLite would read all of the index, and not its end.
 _TIMES = (
@@ -36,7 +46,37 @@ LISTED = (
 
 
 def kept(*, checkpoints: bool, may_be_late: bool) -> list[str]:
-    """The assignments of a write that keep it. `checkpoints`: it has changed any; `may_be_late`: somebody has said when
-    the pipeline is late.
+    """The assignments of a write that keep it. `checkpoints`: it has changed any, which takes `Counts` as values;
+    `may_be_late`: somebody has said when the pipeline is late.
     """
     return [_COUNTS] * checkpoints + [_TIMES] * may_be_late
+
+
+class Counts(NamedTuple):
+    """How many more, or fewer, there are since a write began."""
+
+    quarantined: int
+    committing: int
+    undelivered: int
+
+    def moved(self, checkpoint: Checkpoint, columns: Mapping[str, object]) -> Self:
+        """After a change of these columns of a checkpoint."""
+        after = checkpoint.after_abort
+        was: dict[str, object] = {
+            "state": checkpoint.state.value,
+            "segment_digest": None if checkpoint.segment is None else checkpoint.segment.digest,
+            "delivered_by": checkpoint.delivered_by,
+            "after_abort": None if after is None else after.value,
+        }
+        each = zip(self, _counted({**was, **columns}), _counted(was), strict=True)
+        return type(self)(*(count + now - before for count, now, before in each))
+
+
+def _counted(row: Mapping[str, object]) -> tuple[bool, bool, bool]:
+    """Of a row of `checkpoint`, as the statement above counts it."""
+    waits = row["segment_digest"] is not None and row["delivered_by"] is None
+    return (
+        row["state"] == CheckpointState.QUARANTINED.value,
+        row["state"] == CheckpointState.COMMITTING.value,
+        waits and row["after_abort"] != AfterAbort.REWOUND.value,
+    )

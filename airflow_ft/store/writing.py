@@ -23,7 +23,7 @@ from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import EVENTS_OF_ONE, clean_text, json_text, select_checkpoints, to_checkpoints, to_event
-from airflow_ft.store.standing import kept
+from airflow_ft.store.standing import Counts, kept
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class PipelineWrite:
         self._changed: set[str] = set()
         self._has_written = False  # any row
         self._has_moved = False  # any checkpoint
+        self._more = Counts(0, 0, 0)
 
     # statements of one's own
     def rows(self, sql: str, *values: object) -> list[Row]:
@@ -163,6 +164,7 @@ class PipelineWrite:
         )
         if changed != 1:
             raise self.conflict(checkpoint.number, f"it is no longer {checkpoint.state.value}.")
+        self._more = self._more.moved(checkpoint, columns)
         for row in self._seen.get(checkpoint.number, ()):
             row.update(columns)
 
@@ -254,6 +256,7 @@ class PipelineWrite:
         changed = self._tx.change(
             f"UPDATE pipeline SET {assignments} WHERE name = ? AND epoch = ? AND next_event = ?",
             *(self.row[name] for name in names),
+            *(self._more if self._has_moved else ()),
             self.name,
             *self._was,
         )

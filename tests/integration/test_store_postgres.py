@@ -294,6 +294,20 @@ class TestFaults:
             else:
                 assert scene.open_numbers() == [1]
 
+    def test_of_idle_sessions_one_that_hears_nothing_costs_one_wait(self, postgres: Postgres, schema: str) -> None:
+        with Proxy(postgres.port) as proxy, PostgresStore(dsn_of(postgres, schema, port=proxy.port)) as store:
+            database: Any = store._database
+            with database.write(), database.write():  # two sessions at once, both idle afterwards
+                pass
+            assert len(database._pool._idle) == 2
+            database._answer_margin = -28.0
+            proxy.swallow_answers(after=b"AS lost")
+            with pytest.raises(StoreUnavailableError, match="no answer within 2 s"):
+                database.read("SELECT 1 AS lost")
+            assert not database._pool._idle
+            proxy.pass_on()
+            assert database.read("SELECT 1 AS lost") == [{"lost": 1}]
+
     def test_a_connection_lost_before_commit_leaves_nothing(self, postgres: Postgres, schema: str) -> None:
         with PostgresStore(dsn_of(postgres, schema)) as store:
             scene = Scene(store)

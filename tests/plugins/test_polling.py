@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +197,54 @@ def test_the_decision_log_is_opened_once_and_again_when_it_is_another_one(
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/another.db")
     assert ask("").json()["total"] == 5 and len(opened) == 3
     assert ask("?limit=2").json()["total"] == 5 and len(opened) == 3
+
+
+def test_what_an_older_release_writes_is_told_within_a_minute(
+    scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that goes on beside an upgrade keeps no `changed_at`. Nor does anything hold longer by a clock that was
+    put back.
+    """
+    from airflow_ft.plugins import pipeline as route
+
+    class Clock(datetime):
+        at = datetime.now(UTC)
+
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls.at
+
+    monkeypatch.setattr(route, "datetime", Clock)
+    monkeypatch.setattr(SqliteDatabase, "now", lambda _: from_time(Clock.at))
+    scene.confirmed({"a": 1})
+    paths = (f"{PIPELINE}/timings?each=false", f"{PIPELINE}/checkpoints?limit=20", "")
+    database: Any = scene.store._database  # type: ignore[attr-defined]
+    for after, rows in ((61, 5), (-3600, 7)):
+        tags = {path: ask(path).headers["ETag"] for path in paths}
+        with database.write() as tx:
+            tx.change("UPDATE checkpoint SET segment_rows = ?", f'{{"rows":{rows}}}')
+        assert {ask(path, known=tag).status_code for path, tag in tags.items()} == {304}
+        Clock.at += timedelta(seconds=after)
+        assert {ask(path, known=tag).status_code for path, tag in tags.items()} == {200}
+
+
+def test_a_decision_log_that_another_release_has_changed_meanwhile_is_told_as_such(
+    scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_ft.plugins import access
+
+    monkeypatch.setattr(access, "_opened", access._Opened())
+    now = [1000.0]
+    monkeypatch.setattr(access, "monotonic", lambda: now[0])
+    scene.confirmed({"a": 1})
+    assert ask(f"{PIPELINE}/checkpoints").status_code == 200
+    database: Any = scene.store._database  # type: ignore[attr-defined]
+    with database.write() as tx:
+        tx.change("INSERT INTO schema_version (version, applied_at) VALUES (999, 0)")
+    now[0] += access.OPENED_EACH
+    for _ in range(2):
+        answer = ask(f"{PIPELINE}/checkpoints")
+        assert answer.status_code == 503 and "has schema version 999" in answer.json()["detail"]
+    with database.write() as tx:  # a backup was restored
+        tx.change("DELETE FROM schema_version WHERE version = 999")
+    assert ask(f"{PIPELINE}/checkpoints").status_code == 200

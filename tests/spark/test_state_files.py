@@ -2,12 +2,17 @@
 
 import io
 import json
+import logging
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from airflow_ft.core.errors import TransientError
 from airflow_ft.core.model import StateSizes
+from airflow_ft.spark.driver import query
 from airflow_ft.spark.state.files import sizes
 from airflow_ft.spark.task.launcher import STATE
 
@@ -66,3 +71,18 @@ def test_what_is_removed_meanwhile_is_not_known(tmp_path: Path, monkeypatch: pyt
 def test_the_line_of_the_driver_is_read_by_its_task() -> None:
     match = STATE.match(f"state after batch 41: {StateSizes(1, 2_000_000, 3)}")
     assert match is not None and [int(each) for each in match.groups()] == [1, 2_000_000, 3]
+
+
+@pytest.mark.parametrize("error", [PermissionError("not yours"), TransientError("no name node.", remedy="wait.")])
+def test_state_that_cannot_be_measured_ends_nothing(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(query, "sizes", fail)
+    location: Any = SimpleNamespace(uri=tmp_path.as_uri())
+    nobody: Any = None
+    with caplog.at_level(logging.WARNING, "airflow_ft.spark"):
+        query._State(nobody, nobody, location).tell(7, 8)
+    assert f"the state after batch 7 was not measured: {error}" in caplog.text

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.errors import FencedError
-from airflow_ft.core.model import RunKey, StateSizes
+from airflow_ft.core.model import AfterAbort, CheckpointState, RunKey, StateSizes
 from airflow_ft.core.timing import Delivered
-from airflow_ft.store.standing import NEWEST
+from airflow_ft.store.standing import FEW, NEWEST
 from tests.store.flatness import every_operation
 from tests.store.scene import PIPELINE, RUN, Scene
 
+S = CheckpointState
 SIZES = StateSizes(120, 4_000, 3)
 
 
@@ -144,6 +145,39 @@ class TestStanding:
         assert told == [("m",), ("m", "z"), ("b", "z"), ("b", "z")]
         assert store.standing(PIPELINE).dags == ("b", "z")
 
+    def test_what_is_open_is_counted_also_where_it_is_much(self, scene: Scene) -> None:
+        """Counted as the table says it, after whatever is done to one of many; and mended when few are left."""
+        store, database = scene.store, scene.store._database  # type: ignore[attr-defined]
+
+        def kept() -> tuple[int, int, int]:
+            found = store.standing(PIPELINE)
+            states = [each.state for each in store.open_checkpoints(PIPELINE)]
+            counted = found.quarantined, found.committing, found.undelivered
+            assert counted == (states.count(S.QUARANTINED), states.count(S.COMMITTING), store.undelivered(PIPELINE))
+            return counted
+
+        numbers = scene.stage(FEW + 20, goes_on=True)
+        assert kept() == (0, 0, FEW + 20)
+        scene.abort(numbers[0])
+        assert kept() == (0, 0, FEW + 20), "its rows are carried"
+        scene.prepare(numbers[1], numbers[:2])
+        scene.decide(numbers[1])
+        assert kept() == (0, 1, FEW + 20)
+        scene.quarantine(numbers[1])
+        assert kept() == (1, 0, FEW + 20)
+        scene.release(numbers[1])
+        assert kept() == (0, 1, FEW + 20)
+        for name in scene.promises:
+            scene.prove(numbers[1], name)
+        assert kept() == (0, 0, FEW + 18)
+        scene.carry()
+        assert kept() == (0, 0, FEW + 18)
+        with database.write() as tx:  # as a release that does not keep it might leave it
+            tx.change("UPDATE pipeline SET quarantined = 7, undelivered = 7")
+        scene.trigger()
+        scene.abort(numbers[-1], AfterAbort.REWOUND, numbers[4])
+        assert kept() == (0, 0, 2)
+
     def test_what_the_newest_of_several_pipelines_brought(self, scene: Scene) -> None:
         store, other = scene.store, Scene(scene.store, "other")
         scene.stage(4)
@@ -189,3 +223,28 @@ class TestToldByTheDriver:
         scene.trigger()
         scene.abort(1)
         assert [scene.checkpoint(number).application for number in (1, 2)] == ["application_17_0004", ""]
+
+
+def test_a_write_costs_the_same_however_many_are_open(scene: Scene) -> None:
+    """In SQLite, whose steps can be counted."""
+    database = scene.store._database  # type: ignore[attr-defined]
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def cost() -> int:
+        nonlocal steps
+        number = scene.trigger()
+        with database.write() as tx:  # by the connection that is used next
+            tx._connection.set_progress_handler(step, 1)
+        steps = 0
+        scene.publish(number)
+        return steps
+
+    scene.stage(FEW + 10, goes_on=True)
+    first = cost()
+    scene.stage(300, goes_on=True)
+    assert 0 < cost() < 1.1 * first

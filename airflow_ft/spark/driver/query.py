@@ -23,7 +23,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.core.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.core.memory import give_back
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
@@ -451,9 +451,14 @@ class _State:
             give_back()
 
     def tell(self, batch: int, number: int) -> None:
-        """Of a batch that is published, under this number. A decision log that is away just now ends nothing by it."""
+        """Of a batch that is published, under this number. A folder or a log that is away ends nothing by it."""
         self._told = time.monotonic()
-        if found := sizes(self._location.uri, batch):
+        try:
+            found = sizes(self._location.uri, batch)
+        except (AirflowFtError, OSError) as error:
+            log.warning("the state after batch %d was not measured: %s", batch, error)
+            return
+        if found:
             log.info("state after batch %d: %s", batch, found)
             with suppress(StoreUnavailableError):
                 self._store.tell_state(self._request.pipeline, self._request.epoch, number, found)
