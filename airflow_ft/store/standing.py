@@ -15,7 +15,7 @@ from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.store.reading import WAITS
 
 FEW = 100
-"""So many open ones are counted anew with each write."""
+"""So many open ones are counted anew with each write that changes how many there are of a kind."""
 _COUNTS = (
     "(quarantined, committing, undelivered) = (SELECT"
     f" CASE WHEN count(*) > {FEW} THEN quarantined + ? ELSE COALESCE(sum(is_quarantined), 0) END,"
@@ -45,11 +45,11 @@ LISTED = (
 """What `rows.to_overview` reads."""
 
 
-def kept(*, checkpoints: bool, may_be_late: bool) -> list[str]:
-    """The assignments of a write that keep it. `checkpoints`: it has changed any, which takes `Counts` as values;
+def kept(*, counts: bool, may_be_late: bool) -> list[str]:
+    """The assignments of a write that keep it. `counts`: it has changed any, which takes `Counts` as values;
     `may_be_late`: somebody has said when the pipeline is late.
     """
-    return [_COUNTS] * checkpoints + [_TIMES] * may_be_late
+    return [_COUNTS] * counts + [_TIMES] * may_be_late
 
 
 class Counts(NamedTuple):

@@ -55,7 +55,6 @@ class PipelineWrite:
         self._was = (row["epoch"], row["next_event"])
         self._changed: set[str] = set()
         self._has_written = False  # any row
-        self._has_moved = False  # any checkpoint
         self._more = Counts(0, 0, 0)
 
     # statements of one's own
@@ -153,7 +152,7 @@ class PipelineWrite:
     def update_checkpoint(self, checkpoint: Checkpoint, **columns: object) -> None:
         """Changes columns of a checkpoint that is still in the state that was read."""
         # Column names are keywords of this package's own calls, never input.
-        self._has_written = self._has_moved = True
+        self._has_written = True
         assignments = ", ".join(f"{name} = ?" for name in columns)
         changed = self._tx.change(
             f"UPDATE checkpoint SET {assignments} WHERE pipeline = ? AND number = ? AND state = ?",
@@ -251,12 +250,12 @@ class PipelineWrite:
             return
         self.set_pipeline(changed_at=max(self.now, self.row["changed_at"] + 1))
         names = sorted(self._changed)
-        told = kept(checkpoints=self._has_moved, may_be_late=self.row["late_after"] is not None)
+        told = kept(counts=any(self._more), may_be_late=self.row["late_after"] is not None)
         assignments = ", ".join([*(f"{name} = ?" for name in names), *told])
         changed = self._tx.change(
             f"UPDATE pipeline SET {assignments} WHERE name = ? AND epoch = ? AND next_event = ?",
             *(self.row[name] for name in names),
-            *(self._more if self._has_moved else ()),
+            *(self._more if any(self._more) else ()),
             self.name,
             *self._was,
         )
