@@ -2,7 +2,7 @@
 
 | act | on | does |
 | --- | --- | --- |
-| commit | PREPARED, COMMITTING, QUARANTINED | delivers what is planned before it, and it; decides it if nobody has |
+| commit | PREPARED, COMMITTING, QUARANTINED | delivers it, decided or not, behind what is planned before it |
 | abort | STAGED, PREPARED, QUARANTINED and not decided | tombstone first, then ABORTED |
 | quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
 | redeliver | as commit, if decided | as commit; where a token was lost, on the word that its rows are not there |

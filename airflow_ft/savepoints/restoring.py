@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 from airflow_ft.core.coordinator import Coordinator, coordinating
@@ -94,7 +94,7 @@ def restore(
     savepoint = read_metadata(uri)
     name = pipeline or savepoint.pipeline
     rename = rename and not _is_renamed(store, savepoint, name)
-    _examine(store, uri, savepoint, name, later)
+    _examine(store, uri, savepoint, name, later, rename=rename)
     verify(uri, savepoint)
     with ExitStack() as stack:
         held = 0
@@ -106,7 +106,7 @@ def restore(
         _settle(store, name, coordinator, why)
         keeper.check()
         row = store.pipeline(name)
-        passed = _examine(store, uri, savepoint, name, later)
+        passed = _examine(store, uri, savepoint, name, later, rename=rename)
         root = location_root(row.base.location) if row.base is not None else wal_root
         try:
             copied = _copied(uri, savepoint, root, name, coordinator.epoch)
@@ -219,6 +219,7 @@ def _settled(
     with coordinating(store, was, participants, worker, why, lease_seconds) as (coordinator, keeper):
         _settle(store, was, coordinator, why)
         _require_rolled_back(store, was)
+        _require_known(store, savepoint, participants, coordinator.epoch)
         keeper.check()
         _examine_former(store, uri, savepoint, name)
         yield coordinator.epoch
@@ -251,8 +252,34 @@ def _require_rolled_back(store: Store, name: str) -> None:
             )
 
 
-def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Later) -> tuple[int, ...]:
-    """Refuses what must not be restored; the numbers that were confirmed since the savepoint, of this pipeline."""
+def _require_known(store: Store, savepoint: Savepoint, participants: ParticipantFactory, epoch: int) -> None:
+    """StateConflictError when the savepoint, or a sink, is newer than the decision log (R11): the new name begins anew
+    in the sinks, so nobody would find out later that they have what the log has forgotten.
+    """
+    name, newest = savepoint.pipeline, store.latest_confirmed(savepoint.pipeline)
+    found = f"the savepoint covers checkpoint {savepoint.number}"
+    if newest is not None and newest.plan is not None and newest.number >= savepoint.number:
+        for planned in newest.plan.participants:
+            with closing(participants(planned)) as sink:
+                head = sink.head(name)
+            if head is not None and (head.epoch > epoch or head.number > store.last_delivered(name, planned.name)):
+                found = f"{planned.name} stands at checkpoint {head.number}, epoch {head.epoch}"
+                break
+        else:
+            return
+    raise StateConflictError(
+        f"{found}, of which the decision log knows nothing: it was restored from a backup.",
+        remedy=f"bring the newer log back, or let {name} run first: it halts, and says what to do.",
+        pipeline=name,
+    )
+
+
+def _examine(
+    store: Store, uri: str, savepoint: Savepoint, name: str, later: Later, *, rename: bool = False
+) -> tuple[int, ...]:
+    """Refuses what must not be restored; the numbers that were confirmed since the savepoint, of this pipeline or of
+    the one that goes on as it. `rename`: that one stands elsewhere since, and gets this name once more.
+    """
     try:
         row = store.pipeline(name)
     except UnknownPipelineError:
@@ -260,16 +287,22 @@ def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Lat
     opened = store.open_checkpoints(name)
     confirmed = store.latest_confirmed(name)
     _require_settleable(row, opened_in_quarantine=[c.number for c in quarantined(opened)])
-    if confirmed is None and not row.last_published:
+    has_own = confirmed is not None or row.last_published > 0
+    former = None if has_own else row.former
+    if not has_own and (former is None or (rename and former.pipeline == savepoint.pipeline)):
         return ()  # it has nothing of its own: a copy, under another name or in another installation
-    if savepoint.pipeline != name or savepoint.installation != store.installation:
-        of = f"of pipeline {savepoint.pipeline}" if savepoint.pipeline != name else "of another installation"
+    known = name if former is None else former.pipeline
+    if savepoint.pipeline != known or savepoint.installation != store.installation:
+        of = f"of pipeline {savepoint.pipeline}" if savepoint.pipeline != known else "of another installation"
+        has = (
+            "has checkpoints of its own" if former is None else f"goes on behind checkpoint {former.number} of {known}"
+        )
         raise ConfigurationError(
-            f"the savepoint {uri} is {of}, and {name} has checkpoints of its own: their numbers cannot be compared.",
+            f"the savepoint {uri} is {of}, and {name} {has}: their numbers cannot be compared.",
             remedy="restore it under a name that is new here (--pipeline).",
             pipeline=name,
         )
-    if later is Later.CONTINUE and drain_of(store, name) is not None:
+    if later is Later.CONTINUE and drain_of(store, known) is not None:
         raise StateConflictError(
             "it was drained: what was open in its windows is delivered, and would be once more when it closes.",
             remedy="have all come again (`--later write-again`), or restore under another name (--pipeline).",
@@ -282,7 +315,11 @@ def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Lat
             remedy="restore an older savepoint, or have it come again (`--later write-again`).",
             pipeline=name,
         )
-    newest = 0 if confirmed is None else confirmed.number
+    if former is not None:
+        newest, stands = former.number, row.base
+    else:
+        newest = 0 if confirmed is None else confirmed.number
+        stands = store.position_before(name, newest + 1)
     decided = [c.number for c in opened if c.state is CheckpointState.COMMITTING]
     passed = tuple(range(savepoint.number + 1, max([newest, *decided]) + 1))
     if passed and later is Later.REFUSE:
@@ -294,11 +331,7 @@ def _examine(store: Store, uri: str, savepoint: Savepoint, name: str, later: Lat
             " replace rows by their key (upsert), and twice in all others.",
             pipeline=name,
         )
-    if (
-        not passed
-        and later is not Later.WRITE_AGAIN
-        and _is_behind(uri, savepoint, store.position_before(name, newest + 1))
-    ):
+    if not passed and later is not Later.WRITE_AGAIN and _is_behind(uri, savepoint, stands):
         raise StateConflictError(
             "it stands further on than the savepoint, though both are of one number: the savepoint was taken when an"
             " older one had been restored, and a later one since. What is read from there comes again.",

@@ -139,6 +139,7 @@ def _live(order: Mapping[str, Any], output: int) -> None:
         os.chdir(order["folder"])
         os.environ.clear()
         os.environ.update(order["environment"])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         import_module(order["module"]).act(order["given"])
         code = 0
     except BaseException:
@@ -161,8 +162,14 @@ def main() -> None:
         if "ended" in order:
             answer = os.waitstatus_to_exitcode(os.waitpid(order["ended"], 0)[1])
         else:
-            for module in ("pyarrow.parquet", "airflow_ft.wal.reader", order["module"], *system(order["kind"]).preload):
-                import_module(module)
+            with suppress(Exception):  # the forked process tells it, where it needs that at all
+                for module in (
+                    "pyarrow.parquet",
+                    "airflow_ft.wal.reader",
+                    order["module"],
+                    *system(order["kind"]).preload,
+                ):
+                    import_module(module)
             if not (answer := os.fork()):
                 line.close()
                 _live(order, files[0])

@@ -21,6 +21,7 @@ def act(given: Mapping[str, Any]) -> None:
     if given["what"] == "say":
         print(os.environ.get("ODD"), Path.cwd())
     elif given["what"] == "sleep":
+        print("asleep", flush=True)
         time.sleep(600)
     else:
         raise ValueError("something is wrong")
@@ -33,9 +34,9 @@ def _of_this_test() -> Iterator[None]:
     nursery.forget()
 
 
-def forked(output: Path, what: str, module: str = __name__) -> Forked:
+def forked(output: Path, what: str, module: str = __name__, kind: str = "sqlite") -> Forked:
     with output.open("w") as file:
-        return nursery.fork(module, {"what": what}, "sqlite", file.fileno())
+        return nursery.fork(module, {"what": what}, kind, file.fileno())
 
 
 def said(output: Path, what: str, module: str = __name__) -> str:
@@ -75,3 +76,25 @@ def test_what_was_imported_is_imported_anew_on_another_path_and_when_that_is_ask
         module.write_text(f"def act(given):\n    print({text!r})\n")
         assert said(tmp_path / "output", "say", "told_by_number") == text
         nursery.forget()
+
+
+def test_what_cannot_be_imported_is_told_by_the_process_that_needs_it_and_the_next_one_is_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_part.py").write_text("raise ImportError('its client is lacking')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    broken = forked(tmp_path / "broken", "say", "broken_part")
+    assert broken.wait(60) == 1
+    assert "its client is lacking" in (tmp_path / "broken").read_text()
+    unknown = forked(tmp_path / "unknown", "say", kind="of no system")
+    assert unknown.wait(60) == 0, "only what comes before a fork is lacking"
+    assert said(tmp_path / "next", "say") == f"None {Path.cwd()}"
+
+
+def test_whoever_ends_the_tests_at_the_terminal_ends_it_too(tmp_path: Path) -> None:
+    asleep = forked(tmp_path / "asleep", "sleep")
+    while "asleep" not in (tmp_path / "asleep").read_text():
+        time.sleep(0.01)
+    asleep.send_signal(signal.SIGINT)
+    assert asleep.wait(60) == 1
+    assert "KeyboardInterrupt" in (tmp_path / "asleep").read_text()

@@ -27,6 +27,7 @@ from airflow_ft.core.errors import (
     PipelineHaltedError,
     SinkUnavailableError,
     StateConflictError,
+    StoreBehindSinkError,
 )
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import (
@@ -35,6 +36,7 @@ from airflow_ft.core.model import (
     CheckpointState,
     Fence,
     Former,
+    HaltReason,
     ParticipantPlan,
     PipelineStatus,
     RunKey,
@@ -134,6 +136,21 @@ class Pipelines:
             self.store, uri, self.participants, Worker("", 1), "a test", pipeline=name,
             wal_root=str(self.folder / "wal"), **{"rename": True, **more},
         )  # fmt: skip
+
+    def backup(self) -> Callable[[], None]:
+        """Of the decision log; what is returned brings it back."""
+        log, copy = self.folder / "ft.db", self.folder / "backup.db"
+        with closing(sqlite3.connect(log)) as db:
+            db.execute("VACUUM INTO ?", (str(copy),))
+
+        def bring_back() -> None:
+            self.store.close()
+            for suffix in ("-wal", "-shm"):
+                log.with_name(f"{log.name}{suffix}").unlink(missing_ok=True)
+            copy.replace(log)
+            self.store = open_store(self.url)
+
+        return bring_back
 
     def rows(self) -> dict[str, list[int]]:
         files = ds.dataset(self.lake, format="parquet").files
@@ -312,6 +329,61 @@ def test_a_person_who_dies_before_the_new_name_begins_may_take_the_old_one_again
     assert pipelines.have(1, 2, 3)
 
 
+def test_the_new_name_goes_on_from_no_other_savepoint_before_it_begins(saved: tuple[Pipelines, str]) -> None:
+    """What the old name has delivered since would come again, and what it has not would be left out."""
+    pipelines, older = saved
+    pipelines.run(OLD, 2)
+    newest = pipelines.savepoint()
+    pipelines.store.register("another")
+    pipelines.delivery = pipelines.into("elsewhere")
+    pipelines.run("another", 7)
+    foreign, _ = take(pipelines.store, "another", str(pipelines.folder / "savepoints"), "a test")
+    pipelines.delivery = pipelines.into("lake")
+    pipelines.rename(newest)
+    for rename in (True, False):
+        with pytest.raises(ConfigurationError, match="shop-orders goes on behind checkpoint 2 of orders"):
+            pipelines.rename(foreign, rename=rename)
+    assert pipelines.store.pipeline("another").status is PipelineStatus.ACTIVE
+    with pytest.raises(StateConflictError, match="checkpoints 2 to 2 were delivered after the savepoint"):
+        pipelines.rename(older, rename=False)
+    pipelines.rename(newest, rename=False)
+    assert pipelines.store.pipeline(NEW).former == Former(OLD, 2, 3)
+    pipelines.run(NEW, 3)
+    assert pipelines.have(1, 2, 3)
+
+
+def test_a_decision_log_from_before_what_was_delivered_gives_no_other_name(saved: tuple[Pipelines, str]) -> None:
+    """R11: under the old name it would halt at the sinks; under a new one it would deliver once more."""
+    pipelines, uri = saved
+    bring_back = pipelines.backup()
+    pipelines.run(OLD, 2)
+    newer = pipelines.savepoint()
+    bring_back()
+    for savepoint, told in ((uri, "stands at checkpoint 2"), (newer, "the savepoint covers checkpoint 2")):
+        with pytest.raises(StateConflictError, match=f"{told}.*restored from a backup"):
+            pipelines.rename(savepoint)
+    assert pipelines.store.pipeline(OLD).status is PipelineStatus.ACTIVE
+    assert NEW not in [row.name for row in pipelines.store.pipelines()]
+    assert pipelines.have(1, 2)
+
+
+@pytest.mark.parametrize("with_table", [True, False], ids=["a table decides", "the log decides"])
+def test_a_decision_log_from_before_the_rename_halts_the_new_name(tmp_path: Path, with_table: bool) -> None:
+    pipelines = Pipelines(tmp_path, with_table=with_table)
+    pipelines.store.register(OLD)
+    pipelines.run(OLD, 1)
+    bring_back = pipelines.backup()
+    pipelines.rename(pipelines.savepoint())
+    pipelines.run(NEW, 2)
+    bring_back()
+    pipelines.store.register(NEW)
+    with pytest.raises(StoreBehindSinkError):
+        pipelines.run(NEW, 1)
+    assert pipelines.store.pipeline(NEW).halt_reason is HaltReason.STORE_BEHIND_SINK
+    assert pipelines.have(1, 2)
+    pipelines.store.close()
+
+
 def test_the_command_says_what_it_does(
     saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,6 +397,8 @@ def test_the_command_says_what_it_does(
         args.func(args)
         return capsys.readouterr().out
 
+    shop = {"conn_type": "sqlite", "host": str(pipelines.folder / "shop.db")}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(shop))
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "n")
     root = ["--wal-root", str(pipelines.folder / "wal")]

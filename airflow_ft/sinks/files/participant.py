@@ -214,6 +214,7 @@ class FilesParticipant:
                 attempt=fence.attempt,
                 last_delivered=number,
                 floor=max(number, found.floor),
+                since=min(number + 1, found.since),  # numbers go on behind this one
                 inherited=0,
             )
 

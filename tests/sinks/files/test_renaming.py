@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import ForeignOwnerError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.core.errors import AirflowFtError, ForeignOwnerError, StoreBehindSinkError, UnfitTargetError
 from airflow_ft.core.model import Former, Outcome, Plan, Vote
 from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks.files import doctor, ready, verify
@@ -171,6 +171,23 @@ def test_it_passes_on_again(make: Make) -> None:
     for plan in (fourth, last):
         assert newest.participant(plan).proof(plan) is not None
     assert ledger_of(world.target).has_been_of("old")
+
+
+def test_numbers_that_a_new_decision_log_gives_out_again_are_none_of_the_former_pipeline(make: Make) -> None:
+    """The folder passes, and before anything is prepared the log is lost: so nothing tells how far numbers had come."""
+    world = make("0")
+    world.deliver(world.plan(small(world)))
+    new = renamed(world)
+    new.number = 8
+    first = changed(new.plan(small(new).rename_columns(["id", "strange"])), former=Former("old", 1, 9))
+    with pytest.raises(AirflowFtError, match="strange"):
+        new.prepare(first)
+    new.participant(first).adopt(new.fence(9, 0, THEIRS), 1)
+    for number in (2, 3):
+        new.predecessor = number - 1
+        plan = new.plan_of(number, new.segment(number, new.table(40 * number, 2)), installation=THEIRS)
+        new.prepare(plan, epoch=9)
+    assert len(prepared_in(new.target)) == 2
 
 
 # --- what does not ---------------------------------------------------------------------------------------------------
