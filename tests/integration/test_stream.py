@@ -31,6 +31,7 @@ from airflow_ft.savepoints.metadata import verify
 from airflow_ft.savepoints.restoring import restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.driver.staging import FEW_ROWS
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import local_path
 from tests.conftest import TopicFactory
@@ -305,7 +306,7 @@ def test_a_job_that_raises_when_its_stream_is_to_stop_does_not_wait_for_the_time
 
 
 def test_a_checkpoint_that_is_much_larger_than_the_one_before_is_computed_again_and_there_once(world: World) -> None:
-    many = 20_000
+    many = 2 * FEW_ROWS
     restart = {"type": "none"}
     world.send(20)
     with world.task(world.stream("Explodes", job_args={"number": 40, "rows": many}, tables={}, restart=restart)):

@@ -134,14 +134,14 @@ def later_checkpoints_that_nobody_looks_for_again(change: Change) -> None:
         settle(store, name, *of)
         settled.append(name)
 
-    def examining(*of: Any) -> tuple[int, ...]:
-        return () if settled and settled.pop() else examine(*of)
+    def examining(*of: Any, **more: Any) -> tuple[int, ...]:
+        return () if settled and settled.pop() else examine(*of, **more)
 
     change(restoring, "_settle", settling)
     change(restoring, "_examine", examining)
 
 
-@defect(KEPT, "I10", told=("B1:131:SLEEP", "P2:20:YIELD:B1"))
+@defect(KEPT, "I10", told=("B1:100:SLEEP", "P2:22:YIELD:B1"))
 def a_copy_in_a_folder_of_an_older_epoch(change: Change) -> None:
     """A sweep deletes it while it is being made, or when it is the base."""
     new_location = restoring.new_location
