@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.model import Checkpoint, Event
 from airflow_ft.core.timing import Step, Timing
+from airflow_ft.store.events import EventKind
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREFIX = "airflow_ft"
-_ABORTED, _ATTEMPT, _COMMITTING = "ABORTED", "ATTEMPT", "COMMITTING"
-_PROVEN, _STAGED, _VOTED = "PROVEN", "STAGED", "VOTED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def _record(tracer: Tracer, span: _Span, context: Any = None) -> None:
 
 def _checkpoint(checkpoint: Checkpoint, events: Sequence[Event]) -> _Span | None:
     timing = Timing.of(checkpoint)
-    aborted = next((event.at for event in reversed(events) if event.kind == _ABORTED), None)
+    aborted = next((event.at for event in reversed(events) if event.kind == EventKind.ABORTED), None)
     end = timing.completed_at or aborted
     if end is None:
         return None
@@ -118,7 +117,7 @@ def _steps(timing: Timing, end: datetime, failed: str, below: Sequence[_Span]) -
 
 def _parts(timing: Timing, events: Sequence[Event]) -> Iterator[_Span]:
     """Of the stage: what the driver has measured, and publication, which is the rest."""
-    staged = next((event for event in events if event.kind == _STAGED), None)
+    staged = next((event for event in events if event.kind == EventKind.STAGED), None)
     if staged is None or not (parts := staged.detail.get("parts")):
         return
     since = timing.triggered_at
@@ -131,23 +130,23 @@ def _parts(timing: Timing, events: Sequence[Event]) -> Iterator[_Span]:
 
 def _attempts(checkpoint: Checkpoint, events: Sequence[Event], end: datetime, failed: str) -> Iterator[_Span]:
     """What each participant was asked to do, try by try: one that nothing has come of has failed."""
-    decided = next((event.at for event in events if event.kind == _COMMITTING), None)
-    for name in sorted({event.detail["participant"] for event in events if event.kind == _ATTEMPT}):
+    decided = next((event.at for event in events if event.kind == EventKind.COMMITTING), None)
+    for name in sorted({event.detail["participant"] for event in events if event.kind == EventKind.ATTEMPT}):
         own = [event for event in events if event.detail.get("participant") == name]
-        own = [event for event in own if event.kind in (_ATTEMPT, _VOTED, _PROVEN)]
+        own = [event for event in own if event.kind in (EventKind.ATTEMPT, EventKind.VOTED, EventKind.PROVEN)]
         has_voted = False
         for event, later in pairwise([*own, None]):
             assert event is not None
-            has_voted = has_voted or event.kind == _VOTED
-            if event.kind != _ATTEMPT:
+            has_voted = has_voted or event.kind == EventKind.VOTED
+            if event.kind != EventKind.ATTEMPT:
                 continue
             attributes: dict[str, Any] = {"participant": name, "attempt": event.detail["attempt"]}
             if checkpoint.plan is not None:
                 attributes["sinks"] = list(checkpoint.plan.participant(name).sinks)
-            went_well = later is not None and later.kind != _ATTEMPT
+            went_well = later is not None and later.kind != EventKind.ATTEMPT
             if went_well and later is not None:
-                what = "commit" if later.kind == _PROVEN else "prepare"
-                if later.kind == _PROVEN:
+                what = "commit" if later.kind == EventKind.PROVEN else "prepare"
+                if later.kind == EventKind.PROVEN:
                     attributes["rows"] = sum(later.detail.get("counts", {}).values())
             else:
                 what = "commit" if has_voted or (decided is not None and event.at >= decided) else "prepare"

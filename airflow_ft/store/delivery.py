@@ -282,9 +282,13 @@ class DeliveryOperations:
 def _with_former(plan: Plan, former: Former | None) -> Plan:
     if former is None:
         return plan
-    begin = [p.keeps_markers and not p.predecessor for p in plan.participants]
-    named = (replace(p, former=former if b else None) for p, b in zip(plan.participants, begin, strict=True))
-    return replace(plan, participants=tuple(named))
+    return replace(
+        plan,
+        participants=tuple(
+            replace(each, former=former if each.keeps_markers and not each.predecessor else None)
+            for each in plan.participants
+        ),
+    )
 
 
 def _decide_at_once(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:

@@ -250,12 +250,13 @@ class PipelineWrite:
             return
         self.set_pipeline(changed_at=max(self.now, self.row["changed_at"] + 1))
         names = sorted(self._changed)
-        told = kept(counts=any(self._more), may_be_late=self.row["late_after"] is not None)
+        more = self._more if any(self._more) else ()
+        told = kept(counts=bool(more), may_be_late=self.row["late_after"] is not None)
         assignments = ", ".join([*(f"{name} = ?" for name in names), *told])
         changed = self._tx.change(
             f"UPDATE pipeline SET {assignments} WHERE name = ? AND epoch = ? AND next_event = ?",
             *(self.row[name] for name in names),
-            *(self._more if any(self._more) else ()),
+            *more,
             self.name,
             *self._was,
         )

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_ft.core.errors import FencedError, SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan, Vote
+from airflow_ft.testing.kills import calls_at
 
 if TYPE_CHECKING:
     from airflow_ft.testing.world import World
@@ -51,16 +52,12 @@ class BeginningsConformance:
     def test_one_that_looks_before_others_begin_lowers_none_of_them(self, world: World) -> None:
         """Attempt 3 stands still before any of its calls, while 1 begins, and before a later one, while 6 does."""
         patience = max(_SHORT, _PATIENCE * _seconds_alone(world))
-        (at, further), tried = self.places, 0
-        while at < _MANY:
-            if all(_is_overtaken(world, at, at + more, patience) for more in _FURTHER):
-                tried, at = tried + 1, at + further
-            elif tried or at == 0:
-                break
-            else:  # so many calls are not made
-                at //= 2
-        if not tried:
-            pytest.skip("none of its calls is seen: neither a server's, nor of SQLite, nor changes of files")
+
+        def are_overtaken(at: int) -> bool:
+            return all(_is_overtaken(world, at, at + more, patience) for more in _FURTHER)
+
+        for _ in calls_at(self.places, are_overtaken, _MANY):
+            pass
 
 
 def _seconds_alone(world: World) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -14,6 +17,23 @@ if TYPE_CHECKING:
 
 _FEW = 4
 _MANY = 1_000
+
+
+def calls_at(places: tuple[int, int], happens: Callable[[int], bool], most: float = math.inf) -> Iterator[int]:
+    """The calls, below `most`, at each of which something happened: the first one and how many further, as `places` of
+    the conformance kit say. While so many calls are not made, the first one is halved. Skips when there is none.
+    """
+    (at, further), tried = places, False
+    while at < most:
+        if happens(at):
+            yield at
+            tried, at = True, at + further
+        elif tried or at == 0:
+            break
+        else:  # so many calls are not made
+            at //= 2
+    if not tried:
+        pytest.skip("none of its calls is seen: neither a server's, nor of SQLite, nor changes of files")
 
 
 class KillsConformance:
@@ -33,19 +53,11 @@ class KillsConformance:
         first = world.plan()
         world.deliver(first)
         there = world.ids_of(first.number)
-        (at, further), killed = self.places, 0
-        while killed < _MANY:
-            if self._is_killed(world, step, at, there):
-                killed, at = killed + 1, at + further
-            elif killed or at == 0:
-                break
-            else:  # so many calls are not made
-                at //= 2
-        if not killed:
-            pytest.skip("none of its calls is seen: neither a server's, nor of SQLite, nor changes of files")
-        assert killed < _MANY
+        is_killed = partial(self._is_killed, world, step, there)
+        for killed, _ in enumerate(calls_at(self.places, is_killed), 1):
+            assert killed < _MANY
 
-    def _is_killed(self, world: World, step: str, at: int, there: list[int]) -> bool:
+    def _is_killed(self, world: World, step: str, there: list[int], at: int) -> bool:
         """One number: killed at this call, looked at, settled. False: it does not make so many."""
         table = world.table((world.number + 1) * 1_000, _FEW)
         plan = world.plan(table)

@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any
 
 from airflow_ft.core.doctor import Check
-from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.fitting import misfits
-from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.ledger import Ledger, refused
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.wal.filesystem import is_hdfs, local_path
@@ -37,11 +36,10 @@ def _described(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo,
     with telling(sink.folder):
         ledger = Ledger.of(sink.folder, connection)
         owner = ledger.pipeline()
-        passes = plan.former is not None and owner == plan.former.pipeline
-        if owner and owner != pipeline and not passes:
-            raise UnfitTargetError(f"{sink.folder} is the folder of pipeline {owner!r}.", remedy="name another one.")
+        if (error := refused(sink.folder, owner, pipeline, plan.former)) is not None:
+            raise error
         told = f"{sink.folder}, {sink.format}, {len(ledger.visible()):,} checkpoints are visible"
-        if passes:
+        if owner not in ("", pipeline):
             told += f", and the next one takes it over from {owner!r}"
         if isinstance(ledger.files, Objects):
             ledger.require_folder()

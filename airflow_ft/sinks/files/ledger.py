@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from airflow_ft.core.errors import SinkUnavailableError, UnfitTargetError, WalCorruptError
-from airflow_ft.core.model import Outcome, canonical_json
+from airflow_ft.core.model import Former, Outcome, canonical_json
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.memory import Head, Marker, damaged
 from airflow_ft.sinks.base.places import is_object_store
@@ -74,6 +74,13 @@ class Owned(Head):
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         return cls(**{**found, "former": tuple(found.get("former", ()))})
+
+
+def refused(folder: str, owner: str, pipeline: str, former: Former | None) -> UnfitTargetError | None:
+    """Why a folder that belongs to `owner` cannot be a pipeline's; None: it is its own, nobody's, or its `former`'s."""
+    if owner in ("", pipeline) or (former is not None and owner == former.pipeline):
+        return None
+    return UnfitTargetError(f"{folder} is the folder of pipeline {owner!r}.", remedy="name another one.")
 
 
 @dataclass(frozen=True, slots=True)

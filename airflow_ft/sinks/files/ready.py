@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import is_object_store, only_sink, room
 from airflow_ft.sinks.files.failures import telling
-from airflow_ft.sinks.files.ledger import Ledger
+from airflow_ft.sinks.files.ledger import Ledger, refused
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.wal.filesystem import is_hdfs, local_path
 
@@ -22,6 +22,5 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
         owner = Ledger.of(folder, connection).pipeline()
         if not is_object_store(folder) and not is_hdfs(folder):
             room(local_path(folder))
-    if owner in ("", pipeline) or (plan.former is not None and owner == plan.former.pipeline):
-        return []
-    return [UnfitTargetError(f"{folder} is the folder of pipeline {owner!r}.", remedy="name another one.", sink=name)]
+    error = refused(folder, owner, pipeline, plan.former)
+    return [] if error is None else [error.located(sink=name)]

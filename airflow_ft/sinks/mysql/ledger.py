@@ -25,6 +25,11 @@ _KEY = (
     "  `participant` VARCHAR(250) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,\n"
 )
 _OWNER = "  `installation` CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
+_NO_NEWER = (
+    " WHERE `pipeline` = %s AND `participant` = %s AND `installation` = %s"
+    " AND (`epoch` < %s OR (`epoch` = %s AND `attempt` <= %s))"
+)
+"""The head of an installation, unless it is newer than an epoch and a rank."""
 _OPTIONS = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 
@@ -129,9 +134,8 @@ class Ledger:
         """
         statement = session.run(
             f"UPDATE {self.head_table} SET `epoch` = %s, `attempt` = %s, `session` = %s, `at` = UTC_TIMESTAMP(6)"
-            " WHERE `pipeline` = %s AND `participant` = %s AND `installation` = %s"
-            " AND (`epoch` < %s OR (`epoch` = %s AND `attempt` <= %s))",
-            (fence.epoch, fence.attempt, nonce, *self._key, fence.installation, fence.epoch, *fence.rank),
+            + _NO_NEWER,
+            (*fence.rank, nonce, *self._key, fence.installation, fence.epoch, *fence.rank),
         )
         return statement.affected == 1
 
@@ -159,8 +163,7 @@ class Ledger:
         """
         session.run(
             f"UPDATE {self.head_table} SET `epoch` = %s, `attempt` = %s, `session` = '', `at` = UTC_TIMESTAMP(6)"
-            " WHERE `pipeline` = %s AND `participant` = %s AND `installation` = %s"
-            " AND (`epoch` < %s OR (`epoch` = %s AND `attempt` <= %s))",
+            + _NO_NEWER,
             (*fence.rank, *self._key, owner, fence.epoch, *fence.rank),
         )
 
