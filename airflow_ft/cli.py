@@ -83,7 +83,7 @@ _PIPELINES = _arg("pipelines", metavar="PIPELINE", nargs="+", help="names of the
 _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
 
 
-_SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint")
+_SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint; of restore also: beginning")
 _DIR = _arg("--dir", default=None, metavar="FOLDER", help="where savepoints lie (default: [airflow_ft] savepoint_dir)")
 _OF_CHECKPOINT = _arg(
     "--checkpoint", type=int, default=None, metavar="NUMBER", help="of this one, which has to be retained still"

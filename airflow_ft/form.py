@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.arguments import is_resolved_later, is_template
-from airflow_ft.core.from_savepoint import FromSavepoint
+from airflow_ft.core.from_savepoint import FULL_REFRESH, FromSavepoint
 from airflow_ft.core.model import CheckpointingMode
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def pipeline_params() -> dict[str, Any]:
     """Fields of Airflow's trigger form for whatever a run of a pipeline may be told: `DAG(params=pipeline_params())`.
 
     Give the pipeline `from_params=True`, and it goes by them. A field that is left empty changes nothing. They are: dry
-    run, rewind, the size of a checkpoint (records of Kafka, files), where a pipeline that never ran begins to read
-    Kafka, and those of `savepoint_params`.
+    run, rewind, full refresh, the size of a checkpoint (records of Kafka, files), where a pipeline that never ran
+    begins to read Kafka, and those of `savepoint_params`.
     """
     from airflow.sdk import Param
 
@@ -32,15 +32,20 @@ def pipeline_params() -> dict[str, Any]:
     about_rewind = (
         "Compute once more what is published and not delivered yet, before anything else. What is delivered stays."
     )
+    about_refresh = (
+        "Read everything anew, from where the sources begin, without state. Only with sinks that replace rows by their"
+        " key: in others the rows would stand twice, and nothing is done."
+    )
     about_start = (
-        "Of a pipeline that never ran: earliest, latest, group_offsets or a time with a zone. Later runs go on where"
-        " the last one has ended."
+        "Of a pipeline that never ran, and of a full refresh: earliest, latest, group_offsets or a time with a zone."
+        " Later runs go on where the last one has ended."
     )
     about_limit = "At most so many in a checkpoint, over all that a source has. Empty: as the DAG says."
     most: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1, "description": about_limit}
     return {
         **dry_run_params(),
         "rewind": Param(False, type="boolean", title="Rewind", description=about_rewind),
+        FULL_REFRESH: Param(False, type="boolean", title="Full refresh", description=about_refresh),
         _LIMITS[0]: Param(None, title="Records of a checkpoint", **most),
         _LIMITS[1]: Param(None, title="Files of a checkpoint", **most),
         _START: Param(None, type=["null", "string"], title="Where to begin in Kafka", description=about_start),

@@ -16,7 +16,7 @@ from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.backpressure import retained_batches
 from airflow_ft.core.dead_letters import DeadLetters
-from airflow_ft.core.errors import SinkUnavailableError, together
+from airflow_ft.core.errors import ConfigurationError, SinkUnavailableError, together
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.numbers import MOST_LISTED
@@ -73,6 +73,8 @@ def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
     told = spec.savepoint
     if told is None or not told.is_given:
         return
+    if told.is_beginning:
+        _require_beginnings(spec)
     from airflow_ft.savepoints.restoring import restore_once
 
     restore_once(
@@ -85,6 +87,21 @@ def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
         wal_root=spec.wal_root or settings.wal_root(),
         lease_seconds=run.lease_seconds,
     )
+
+
+def _require_beginnings(spec: PipelineSpec) -> None:
+    """ConfigurationError when a source would not be read anew, but go on where it stands, or where others write now."""
+    from airflow_ft.sources.kafka import GROUP_OFFSETS
+
+    for name, source in spec.sources.items():
+        start = getattr(source, "starting_offsets", None)
+        if start in ("latest", GROUP_OFFSETS):
+            raise ConfigurationError(
+                f"it is to read everything anew, and source {name!r} begins at {start!r}: that reads nothing anew, and"
+                " may pass over what was not read yet.",
+                remedy='give starting_offsets="earliest", a time or offsets.',
+                pipeline=spec.pipeline,
+            )
 
 
 def stage(
@@ -187,10 +204,13 @@ def request(
     `spec` has its defaults.
     """
     from airflow_ft.spark.request import StageRequest, listed
+    from airflow_ft.spark.state.locations import behind_the_beginning
 
     conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
     assert spec.wal_root is not None and spec.jars is not None and spec.keep_session is not None
     assert isinstance(spec.job, str | InlineJob)
+    if pipeline.base is not None and behind_the_beginning(pipeline.base) is None:
+        _require_beginnings(spec)
     return StageRequest(
         pipeline=spec.pipeline,
         run=run,

@@ -786,6 +786,14 @@ def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
         assert scene.store.pipeline(PIPELINE).base != before
         copied = ft("restore", uri, "--pipeline", "copy", "--wal-root", str(tmp_path / "wal"), *log, "--yes")
         assert "the next run of copy goes on from checkpoint 1 of orders" in copied
+        with pytest.raises(SystemExit, match="under its own name, and not another one's"):
+            ft("restore", "beginning", *log, "--yes")
+        anew = ["beginning", "--pipeline", PIPELINE, *log, "--yes"]
+        with pytest.raises(SystemExit, match="where they would stand twice: everything is read anew"):
+            ft("restore", *anew)
+        assert f"the next run of {PIPELINE} reads everything anew" in ft("restore", *anew, "--later", "write-again")
+        base = scene.store.pipeline(PIPELINE).base
+        assert base is not None and base.batch == -1
         assert "is deleted" in ft("dispose", uri, "--yes")
         with pytest.raises(SystemExit, match="there is no _metadata in it"):
             ft("show", uri)

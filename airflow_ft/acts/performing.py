@@ -146,7 +146,8 @@ def _restore(by: Requester, store: Store, asked: Asked) -> dict[str, Any]:
         return {}
     for line in savepoints.restored_texts(restored, asked.pipeline, Later(told.later)):
         by.say(line)
-    return {"checkpoint": restored.savepoint.number, "later": list(restored.later)}
+    number = 0 if restored.savepoint is None else restored.savepoint.number
+    return {"checkpoint": number, "later": list(restored.later)}
 
 
 def _folder(asked: Asked) -> str:

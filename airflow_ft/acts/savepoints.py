@@ -41,7 +41,9 @@ def taken_text(uri: str, taken: Savepoint) -> str:
 
 def restored_texts(restored: Restored, name: str, later: Later) -> Iterator[str]:
     """What the next run of `name` does."""
-    found = restored.savepoint
+    if (found := restored.savepoint) is None:
+        yield f"the next run of {name} reads everything anew, from where its sources begin"
+        return
     yield f"the next run of {name} goes on from checkpoint {found.number} of {found.pipeline}"
     if restored.later and later is Later.CONTINUE:
         first, last = restored.later[0], restored.later[-1]

@@ -20,7 +20,7 @@ from airflow_ft.commands.common import (
     say,
     signature,
 )
-from airflow_ft.core.from_savepoint import Later, claim_mode
+from airflow_ft.core.from_savepoint import BEGINNING, Later, claim_mode
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.savepoints.converting import Backend
@@ -105,16 +105,22 @@ def show(args: Namespace) -> None:
 def restore(args: Namespace) -> None:
     """`airflow ft savepoint restore PATH`."""
     claim = claim_mode(args.claim_mode)
-    uri = location(args.path)
-    found = read_metadata(uri)
-    name = args.pipeline or found.pipeline
+    anew = args.path == BEGINNING
+    uri = BEGINNING if anew else location(args.path)
+    found = None if anew else read_metadata(uri)
+    name = args.pipeline or (found.pipeline if found else "")
     later = Later(args.later)
     by = requester(args, "savepoint restore")
     with closing(open_configured_store(args.store, server_connections)) as store:
-        again = " What was delivered after it is delivered once more." if later is Later.WRITE_AGAIN else ""
-        if args.rename:
-            again += f" {found.pipeline} gets that name, and no run of it begins under the old one any more."
-        by.sure(f"Have {name} go on from checkpoint {found.number} of {found.pipeline}, of {found.taken_at}?{again}")
+        if found is None:
+            by.sure(f"Have {name} read everything anew, from where its sources begin, and deliver it once more?")
+        else:
+            again = " What was delivered after it is delivered once more." if later is Later.WRITE_AGAIN else ""
+            if args.rename:
+                again += f" {found.pipeline} gets that name, and no run of it begins under the old one any more."
+            by.sure(
+                f"Have {name} go on from checkpoint {found.number} of {found.pipeline}, of {found.taken_at}?{again}"
+            )
         restored = restore_savepoint(
             store,
             uri,

@@ -10,6 +10,8 @@ from typing import Any
 from airflow_ft.core.arguments import check_type, is_template, truth
 from airflow_ft.core.errors import ConfigurationError
 
+BEGINNING = "beginning"
+"""In place of a savepoint's path: from before the first row, a full refresh (`airflow_ft.savepoints.beginning`)."""
 _LEGACY = "LEGACY"
 
 
@@ -38,7 +40,8 @@ class FromSavepoint:
     """The savepoint from which a run goes on, once: its retries, and the run when it is cleared, do not do it again.
 
     Args:
-        path: folder of the savepoint (an absolute path or a URI); empty: none, the pipeline goes on where it stands.
+        path: folder of the savepoint (an absolute path or a URI); empty: none, the pipeline goes on where it stands;
+            "beginning": everything is read anew, from where the sources begin.
         later: what becomes of checkpoints that were delivered after the savepoint: "refuse", "continue" or
             "write-again" (`Later`).
         claim_mode: NO_CLAIM or CLAIM.
@@ -54,6 +57,11 @@ class FromSavepoint:
 
     def __post_init__(self) -> None:
         check_type("from_savepoint.path", self.path, str, 'give "/mnt/savepoints/savepoint-orders-17-1f0c2a9b".')
+        if self.path.startswith(BEGINNING) and not is_template(self.path) and self.path.strip() != BEGINNING:
+            raise ConfigurationError(
+                f"a run is to read everything anew, and to go on from {self.path.removeprefix(BEGINNING)}.",
+                remedy=f"leave out {FULL_REFRESH}, or the savepoint.",
+            )
         for name, check in (("later", later), ("claim_mode", claim_mode), ("allow_non_restored_state", _truth)):
             value = getattr(self, name)
             if not is_template(value):
@@ -62,7 +70,9 @@ class FromSavepoint:
     @classmethod
     def from_params(cls) -> FromSavepoint:
         """By the parameters of a DAG run: those of `airflow_ft.savepoint_params`."""
-        return cls(*(f"{{{{ params.get({name!r}, {default!r}) }}}}" for name, default in PARAMS.items()))
+        path, *others = (f"params.get({name!r}, {default!r})" for name, default in PARAMS.items())
+        path = f"({BEGINNING!r} if params.get({FULL_REFRESH!r}) else '') ~ ({path} or '')"
+        return cls(*(f"{{{{ {told} }}}}" for told in (path, *others)))
 
     @classmethod
     def of(cls, told: FromSavepoint | Mapping[str, Any] | str | None) -> FromSavepoint | None:
@@ -87,11 +97,18 @@ class FromSavepoint:
         return self.path.strip() not in ("", "None")
 
     @property
+    def is_beginning(self) -> bool:
+        """Whether everything is to be read anew, when nothing is Jinja any more."""
+        return self.path.strip() == BEGINNING
+
+    @property
     def may_leave_state(self) -> bool:
         """`allow_non_restored_state`, when nothing is Jinja any more."""
         return _truth(self.allow_non_restored_state)
 
 
+FULL_REFRESH = "full_refresh"
+"""The field of the trigger form that is as good as the path `BEGINNING`."""
 PARAMS: dict[str, Any] = {  # by the fields of `FromSavepoint`, in their order
     "savepoint": "",
     "savepoint_later": Later.REFUSE.value,

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
-from airflow_ft.core.coordinator import Coordinator, coordinating
+from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -33,14 +33,14 @@ from airflow_ft.core.errors import (
     WalCorruptError,
     require_not_renamed,
 )
-from airflow_ft.core.from_savepoint import ClaimMode, FromSavepoint, Later, claim_mode
+from airflow_ft.core.from_savepoint import BEGINNING, ClaimMode, FromSavepoint, Later, claim_mode
 from airflow_ft.core.from_savepoint import later as later_of
 from airflow_ft.core.lease import LEASE_SECONDS, Worker
-from airflow_ft.core.model import CheckpointState, Pipeline, PipelineStatus, RunKey, SparkPosition
-from airflow_ft.core.planning import quarantined
+from airflow_ft.core.model import CheckpointState, PipelineStatus, RunKey, SparkPosition
 from airflow_ft.core.ports import ParticipantFactory, Store
-from airflow_ft.core.recovery import give_up_undecided
+from airflow_ft.savepoints.beginning import begin_anew
 from airflow_ft.savepoints.metadata import Savepoint, dispose, read_metadata, verify
+from airflow_ft.savepoints.settling import require_settleable, settle
 from airflow_ft.savepoints.taking import not_written
 from airflow_ft.spark.state.catching_up import has_read_all_of, plan
 from airflow_ft.spark.state.draining import drain_of
@@ -54,10 +54,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The base from which the pipeline goes on, and the numbers that were confirmed after the savepoint."""
+    """The base from which the pipeline goes on, and the numbers that were confirmed after the savepoint.
 
-    savepoint: Savepoint
-    position: SparkPosition
+    No savepoint: it goes on from the beginning; no position: it had read nothing.
+    """
+
+    savepoint: Savepoint | None
+    position: SparkPosition | None
     later: tuple[int, ...]
 
 
@@ -79,6 +82,8 @@ def restore(
 ) -> Restored:
     """Has `pipeline` (default: the savepoint's) go on from the savepoint at `uri`, under a new epoch.
 
+    "beginning" in place of a URI: it reads everything anew (`airflow_ft.savepoints.beginning`).
+
     `rename`: the savepoint's pipeline goes on as `pipeline`, which takes its place in its sinks, and delivers nothing
     any more; it has to stand at the savepoint.
 
@@ -91,6 +96,14 @@ def restore(
     LeaseHeldError while it is at work. Then nothing is changed. What is raised later leaves the pipeline at its newest
     delivered checkpoint.
     """
+    if uri == BEGINNING:
+        if not pipeline or rename:
+            raise ConfigurationError(
+                "from the beginning a pipeline goes on under its own name, and not another one's.",
+                remedy="name it (--pipeline), and leave --rename out.",
+            )
+        base = begin_anew(store, pipeline, participants, worker, why, later, run, lease_seconds)
+        return Restored(None, base, ())
     savepoint = read_metadata(uri)
     name = pipeline or savepoint.pipeline
     rename = rename and not _is_renamed(store, savepoint, name)
@@ -103,7 +116,7 @@ def restore(
             held = stack.enter_context(settled)
         store.register(name)
         coordinator, keeper = stack.enter_context(coordinating(store, name, participants, worker, why, lease_seconds))
-        _settle(store, name, coordinator, why)
+        settle(store, name, coordinator, why)
         keeper.check()
         row = store.pipeline(name)
         passed = _examine(store, uri, savepoint, name, later, rename=rename)
@@ -177,13 +190,16 @@ def restore_once(
         run=run,
         lease_seconds=lease_seconds,
     )
-    log.info(
-        "%s goes on from checkpoint %d of %s, taken %s",
-        pipeline,
-        restored.savepoint.number,
-        restored.savepoint.pipeline,
-        restored.savepoint.taken_at,
-    )
+    if (savepoint := restored.savepoint) is None:
+        log.info("%s reads everything anew, from where its sources begin", pipeline)
+    else:
+        log.info(
+            "%s goes on from checkpoint %d of %s, taken %s",
+            pipeline,
+            savepoint.number,
+            savepoint.pipeline,
+            savepoint.taken_at,
+        )
     if restored.later and later is Later.WRITE_AGAIN:
         log.warning("what checkpoints %d to %d have delivered comes once more", restored.later[0], restored.later[-1])
     return restored
@@ -217,7 +233,7 @@ def _settled(
     was = savepoint.pipeline
     _examine_former(store, uri, savepoint, name)
     with coordinating(store, was, participants, worker, why, lease_seconds) as (coordinator, keeper):
-        _settle(store, was, coordinator, why)
+        settle(store, was, coordinator, why)
         _require_rolled_back(store, was)
         _require_known(store, savepoint, participants, coordinator.epoch)
         keeper.check()
@@ -286,7 +302,7 @@ def _examine(
         return ()
     opened = store.open_checkpoints(name)
     confirmed = store.latest_confirmed(name)
-    _require_settleable(row, opened_in_quarantine=[c.number for c in quarantined(opened)])
+    require_settleable(row, opened)
     has_own = confirmed is not None or row.last_published > 0
     former = None if has_own else row.former
     if not has_own and (former is None or (rename and former.pipeline == savepoint.pipeline)):
@@ -353,30 +369,6 @@ def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) 
         return savepoint.batch < delivered.batch
     location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
     return not has_read_all_of(savepoint.location(uri), location)
-
-
-def _require_settleable(row: Pipeline, opened_in_quarantine: list[int]) -> None:
-    if row.status is PipelineStatus.HALTED:
-        raise StateConflictError(
-            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
-            remedy=f"mend that first, and `airflow ft resume {row.name}`.",
-            pipeline=row.name,
-        )
-    if opened_in_quarantine:
-        raise StateConflictError(
-            "it is QUARANTINED: a person has to say what becomes of it.",
-            remedy=f"`airflow ft in-doubt --pipeline {row.name}`.",
-            pipeline=row.name,
-            checkpoint=opened_in_quarantine[0],
-        )
-
-
-def _settle(store: Store, name: str, coordinator: Coordinator, why: str) -> None:
-    """What is decided is delivered, what is not is given up."""
-    for checkpoint in store.open_checkpoints(name):
-        if checkpoint.state is CheckpointState.COMMITTING or checkpoint.rollback_pending:
-            coordinator.deliver(checkpoint.number)
-    give_up_undecided(store, name, coordinator, why)
 
 
 def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) -> SparkLocation:

@@ -72,6 +72,8 @@ def test_what_the_form_says_goes_before_what_the_author_says() -> None:
     recover = rendered(told, "recover")
     assert recover.is_rewind and recover.savepoint is not None
     assert (recover.savepoint.path, recover.savepoint.later) == ("/mnt/s", "continue")
+    anew = rendered({"full_refresh": True}, "recover").savepoint
+    assert anew is not None and anew.is_beginning and anew.later == "refuse"
 
 
 def test_what_cannot_be_is_refused_before_anything_is_read() -> None:
@@ -81,6 +83,8 @@ def test_what_cannot_be_is_refused_before_anything_is_read() -> None:
         rendered({"starting_offsets": "yesterday"})
     with pytest.raises(ConfigurationError, match=r"rewind is 'perhaps'.*True or False"):
         spec(rewind="perhaps")
+    with pytest.raises(ConfigurationError, match=r"read everything anew, and to go on from /mnt/s.*full_refresh"):
+        rendered({"full_refresh": True, "savepoint": "/mnt/s"}, "recover")
     with pytest.raises(ConfigurationError, match=r"rewind is True.*airflow ft rewind orders"):
         PlainRun(spec(rewind=True), lambda _: pytest.fail("nothing is asked for"))
 

@@ -26,11 +26,13 @@ from airflow_ft import (
 )
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.from_savepoint import BEGINNING
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import RequestKind, RunKey
 from airflow_ft.savepoints.metadata import read_metadata
 from airflow_ft.savepoints.restoring import restore_once
 from airflow_ft.savepoints.stopping import stop
+from airflow_ft.sources import KafkaSource
 from tests.operators.declared import spec
 from tests.spark.test_savepoints import PIPELINE, saved_scene
 from tests.store.scene import Scene
@@ -170,6 +172,13 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
     assert seen == [told.savepoint]
     pipeline_steps.go_on_from(spec(), Run())  # type: ignore[arg-type]
     assert len(seen) == 1
+    for start in ("latest", "group_offsets"):
+        sources = {"orders": KafkaSource(topics=["orders"], starting_offsets=start, group_id="shop")}
+        refused = spec(sources=sources, from_savepoint=BEGINNING)
+        with pytest.raises(ConfigurationError, match=f"source 'orders' begins at '{start}': that reads nothing anew"):
+            pipeline_steps.go_on_from(refused, Run())  # type: ignore[arg-type]
+    pipeline_steps.go_on_from(spec(from_savepoint=BEGINNING), Run())  # type: ignore[arg-type]
+    assert seen[1:] == [FromSavepoint(BEGINNING)]
 
 
 def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: Path) -> None:

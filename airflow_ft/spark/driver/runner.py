@@ -54,6 +54,7 @@ from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.evolution import carry_out, evolution
 from airflow_ft.spark.state.locations import (
     SparkLocation,
+    behind_the_beginning,
     check_sources,
     has_origin,
     has_places,
@@ -121,7 +122,8 @@ class Attempt:
     """One attempt, in this process."""
 
     def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
-        self._request, self._report, self._kept = request, report, session
+        self._request = replace(request, base=behind_the_beginning(request.base))
+        self._report, self._kept = report, session
         self._failed: BaseException | None = None
         self._began = False  # whether the job has computed anything
         self._requests = Requests(report.parent)
@@ -218,7 +220,7 @@ class Attempt:
         self._request = replace(
             request,
             attempt=attempt,
-            base=now.base,
+            base=behind_the_beginning(now.base),
             base_is_clean=False,
             last_published=now.last_published,
             ask_sinks=False,

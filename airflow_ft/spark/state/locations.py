@@ -189,6 +189,28 @@ def location_root(uri: str) -> str:
     return filesystem(uri).uri(uri).rsplit("/", 3)[0]
 
 
+def new_beginning(root: str, pipeline: str, epoch: int) -> SparkPosition:
+    """A position before everything, for a pipeline that has read something and is to read it anew.
+
+    What attempts have frozen of where its sources begin is forgotten: the first one from here freezes that anew.
+    """
+    # No attempt has the number 0, so the folder is this epoch's own.
+    location = SparkLocation(root, pipeline, new_location(root, pipeline, epoch, 0), -1, "the beginning")
+    keep(location.uri, START_FILE, [])
+    location.sync({})
+    files = filesystem(root)
+    folder = files.uri(root, pipeline, "spark")
+    for name in files.names(folder):
+        if _FROZEN.match(name):
+            files.remove(files.uri(folder, name))
+    return location.position(-1)
+
+
+def behind_the_beginning(base: SparkPosition | None) -> SparkPosition | None:
+    """The base of an attempt; None: it begins as the first one of a pipeline does, also at a `new_beginning`."""
+    return None if base is not None and base.batch < 0 and note(base.location, START_FILE) == [] else base
+
+
 def _lacks(location: SparkLocation) -> WalCorruptError:
     return WalCorruptError(
         f"Spark's state of batch {location.batch}, the last one published, is not in {location.uri}",

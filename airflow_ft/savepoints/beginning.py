@@ -1,0 +1,82 @@
+"""From the beginning: a pipeline that reads everything anew, under numbers that go on. Elsewhere: a full refresh.
+
+As with a savepoint (`airflow_ft.savepoints.restoring`), of before the first row: what is decided is delivered, what is
+not is given up, and then one write to the decision log makes a new, empty location the base. There the next attempt
+begins where the sources say, without state, and with whatever settings. Nothing is asked of the sinks, and nothing is
+taken out of them. Rows that replace those of the same key may come again; in any other sink they stand twice then, so
+somebody has to want it.
+
+What if the process dies ...
+- before the one write: the pipeline stands where it stood. The empty location is swept; what attempts had frozen of
+  where sources begin is forgotten, which only an attempt without a base has use for.
+- after it: the pipeline begins anew. Repeated, it does so once more.
+"""
+
+from __future__ import annotations
+
+from airflow_ft.core.coordinator import coordinating
+from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.from_savepoint import Later
+from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import Promise, RunKey, SparkPosition
+from airflow_ft.core.ports import ParticipantFactory, Store
+from airflow_ft.savepoints.settling import require_settleable, settle
+from airflow_ft.savepoints.taking import not_written
+from airflow_ft.spark.state.locations import location_root, new_beginning
+
+
+def begin_anew(
+    store: Store,
+    pipeline: str,
+    participants: ParticipantFactory,
+    worker: Worker,
+    why: str,
+    later: Later,
+    run: RunKey | None,
+    lease_seconds: float,
+) -> SparkPosition | None:
+    """The new base; None: it has none, and begins so anyway.
+
+    Raises as `restore` does. ConfigurationError with CONTINUE, StateConflictError with REFUSE where a sink of the
+    newest delivered checkpoint does not replace rows by their key.
+    """
+    if later is Later.CONTINUE:
+        raise ConfigurationError(
+            "from the beginning there is nothing that state could be computed for alone.",
+            remedy="leave out `later`, where all sinks replace rows by their key; or have all rows come again"
+            " (`write-again`).",
+            pipeline=pipeline,
+        )
+    _examine(store, pipeline, later)
+    with coordinating(store, pipeline, participants, worker, why, lease_seconds) as (coordinator, keeper):
+        settle(store, pipeline, coordinator, why)
+        keeper.check()
+        _examine(store, pipeline, later)
+        base = store.pipeline(pipeline).base
+        if base is None:
+            return None
+        root = location_root(base.location)
+        try:
+            position = new_beginning(root, pipeline, coordinator.epoch)
+        except OSError as error:
+            raise not_written(root, error, pipeline) from error
+        store.restore(pipeline, coordinator.epoch, position, f"from the beginning: {why}", run, "the beginning")
+    return position
+
+
+def _examine(store: Store, pipeline: str, later: Later) -> None:
+    """Refuses what must not begin anew."""
+    row = store.pipeline(pipeline)
+    require_settleable(row, store.open_checkpoints(pipeline))
+    newest = store.latest_confirmed(pipeline)
+    if newest is None and row.former is not None:
+        newest = store.latest_confirmed(row.former.pipeline)
+    planned = newest.plan.participants if newest is not None and newest.plan is not None else ()
+    doubled = sorted(name for each in planned if each.promise is not Promise.IDEMPOTENT for name in each.sinks)
+    if doubled and later is not Later.WRITE_AGAIN:
+        raise StateConflictError(
+            f"its rows are in {', '.join(doubled)}, where they would stand twice: everything is read anew.",
+            remedy='empty these, and say "write-again" for what was delivered after it; or deliver by key'
+            " (strategy `upsert`), where rows replace those of before; or take a new name for the pipeline.",
+            pipeline=pipeline,
+        )
