@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from airflow_ft.core.arguments import check_type, is_resolved_later, is_template
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.sinks.base.settings import refuse_jinja
 
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
@@ -109,11 +110,7 @@ def check_file_bytes(size: int, *, of: str) -> None:
 
 def settings_of(sink: Any, *texts: str) -> dict[str, Any]:
     """All fields of a sink but its name, as plain JSON. ConfigurationError while Jinja is left in a text or column."""
-    for text in (*texts, *sink.partition_by):
-        if is_template(text):
-            raise ConfigurationError(
-                f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
-            )
+    refuse_jinja(*texts, *sink.partition_by)
     given = {field.name: getattr(sink, field.name) for field in fields(sink) if field.name != "name"}
     return {**given, "partition_by": list(sink.partition_by)}
 

@@ -110,15 +110,13 @@ def rows_of(session: Session, name: TableName, rows: Sequence[Row]) -> list[Row]
     return [row[2:] for row in rows if same(row[0], row[1])]
 
 
-def whole_name(session: Session, sink: str, table: str) -> TableName:
-    """A sink's table with its schema, which may be the connection's; SinkAccessError when nobody names one."""
-    row = session.row("SELECT DATABASE()")
-    found = TableName.parse(table).within((row[0] or "") if row else "")
+def whole_name(table: str, schema: str) -> TableName:
+    """A sink's table with its schema, else the connection's `schema`; SinkAccessError when nobody names one."""
+    found = TableName.parse(table).within(schema)
     if not found.schema:
         raise SinkAccessError(
             f"neither the connection nor the sink names the schema of table {found.name!r}.",
             remedy="set the connection's schema, or write 'schema.table'.",
-            sink=sink,
         )
     return found
 

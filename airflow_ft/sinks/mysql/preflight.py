@@ -66,7 +66,7 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
         SinkAccessError: with the statements that a privileged person has to run.
     """
     created = ""
-    if len(_engines(session, ledger)) < 2:
+    if not has_ledger(session, ledger):
         try:
             for statement in ledger.ddl():
                 session.run(statement)
@@ -80,6 +80,17 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
                 + ";\n".join(ledger.ddl()),
             ) from error
         created = f"{LEDGER} and {HEAD} in schema {ledger.schema}"
+    check_ledger(session, ledger)
+    return created
+
+
+def has_ledger(session: Session, ledger: Ledger) -> bool:
+    """Whether both tables are there."""
+    return len(_engines(session, ledger)) == 2
+
+
+def check_ledger(session: Session, ledger: Ledger) -> None:
+    """SinkAccessError unless both tables have transactions, and this user may use them."""
     for name, engine in _engines(session, ledger).items():
         if engine.upper() != "INNODB":
             raise SinkAccessError(
@@ -88,7 +99,6 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
             )
     for probe in ledger.probes():
         _probe(session, probe, f"GRANT SELECT, INSERT, UPDATE, DELETE on {ledger.table} and {ledger.head_table}")
-    return created
 
 
 def check_privileges(session: Session, target: Target, columns: Sequence[TargetColumn]) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
-import pymysql
-
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.mysql.catalog import read_table, whole_name
-from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.preflight import check_server
 from airflow_ft.sinks.mysql.session import Session
@@ -20,27 +18,24 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.xa_preflight import check_listing
 from airflow_ft.sinks.ready import raised
 
-_LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
+LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
+"""Of who only asks, and does not wait for it."""
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
     """What `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
-    sinks = {name: MySqlSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-    try:
-        with closing(Session(connection, _LIMITS)) as session:
-            return list(_found(session, plan, sinks))
-    except pymysql.err.MySQLError as error:
-        raise failure(error, "looking at the server") from error
+    sinks = MySqlSink.all_of(plan)
+    with telling("looking at the server"), closing(Session(connection, LIMITS)) as session:
+        return list(_found(session, plan, sinks, connection.schema))
 
 
-def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, MySqlSink]) -> Iterator[AirflowFtError]:
+def _found(
+    session: Session, plan: ParticipantPlan, sinks: dict[str, MySqlSink], schema: str
+) -> Iterator[AirflowFtError]:
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     steps: list[tuple[str, Callable[[], object]]] = [
         ("", lambda: check_server(session, allow_unsafe_durability=unsafe)),
-        *(
-            (name, lambda n=name, s=sink: read_table(session, whole_name(session, n, s.table)))
-            for name, sink in sinks.items()
-        ),
+        *((name, lambda s=sink: read_table(session, whole_name(s.table, schema))) for name, sink in sinks.items()),
     ]
     if plan.strategy == "xa":
         steps.append(("", lambda: check_listing(session)))

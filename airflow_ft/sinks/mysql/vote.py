@@ -16,12 +16,13 @@ from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessErro
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.mysql.asked_checks import Question, questions
-from airflow_ft.sinks.mysql.catalog import Column, Table
+from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
 from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
 from airflow_ft.sinks.mysql.checks import NULL_IN_A_DELETE, Check, Objection, null_checks
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
 from airflow_ft.sinks.mysql.labels import shown
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.type_checks import SERVER_JUDGES, judge
 
 
@@ -139,6 +140,16 @@ class Target:
 
     def _unfit(self, what: str, remedy: str, column: str = "", row: str = "") -> UnfitTargetError:
         return UnfitTargetError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
+
+
+def read_target(session: Session, name: str, sink: MySqlSink, schema: str) -> Target:
+    """The table of the sink of that name, in the connection's `schema` where it names none. Raises as `read_table`."""
+    try:
+        table = read_table(session, whole_name(sink.table, schema))
+    except SinkAccessError as error:
+        raise error.located(sink=name) from None
+    late = session.is_mariadb and session.version >= (11, 5, 1)
+    return Target(name, table, sink.columns, late, session.max_allowed_packet)
 
 
 @dataclass(frozen=True, slots=True)

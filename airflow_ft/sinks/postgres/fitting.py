@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
-import psycopg2
 import pyarrow as pa
 
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.arrow import is_text
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, read_table
 from airflow_ft.sinks.postgres.encoding import fits
-from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.keys import key_misfits
-from airflow_ft.sinks.postgres.naming import TableName, quoted
+from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
@@ -39,13 +39,10 @@ def misfits(
 ) -> Sequence[AirflowFtError]:
     """See `airflow_ft.sinks.fitting`."""
     found: list[AirflowFtError] = []
-    try:
-        with closing(Session(connection, Limits())) as session:
-            for name, schema in schemas.items():
-                sink = PostgresSink.from_settings(plan.name, plan.strategy, plan.sinks[name])
-                found += misfits_of(session, sink, schema, name)
-    except psycopg2.Error as error:
-        raise failure(error, "reading the tables") from error
+    sinks = PostgresSink.all_of(plan)
+    with telling("reading the tables"), closing(Session(connection, Limits())) as session:
+        for name, schema in schemas.items():
+            found += misfits_of(session, sinks[name], schema, name)
     return found
 
 

@@ -17,11 +17,11 @@ import pyarrow as pa
 from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres import binary
 from airflow_ft.sinks.postgres.catalog import Column, Table
 from airflow_ft.sinks.postgres.encoding import changed, encode
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
-from airflow_ft.sinks.postgres.naming import quoted
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.refused import Refused
 

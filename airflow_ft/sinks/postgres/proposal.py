@@ -10,13 +10,14 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
 from airflow_ft.sinks.base.proposal import Dialect, create_table
-from airflow_ft.sinks.postgres.local import sinks_of
-from airflow_ft.sinks.postgres.naming import TableName, quoted
+from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.spec import PostgresSink
 
 
 def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
     """A statement for each sink whose columns are known."""
-    sinks = sinks_of(plan)
+    sinks = PostgresSink.all_of(plan)
     for name, schema in columns.items():
         yield create_table(TableName.parse(sinks[name].table).sql, sinks[name], schema, _DIALECT)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
-import psycopg2
-
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.postgres.catalog import read_table
-from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.preflight import check_server
 from airflow_ft.sinks.postgres.session import Limits, Session
@@ -22,12 +20,10 @@ from airflow_ft.sinks.ready import raised
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
     """What `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
-    sinks = {name: PostgresSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-    try:
-        with closing(Session(connection, Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1))) as session:
-            return list(_found(session, plan, sinks))
-    except psycopg2.Error as error:
-        raise failure(error, "looking at the server") from error
+    sinks = PostgresSink.all_of(plan)
+    limits = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1)
+    with telling("looking at the server"), closing(Session(connection, limits)) as session:
+        return list(_found(session, plan, sinks))
 
 
 def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, PostgresSink]) -> Iterator[AirflowFtError]:

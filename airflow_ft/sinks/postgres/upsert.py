@@ -21,10 +21,11 @@ from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.base.changes import DELETES, UPSERTS
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table
 from airflow_ft.sinks.postgres.load import Load, declining
 from airflow_ft.sinks.postgres.local import LocalParticipant
-from airflow_ft.sinks.postgres.naming import TableName, quoted
+from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.refused import Refused
