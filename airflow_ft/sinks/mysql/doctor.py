@@ -62,9 +62,8 @@ def examine(
 
 
 def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) -> None:
-    row = session.row("SELECT CURRENT_USER(), UNIX_TIMESTAMP()")
-    assert row is not None
-    exam.ok("connect", f"{session.product}, as {row[0]}")
+    user, now = session.rows("SELECT CURRENT_USER(), UNIX_TIMESTAMP()")[0]
+    exam.ok("connect", f"{session.product}, as {user}")
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     warnings = exam.attempt("durability", lambda: check_server(session, allow_unsafe_durability=unsafe))
     if warnings:
@@ -90,7 +89,7 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
             if session.local_infile_allowed
             else 'take "local_infile": false out of the extra.',
         )
-    difference = float(row[1]) - time.time()
+    difference = float(now) - time.time()
     if abs(difference) > CLOCK_TOLERANCE:
         exam.warn("clock", f"it differs from this machine's by {difference:+.0f} s", "let both follow NTP.")
 

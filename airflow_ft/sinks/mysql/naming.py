@@ -15,6 +15,11 @@ def quote(identifier: str) -> str:
     return sql_names.quoted(identifier, "`")
 
 
+def literal(text: str) -> str:
+    """A text as SQL text."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
 class TableName(sql_names.TableName):
     """A table of a server, whose databases are its schemas."""
 

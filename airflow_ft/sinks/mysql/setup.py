@@ -11,7 +11,7 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.naming import TableName, literal
 from airflow_ft.sinks.mysql.preflight import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -23,7 +23,7 @@ def statements(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo)
     Nothing is asked of the server. ConfigurationError: no schema is named for the ledger or for a table.
     """
     ledger, sinks = _ledger(pipeline, plan, connection), MySqlSink.all_of(plan)
-    account = f"{_text(connection.login or '<user>')}@'%'"
+    account = f"{literal(connection.login or '<user>')}@'%'"
     granted = {ledger.table: _LEDGER, ledger.head_table: _LEDGER}
     for sink in sinks.values():
         table = TableName.parse(sink.table).within(connection.schema)
@@ -73,7 +73,3 @@ def _lacking(plan: ParticipantPlan, what: str) -> ConfigurationError:
         remedy="set the connection's schema, or write 'schema.table' and MySqlSink(ledger_schema=...).",
         participant=plan.name,
     )
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

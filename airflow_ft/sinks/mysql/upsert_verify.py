@@ -153,8 +153,7 @@ def verify_upserts(
     blind = _blind(session, ledger, delivered)
     comparison = _Comparison(session, target, sink, columns, numbers, blind)
     counts = comparison.counts()
-    row = session.row(f"SELECT COUNT(*) FROM {target.table.name.sql}")
-    assert row is not None
+    there = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
     wrong = {place: keys for place, (keys, _) in sorted(counts.items()) if place[0] in _TOLD}
     differences = tuple(
         Difference(number, _TOLD[verdict], found, comparison.samples(verdict, number))
@@ -164,7 +163,7 @@ def verify_upserts(
         report,
         expected=sum(keys for keys, _ in counts.values()),
         missing=sum(wrong.values()),
-        other=max(0, int(row[0]) - sum(rows for _, rows in counts.values())),
+        other=max(0, there - sum(rows for _, rows in counts.values())),
         differences=differences,
         notes=tuple(_notes(report.expected, counts, union, common)),
     )

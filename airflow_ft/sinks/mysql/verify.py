@@ -23,7 +23,7 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan, canonical_json
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.mysql.comparison import Comparison, OneFile, Part, usable_key
+from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.ledger import ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
@@ -34,6 +34,7 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert_verify import verify_upserts
 from airflow_ft.sinks.mysql.vote import Target, read_target
 from airflow_ft.sinks.set_aside import DeliveredLog
+from airflow_ft.sinks.view import OneFile
 
 T = TypeVar("T")
 LIMITS = Limits(answer=6 * 3600)  # one statement reads a whole table
@@ -99,9 +100,8 @@ def _verify(
         report = Comparison(session, target.table, key).report(report, parts)
         if key and not full:
             return report
-        row = session.row(f"SELECT COUNT(*) FROM {target.table.name.sql}")
-        assert row is not None
-        return replace(report, other=max(0, int(row[0]) - (report.expected - report.missing) - report.repeated))
+        rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
+        return replace(report, other=max(0, rows - (report.expected - report.missing) - report.repeated))
 
 
 def _parts(sent: Sequence[_Sent], target: Target, log: DeliveredLog) -> list[Part]:

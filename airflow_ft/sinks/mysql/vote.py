@@ -80,54 +80,28 @@ class Target:
         seen: dict[str, str] = {}
         for source, target in pairs.items():
             if source not in schema.names:
-                problems.append(
-                    self._declined(
-                        f"the rows have no column {source!r}, which columns= names; they have:"
-                        f" {', '.join(schema.names)}",
-                        "mend columns= of the sink, or the job.",
-                        source,
-                    )
-                )
+                what = f"the rows have no column {source!r}, which columns= names; they have: {', '.join(schema.names)}"
+                problems.append(self._declined(what, "mend columns= of the sink, or the job.", source))
                 continue
-            column = self.table.column(target)
+            kind, column = schema.field(source).type, self.table.column(target)
             if column is None:
-                problems.append(
-                    self._unfit(
-                        f"{self.table.name} has no column {target!r}; it has:"
-                        f" {', '.join(known.name for known in self.table.columns.values())}",
-                        f"add the column (its values are {schema.field(source).type}), or name in columns= what to"
-                        " write.",
-                        source,
-                    )
-                )
+                known = ", ".join(each.name for each in self.table.columns.values())
+                remedy = f"add the column (its values are {kind}), or name in columns= what to write."
+                what = f"{self.table.name} has no column {target!r}; it has: {known}"
+                problems.append(self._unfit(what, remedy, source))
                 continue
             if column.name.lower() in self.own:
-                problems.append(
-                    self._declined(
-                        f"{self.table.name}.{column.name} is filled by the sink itself, and the rows have such a"
-                        " column",
-                        "leave it out in the job, or name in columns= what to write.",
-                        source,
-                    )
-                )
+                what = f"{self.table.name}.{column.name} is filled by the sink itself, and the rows have such a column"
+                remedy = "leave it out in the job, or name in columns= what to write."
+                problems.append(self._declined(what, remedy, source))
             if (first := seen.setdefault(column.name, source)) != source:
-                problems.append(
-                    self._declined(
-                        f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case",
-                        "name in columns= where each goes.",
-                        source,
-                    )
-                )
-            form = form_of(schema.field(source).type, bits=column.type == "bit")
+                what = f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case"
+                problems.append(self._declined(what, "name in columns= where each goes.", source))
+            form = form_of(kind, bits=column.type == "bit")
             columns.append(TargetColumn(source, column.name, form, column.labels))
         if lacking := sorted(self.required - {name.lower() for name in seen}):
-            problems.append(
-                self._declined(
-                    f"the rows have no column for {', '.join(lacking)}, which is in the key",
-                    "add it to the job's result, or map it in columns=.",
-                    lacking[0],
-                )
-            )
+            what = f"the rows have no column for {', '.join(lacking)}, which is in the key"
+            problems.append(self._declined(what, "add it to the job's result, or map it in columns=.", lacking[0]))
         return columns, problems
 
     def judge(self, kind: pa.DataType, column: Column, source: str) -> Objection | Sequence[Check]:

@@ -22,12 +22,13 @@ def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[
         yield create_table(TableName.parse(sinks[name].table).sql, sinks[name], schema, _DIALECT)
 
 
-def _type_of(kind: pa.DataType, in_key: bool) -> str:
+def type_of(kind: pa.DataType, in_key: bool = False) -> str:
+    """The type of column that takes values of an Arrow type, in a key too; "": none does."""
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
-    if types.is_list(kind) and not types.is_nested(kind.value_type):
-        element = _type_of(kind.value_type, in_key)
+    if (types.is_list(kind) or types.is_large_list(kind)) and not types.is_nested(kind.value_type):
+        element = type_of(kind.value_type)
         return f"{element}[]" if element else ""
     if types.is_decimal(kind):
         return f"numeric({kind.precision},{kind.scale})"
@@ -49,4 +50,4 @@ _NAMES = (
     (pa.types.is_date, "date"),
     (pa.types.is_time, "time"),
 )
-_DIALECT = Dialect(quoted, _type_of)
+_DIALECT = Dialect(quoted, type_of)
