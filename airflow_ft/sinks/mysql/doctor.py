@@ -9,8 +9,9 @@ from contextlib import closing
 from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
 from airflow_ft.sinks.mysql.failures import telling
-from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger, ledger_of
+from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import Way, path
 from airflow_ft.sinks.mysql.preflight import (

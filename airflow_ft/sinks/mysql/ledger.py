@@ -15,12 +15,11 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 
-LEDGER = "airflow_ft_ledger"
-HEAD = "airflow_ft_head"
 WHOLE = ""  # the marker of the whole number, also where branches have markers of their own
 
 _KEY = (

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, cannot_create
 from airflow_ft.sinks.mysql.failures import Meaning, describe, meaning
-from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Session, is_on
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -73,12 +74,7 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
         except pymysql.err.MySQLError as error:
             if meaning(error) is not Meaning.ACCESS:
                 raise
-            raise SinkAccessError(
-                f"the tables {LEDGER} and {HEAD} are lacking in schema {ledger.schema!r}, and creating them failed:"
-                f" {describe(error)}",
-                remedy="have these statements run, and GRANT SELECT, INSERT, UPDATE, DELETE on both tables:\n"
-                + ";\n".join(ledger.ddl()),
-            ) from error
+            raise cannot_create(ledger.schema, describe(error), ledger.ddl()) from error
         created = f"{LEDGER} and {HEAD} in schema {ledger.schema}"
     check_ledger(session, ledger)
     return created
@@ -98,7 +94,7 @@ def check_ledger(session: Session, ledger: Ledger) -> None:
                 remedy=f"ALTER TABLE {quote(ledger.schema)}.{quote(name)} ENGINE=InnoDB.",
             )
     for probe in ledger.probes():
-        _probe(session, probe, f"GRANT SELECT, INSERT, UPDATE, DELETE on {ledger.table} and {ledger.head_table}")
+        _probe(session, probe, f"GRANT {', '.join(PRIVILEGES)} on {ledger.table} and {ledger.head_table}")
 
 
 def check_privileges(session: Session, target: Target, columns: Sequence[TargetColumn]) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.base.sql_ledger import PRIVILEGES
 from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
@@ -24,7 +25,7 @@ def statements(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo)
     """
     ledger, sinks = _ledger(pipeline, plan, connection), MySqlSink.all_of(plan)
     account = f"{literal(connection.login or '<user>')}@'%'"
-    granted = {ledger.table: _LEDGER, ledger.head_table: _LEDGER}
+    granted: dict[str, Sequence[str]] = dict.fromkeys((ledger.table, ledger.head_table), PRIVILEGES)
     for sink in sinks.values():
         table = TableName.parse(sink.table).within(connection.schema)
         if not table.schema:
@@ -55,9 +56,6 @@ def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> 
     ledger = _ledger(pipeline, plan, connection)
     with telling("making the ledger", participant=plan.name), closing(Session(connection, Limits())) as session:
         return ensure_ledger(session, ledger)
-
-
-_LEDGER = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 def _ledger(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Ledger:

@@ -7,10 +7,10 @@ from contextlib import closing
 
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.failures import telling
-from airflow_ft.sinks.postgres.ledger import PRIVILEGES, ddl_of
+from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.local import ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
