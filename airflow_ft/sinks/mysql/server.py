@@ -295,9 +295,11 @@ class ServerParticipant(ABC):
         return marker.proof(self._plan.name, plan.number)
 
     def _forget(self, fence: Fence, floor: int) -> None:
+        if floor <= 0:
+            return
         ledger, limit = self._ledger(fence.pipeline), self._limits.prune_batch
         with closing(self._open()) as session:
-            more = floor > 0
+            more = True
             while more:  # in bounded batches (R13)
                 session.begin()
                 check_epoch(ledger.head(session, lock=True), fence)
