@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
@@ -25,18 +26,16 @@ LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_w
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
     """What `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
     sinks = MySqlSink.all_of(plan)
-    with telling("looking at the server"), closing(Session(connection, LIMITS)) as session:
-        return list(_found(session, plan, sinks, connection.schema))
-
-
-def _found(
-    session: Session, plan: ParticipantPlan, sinks: dict[str, MySqlSink], schema: str
-) -> Iterator[AirflowFtError]:
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
-    steps: list[tuple[str, Callable[[], object]]] = [
-        ("", lambda: check_server(session, allow_unsafe_durability=unsafe)),
-        *((name, lambda s=sink: read_table(session, whole_name(s.table, schema))) for name, sink in sinks.items()),
-    ]
-    if plan.strategy == "xa":
-        steps.append(("", lambda: check_listing(session)))
-    return raised(steps)
+    with telling("looking at the server"), closing(Session(connection, LIMITS)) as session:
+
+        def look(table: str) -> object:
+            return read_table(session, whole_name(table, connection.schema))
+
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("", partial(check_server, session, allow_unsafe_durability=unsafe)),
+            *((name, partial(look, sink.table)) for name, sink in sinks.items()),
+        ]
+        if plan.strategy == "xa":
+            steps.append(("", partial(check_listing, session)))
+        return list(raised(steps))

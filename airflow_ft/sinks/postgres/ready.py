@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
@@ -21,19 +22,10 @@ from airflow_ft.sinks.ready import raised
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
     """What `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
     sinks = PostgresSink.all_of(plan)
-    limits = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1)
-    with telling("looking at the server"), closing(Session(connection, limits)) as session:
-        return list(_found(session, plan, sinks))
-
-
-def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, PostgresSink]) -> Iterator[AirflowFtError]:
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     prepares = plan.strategy == "prepared"
-    steps: list[tuple[str, Callable[[], object]]] = [
-        ("", lambda: check_server(session, allow_unsafe_durability=unsafe, prepares=prepares)),
-        *(
-            (name, lambda n=name, s=sink: read_table(session, TableName.parse(s.table), n))
-            for name, sink in sinks.items()
-        ),
-    ]
-    return raised(steps)
+    limits = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1)
+    with telling("looking at the server"), closing(Session(connection, limits)) as session:
+        server = partial(check_server, session, allow_unsafe_durability=unsafe, prepares=prepares)
+        tables = [(name, partial(read_table, session, TableName.parse(s.table), name)) for name, s in sinks.items()]
+        return list(raised([("", server), *tables]))
