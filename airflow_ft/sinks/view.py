@@ -36,3 +36,14 @@ class SegmentView:
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
         return self._reader.batches(sink, file)
+
+
+class OneFile(SegmentView):
+    """A segment of which one file is shown."""
+
+    def __init__(self, reader: SegmentReader, file: WalFile) -> None:
+        super().__init__(reader)
+        self.file = file
+
+    def files(self, sink: str) -> Sequence[WalFile]:
+        return [self.file]

@@ -20,7 +20,7 @@ from airflow_ft.sinks.kafka import token as tokens
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.transaction import Transaction
-from airflow_ft.sinks.mysql import fencing, settlement
+from airflow_ft.sinks.mysql import fencing, ledger
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.store import staging
@@ -60,7 +60,7 @@ def marker_outside_the_transaction(change: Change) -> None:
 def rows_without_a_marker_when_its_place_is_taken(change: Change) -> None:
     take = ServerParticipant._take_place
     change(ServerParticipant, "_take_place", lambda *args: take(*args) or True)
-    everywhere(change, settlement.settled, lambda *_, **__: None)
+    everywhere(change, ledger.settled, lambda *_, **__: None)
     fill = Ledger.fill_marker
     change(Ledger, "fill_marker", lambda *args, **named: fill(*args, **named) or 1)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from airflow_ft.sinks.mysql.xid import PROBE_NUMBER
+from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from tests.simulation.mysql_state import LIMITS, BranchName, Commit, Connection, Lock, Work, error
 
 if TYPE_CHECKING:

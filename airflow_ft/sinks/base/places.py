@@ -9,16 +9,17 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_ft.core.arguments import check_type, is_resolved_later, is_template
+from airflow_ft.core.arguments import check_texts, check_type, is_resolved_later, is_template
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.sinks.base.settings import refuse_jinja
 
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
@@ -72,8 +73,20 @@ def missing_client(scheme: str) -> ConfigurationError:
     )
 
 
-def check_name(name: str, at: str, *, of: str, place: str, example: str) -> None:
-    """ConfigurationError for a name by which no task can be called; or where none is given, and `at` is late."""
+def check_sink(sink: Any, place: str, example: str) -> None:
+    """Name, columns of partitions and size of files; `place` is the field that says where. ConfigurationError.
+
+    By the name tasks are called, so it has to be given where the place is known only in a run.
+    """
+    of, name, at, size = type(sink).__name__, sink.name, getattr(sink, place), sink.file_bytes
+    check_texts("partition_by", sink.partition_by, of=of)
+    columns = tuple(sink.partition_by)
+    object.__setattr__(sink, "partition_by", columns)
+    if len(set(columns)) < len(columns) or not all(columns):
+        raise ConfigurationError(f"partition_by of {of} is {list(columns)}.", remedy="name each column once.")
+    check_type("file_bytes", size, int, "give a number of bytes.", of=of)
+    if not 1 <= size <= _MAX_FILE_BYTES:
+        raise ConfigurationError(f"file_bytes of {of} is {size}.", remedy="give 128 << 20, for example: 128 MB.")
     if is_late(name) or not re.fullmatch(r"[A-Za-z0-9_.-]*", name):
         raise ConfigurationError(
             f"name of {of} is {name!r}, and tasks are named by it.",
@@ -94,26 +107,9 @@ def name_of(kind: str, place: str) -> str:
     return f"{made[: _LONGEST_NAME - 9]}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
 
 
-def check_partition_by(columns: Sequence[str], *, of: str) -> None:
-    """ConfigurationError when a column is named twice, or has no name."""
-    if len(set(columns)) < len(columns) or not all(columns):
-        raise ConfigurationError(f"partition_by of {of} is {list(columns)}.", remedy="name each column once.")
-
-
-def check_file_bytes(size: int, *, of: str) -> None:
-    """ConfigurationError when no file can be ended at that size."""
-    check_type("file_bytes", size, int, "give a number of bytes.", of=of)
-    if not 1 <= size <= _MAX_FILE_BYTES:
-        raise ConfigurationError(f"file_bytes of {of} is {size}.", remedy="give 128 << 20, for example: 128 MB.")
-
-
 def settings_of(sink: Any, *texts: str) -> dict[str, Any]:
     """All fields of a sink but its name, as plain JSON. ConfigurationError while Jinja is left in a text or column."""
-    for text in (*texts, *sink.partition_by):
-        if is_template(text):
-            raise ConfigurationError(
-                f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
-            )
+    refuse_jinja(*texts, *sink.partition_by)
     given = {field.name: getattr(sink, field.name) for field in fields(sink) if field.name != "name"}
     return {**given, "partition_by": list(sink.partition_by)}
 

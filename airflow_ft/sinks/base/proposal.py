@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
+from airflow_ft.sinks.base.sql_sink import SqlSink
+
 TypeOf = Callable[[pa.DataType, bool], str]
 """The column type for values of an Arrow type, in a key or not; "": no column takes them as they are."""
-
-
-class Keyed(Protocol):
-    """What the specifications of SQL sinks say of their table."""
-
-    @property
-    def key_columns(self) -> Sequence[str]: ...
-    @property
-    def version_column(self) -> str | None: ...
-    @property
-    def change_column(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +23,7 @@ class Dialect:
 
 
 def create_table(
-    table: str, sink: Keyed, columns: pa.Schema, dialect: Dialect, renamed: Mapping[str, str] | None = None
+    table: str, sink: SqlSink, columns: pa.Schema, dialect: Dialect, renamed: Mapping[str, str] | None = None
 ) -> str:
     """The statement; `table` is quoted, `renamed` the table's columns by those of the rows; None: all by their names.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from airflow_ft.core.arguments import is_template
 from airflow_ft.core.errors import ConfigurationError
 
 
@@ -15,3 +16,12 @@ def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str]) -> None:
             f"the plan has settings that this release does not know: {', '.join(unknown)}.",
             remedy="run the release that made the plan, or a newer one.",
         )
+
+
+def refuse_jinja(*texts: str | None) -> None:
+    """ConfigurationError while Jinja is left in a text."""
+    for text in texts:
+        if is_template(text):
+            raise ConfigurationError(
+                f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
+            )

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 
 HEAD, LEDGER = "airflow_ft_head", "airflow_ft_ledger"
+PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _MINE = "pipeline = ? AND participant = ?"
 _HEAD = "pipeline, participant, installation, epoch, attempt, last_delivered, floor"
 _MARKER = "installation, kind, epoch, attempt, digest, counts, detail"
@@ -36,6 +38,14 @@ def statements(
         f"  kind {text} NOT NULL, epoch {integer} NOT NULL, attempt {integer} NOT NULL, digest {text} NOT NULL,"
         f" counts {text} NOT NULL,\n  detail {text} NOT NULL, at {at},\n"
         "  PRIMARY KEY (pipeline, participant, number))",
+    )
+
+
+def cannot_create(schema: str, why: str, ddl: Sequence[str]) -> SinkAccessError:
+    """The tables are lacking, and this user may not make them; with what a privileged person has to run."""
+    return SinkAccessError(
+        f"the tables {HEAD} and {LEDGER} are lacking in schema {schema!r}, and creating them failed: {why}",
+        remedy=f"have these statements run, and GRANT {', '.join(PRIVILEGES)} on both tables:\n" + ";\n".join(ddl),
     )
 
 

@@ -8,19 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.core.arguments import check_text, check_texts, check_type
+from airflow_ft.core.arguments import check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
-from airflow_ft.sinks.base.places import (
-    check_bucket,
-    check_file_bytes,
-    check_name,
-    check_partition_by,
-    is_late,
-    is_object_store,
-    name_of,
-    settings_of,
-)
+from airflow_ft.sinks.base.places import check_bucket, check_sink, is_late, is_object_store, name_of, settings_of
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
@@ -67,13 +58,9 @@ class DeltaSink:
     def __post_init__(self) -> None:
         for name in ("table", "name"):
             check_text(name, getattr(self, name), of="DeltaSink")
-        check_texts("partition_by", self.partition_by, of="DeltaSink")
-        object.__setattr__(self, "partition_by", tuple(self.partition_by))
-        check_partition_by(self.partition_by, of="DeltaSink")
         for name in ("schema_evolution", "create"):
             check_type(name, getattr(self, name), bool, "give True or False.", of="DeltaSink")
-        check_file_bytes(self.file_bytes, of="DeltaSink")
-        check_name(self.name, self.table, of="DeltaSink", place="table", example="orders")
+        check_sink(self, "table", "orders")
         if not is_late(self.table):
             self._check_table()
 

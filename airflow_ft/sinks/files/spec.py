@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_text, check_texts, check_type, is_template
+from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.places import (
     S3,
     check_bucket,
     check_client,
-    check_file_bytes,
-    check_name,
-    check_partition_by,
+    check_sink,
     is_late,
     is_object_store,
     name_of,
@@ -83,17 +81,13 @@ class FilesSink:
     def __post_init__(self) -> None:
         for name in ("folder", "format", "compression", "name"):
             check_text(name, getattr(self, name), of="FilesSink")
-        check_texts("partition_by", self.partition_by, of="FilesSink")
-        object.__setattr__(self, "partition_by", tuple(self.partition_by))
         check_type("success_file", self.success_file, bool, "give True or False.", of="FilesSink")
-        check_file_bytes(self.file_bytes, of="FilesSink")
-        check_partition_by(self.partition_by, of="FilesSink")
+        check_sink(self, "folder", "files")
         if hidden := [column for column in self.partition_by if column[0] in "._"]:
             raise ConfigurationError(
                 f"partition_by of FilesSink names {hidden[0]!r}, and readers pass folders by that begin so.",
                 remedy="rename the column in the job.",
             )
-        check_name(self.name, self.folder, of="FilesSink", place="folder", example="files")
         self._check_folder()
         self._check_format()
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pymysql
 
 from airflow_ft.sinks.arrow import flags, numbers, scalar
-from airflow_ft.sinks.mysql.catalog import Column, Table, rows_of
+from airflow_ft.sinks.mysql.catalog import Column, Table, told_of
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.session import Session
 
@@ -81,9 +81,7 @@ def questions(session: Session, table: Table, open_session: Callable[[], Session
 def _is_json(session: Session, table: Table, column: Column) -> bool:
     if column.type != "longtext":
         return False
-    rows = session.rows(
-        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS"
-        " WHERE CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s AND CONSTRAINT_NAME = %s",
-        (table.name.schema, table.name.name, column.name),
-    )
-    return any(str(clause).lower().startswith("json_valid(") for (clause,) in rows_of(session, table.name, rows))
+    about = ("CONSTRAINT_SCHEMA", "TABLE_NAME")
+    told = told_of(session, table.name, "CHECK_CONSTRAINTS", "CONSTRAINT_NAME, CHECK_CLAUSE", about=about)
+    clauses = (str(clause).lower() for name, clause in told if str(name).lower() == column.name.lower())
+    return any(clause.startswith("json_valid(") for clause in clauses)

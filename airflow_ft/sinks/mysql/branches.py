@@ -21,11 +21,10 @@ from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.core.set_aside import read_detail, together
 from airflow_ft.sinks.base.memory import Marker, check_marker
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
-from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice, divide, labels
 from airflow_ft.sinks.mysql.vote import Target
 

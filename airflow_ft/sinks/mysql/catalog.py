@@ -96,11 +96,23 @@ class Table:
         ).hexdigest()
 
 
-def rows_of(session: Session, name: TableName, rows: Sequence[Row]) -> list[Row]:
-    """Of rows of information_schema that begin with schema and table those of this table, without these two.
+def told_of(
+    session: Session,
+    name: TableName,
+    source: str,
+    columns: str,
+    more: str = "",
+    about: tuple[str, str] = ("TABLE_SCHEMA", "TABLE_NAME"),
+) -> list[Row]:
+    """What a table of information_schema says of this one, which its columns `about` name; `more` ends the query.
 
     Its collation may ignore case where the server's file names do not.
     """
+    rows = session.rows(
+        f"SELECT {', '.join(about)}, {columns} FROM information_schema.{source}"
+        f" WHERE {about[0]} = %s AND {about[1]} = %s {more}",
+        (name.schema, name.name),
+    )
     folded = session.variables.get("lower_case_table_names", "0") != "0"
 
     def same(schema: object, table: object) -> bool:
@@ -110,33 +122,20 @@ def rows_of(session: Session, name: TableName, rows: Sequence[Row]) -> list[Row]
     return [row[2:] for row in rows if same(row[0], row[1])]
 
 
-def whole_name(session: Session, sink: str, table: str) -> TableName:
-    """A sink's table with its schema, which may be the connection's; SinkAccessError when nobody names one."""
-    row = session.row("SELECT DATABASE()")
-    found = TableName.parse(table).within((row[0] or "") if row else "")
+def whole_name(table: str, schema: str) -> TableName:
+    """A sink's table with its schema, else the connection's `schema`; SinkAccessError when nobody names one."""
+    found = TableName.parse(table).within(schema)
     if not found.schema:
         raise SinkAccessError(
             f"neither the connection nor the sink names the schema of table {found.name!r}.",
             remedy="set the connection's schema, or write 'schema.table'.",
-            sink=sink,
         )
     return found
 
 
 def read_table(session: Session, name: TableName) -> Table:
     """Reads a target. SinkAccessError when it is not there, is no base table, or its engine has no transactions."""
-
-    def only_this(rows: Sequence[Row]) -> list[Row]:
-        return rows_of(session, name, rows)
-
-    args = (name.schema, name.name)
-    tables = only_this(
-        session.rows(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE FROM information_schema.TABLES"
-            " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-            args,
-        )
-    )
+    tables = told_of(session, name, "TABLES", "TABLE_TYPE, ENGINE")
     if not tables:
         raise SinkAccessError(
             f"there is no table {name} (or this user may not see it).",
@@ -148,31 +147,21 @@ def read_table(session: Session, name: TableName) -> Table:
             f"{name} is a {str(kind).lower()} of engine {engine or 'none'}; rows and marker need one transaction.",
             remedy="name an InnoDB base table (ALTER TABLE ... ENGINE=InnoDB).",
         )
-    columns = only_this(
-        session.rows(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA,"
-            " CHARACTER_MAXIMUM_LENGTH, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION,"
-            " c.CHARACTER_SET_NAME, COLLATION_NAME, MAXLEN FROM information_schema.COLUMNS c"
-            " LEFT JOIN information_schema.CHARACTER_SETS s ON s.CHARACTER_SET_NAME = c.CHARACTER_SET_NAME"
-            " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
-            args,
-        )
+    charsets = "information_schema.CHARACTER_SETS s ON s.CHARACTER_SET_NAME = c.CHARACTER_SET_NAME"
+    columns = told_of(
+        session,
+        name,
+        f"COLUMNS c LEFT JOIN {charsets}",
+        "COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, EXTRA, CHARACTER_MAXIMUM_LENGTH,"
+        " CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, DATETIME_PRECISION, c.CHARACTER_SET_NAME,"
+        " COLLATION_NAME, MAXLEN",
+        "ORDER BY ORDINAL_POSITION",
     )
-    key = only_this(
-        session.rows(
-            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.STATISTICS"
-            " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX",
-            args,
-        )
-    )
-    triggers = only_this(
-        session.rows(
-            "SELECT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE, EVENT_MANIPULATION, TRIGGER_NAME"
-            " FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s"
-            " ORDER BY TRIGGER_NAME",
-            args,
-        )
-    )
+    primary = "AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX"
+    key = told_of(session, name, "STATISTICS", "COLUMN_NAME", primary)
+    about = ("EVENT_OBJECT_SCHEMA", "EVENT_OBJECT_TABLE")
+    named = "EVENT_MANIPULATION, TRIGGER_NAME"
+    triggers = told_of(session, name, "TRIGGERS", named, "ORDER BY TRIGGER_NAME", about)
     described = [_column(row) for row in columns]
     by_event: dict[str, list[str]] = {}
     for event, trigger in triggers:

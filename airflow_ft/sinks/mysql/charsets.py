@@ -61,9 +61,8 @@ def _read(session: Session, charset: str) -> Repertoire:
     for start in range(0, len(plane), _PIECE):
         points = plane[start : start + _PIECE]
         given = "".join(map(chr, points))
-        row = session.row(f"SELECT CONVERT(CONVERT(_utf8mb4 x'{given.encode().hex()}' USING {charset}) USING utf8mb4)")
-        assert row is not None
-        back = str(row[0])
+        sql = f"SELECT CONVERT(CONVERT(_utf8mb4 x'{given.encode().hex()}' USING {charset}) USING utf8mb4)"
+        back = str(session.value(sql))
         if len(back) != len(given):
             raise AssertionError(f"{charset} gave back {len(back)} characters for {len(given)}")
         held[points] = [one == other for one, other in zip(back, given, strict=True)]

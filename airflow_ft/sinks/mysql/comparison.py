@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from airflow_ft.core.errors import SinkUnavailableError
-from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.core.verify import SAMPLES, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.digest import digest
@@ -27,24 +26,13 @@ from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.plain_text import definitions, without_labels
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.vote import Target
-from airflow_ft.sinks.view import SegmentView
+from airflow_ft.sinks.view import OneFile
 
 MAX_COLUMNS = 1017
 """Of an InnoDB table; a temporary one too, so there is not always room for a column of our own."""
 SAMPLED_FILES = 10
 """Of so many files with differences rows are shown: each is loaded again for that."""
 _LIMITS = Limits()
-
-
-class OneFile(SegmentView):
-    """One file of one sink."""
-
-    def __init__(self, reader: SegmentReader, file: WalFile) -> None:
-        super().__init__(reader)
-        self.file = file
-
-    def files(self, sink: str) -> Sequence[WalFile]:
-        return [self.file]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +227,7 @@ class Comparison:
     # --- small things --------------------------------------------------------------------------------------------
 
     def _count(self, what: str, where: str) -> int:
-        row = self._session.row(f"SELECT COALESCE({what}, 0) FROM {where}")
-        assert row is not None
-        return int(row[0])
+        return int(self._session.value(f"SELECT COALESCE({what}, 0) FROM {where}"))
 
     def _create(self, table: str, columns: str) -> None:
         self._session.run(f"DROP TEMPORARY TABLE IF EXISTS {table}")

@@ -1,16 +1,17 @@
-"""What an error of the server means for a checkpoint: rows refused, access refused, or try again.
-
-An error code never proves an outcome (I6): this module only decides what is raised after the transaction was rolled
-back, or how the next try is made. Outcomes are read from the marker.
-"""
+"""What an error of the server means, by its number."""
 
 from __future__ import annotations
 
-from enum import Enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.errors import AirflowFtError, DeclinedError
+from airflow_ft.sinks.base.failures import Meaning as Meaning
+from airflow_ft.sinks.base.failures import Unanswered as Unanswered
+from airflow_ft.sinks.base.failures import failure_of
 
 DUPLICATE_KEY = 1062
 LOCK_WAIT_TIMEOUT = 1205
@@ -65,16 +66,6 @@ _REFUSED_ACCESS = frozenset(
 )  # fmt: skip
 
 
-class Meaning(Enum):
-    """What can be done about an error."""
-
-    LOST = "the connection is gone"
-    BUSY = "a lock was not had in time"
-    ROWS = "these rows are refused"
-    ACCESS = "this user or this server setting is refused"
-    UNAVAILABLE = "the server could not do it now"
-
-
 def code_of(error: BaseException) -> int:
     """The number of the server's or the driver's error; -1 when it has none."""
     if isinstance(error, OSError):
@@ -86,8 +77,8 @@ def code_of(error: BaseException) -> int:
 def meaning(error: BaseException) -> Meaning:
     """Sorts an error of a statement. What is not known is UNAVAILABLE: the rows stay, and it is tried again."""
     code = code_of(error)
-    if code in _LOST or (code == -1 and isinstance(error, pymysql.err.InternalError)):
-        return Meaning.LOST  # the latter is PyMySQL's own: what came is not of the protocol
+    if code in _LOST or isinstance(error, Unanswered) or (code == -1 and isinstance(error, pymysql.err.InternalError)):
+        return Meaning.LOST  # the last is PyMySQL's own: what came is not of the protocol
     if code in (LOCK_WAIT_TIMEOUT, DEADLOCK):
         return Meaning.BUSY
     # A trigger may SIGNAL any number; SQLSTATE 22 is data, 23 constraints, 45 raised by a user (PyMySQL 1.2 tells it).
@@ -114,13 +105,29 @@ def describe(error: BaseException) -> str:
 
 def failure(error: BaseException, doing: str, *, rows: bool = False) -> AirflowFtError:
     """The error to raise for an error met while `doing`; only statements that send rows may be declined."""
-    text = f"{doing}: {describe(error)}"
-    match meaning(error):
-        case Meaning.ROWS if rows:
-            return DeclinedError(text, remedy="mend the rows (the job) or the table, then run again.")
-        case Meaning.ACCESS:
-            return SinkAccessError(text, remedy="mend the connection, the privileges or the server's setting.")
-        case Meaning.BUSY:
-            return SinkUnavailableError(text, remedy="another transaction holds a lock it needs; it is tried again.")
-        case _:
-            return SinkUnavailableError(text, remedy="it is tried again; look at the server if it stays so.")
+    found = meaning(error)
+    if found is Meaning.ROWS and rows:
+        remedy = "mend the rows (the job) or the table, then run again."
+        return DeclinedError(f"{doing}: {describe(error)}", remedy=remedy)
+    return failure_of(error, doing, found, describe(error))
+
+
+@contextmanager
+def suppressed(code: int) -> Iterator[None]:
+    """Ends the block at an error of this number, as `contextlib.suppress` does."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        if code_of(error) != code:
+            raise
+
+
+@contextmanager
+def telling(doing: str, **where: Any) -> Iterator[None]:
+    """The driver's errors as ours, and all of ours with their place."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        raise failure(error, doing).located(**where) from error
+    except AirflowFtError as error:
+        raise error.located(**where) from error.__cause__

@@ -6,23 +6,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 
 import pyarrow as pa
-import pymysql
 
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.changes import missing_kind
-from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.mysql import vote
-from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.keys import check_keys
-from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.ready import LIMITS
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import keyed_target
-from airflow_ft.sinks.mysql.verify import read_target
-
-_LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
 
 
 def misfits(
@@ -34,21 +29,19 @@ def misfits(
         SinkUnavailableError, SinkAccessError: the server cannot be asked now.
     """
     found: list[AirflowFtError] = []
-    try:
-        with closing(Session(connection, _LIMITS)) as session:
-            for name, schema in schemas.items():
-                sink = MySqlSink.from_settings(plan.name, plan.strategy, plan.sinks[name])
-                found += [problem.located(sink=name) for problem in _of_sink(session, name, sink, schema)]
-    except pymysql.err.MySQLError as error:
-        raise failure(error, "asking for the tables").located(participant=plan.name) from error
+    sinks = MySqlSink.all_of(plan)
+    with telling("asking for the tables", participant=plan.name), closing(Session(connection, LIMITS)) as session:
+        for name, schema in schemas.items():
+            try:
+                target = vote.read_target(session, name, sinks[name], connection.schema)
+            except SinkAccessError as error:  # there is no such table, or another engine's
+                found.append(error)
+                continue
+            found += [problem.located(sink=name) for problem in _of_target(session, target, sinks[name], schema)]
     return found
 
 
-def _of_sink(session: Session, name: str, sink: MySqlSink, schema: pa.Schema) -> Sequence[AirflowFtError]:
-    try:
-        target = read_target(session, name, sink)
-    except SinkAccessError as error:  # there is no such table, or another engine's
-        return [error]
+def _of_target(session: Session, target: vote.Target, sink: MySqlSink, schema: pa.Schema) -> Sequence[AirflowFtError]:
     found: list[AirflowFtError] = []
     if sink.strategy == "upsert":
         try:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from airflow_ft.core.model import Outcome, Plan
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.naming import literal
 from airflow_ft.sinks.mysql.session import Session
 
 
@@ -32,10 +33,10 @@ def describe_early(ledger: Ledger, plan: Plan, found: Mapping[str, Marker], tabl
     name = "XA_HEURCOM" if len(found) == of else "XA_HEURMIX"
     branches = ", ".join(sorted(found))
     where = (
-        f"FROM {ledger.table} WHERE `pipeline` = {_literal(ledger.pipeline)}"
-        f" AND `participant` = {_literal(ledger.participant)} AND `number` = {plan.number}"
+        f"FROM {ledger.table} WHERE `pipeline` = {literal(ledger.pipeline)}"
+        f" AND `participant` = {literal(ledger.participant)} AND `number` = {plan.number}"
     )
-    placed = f"AND `branch` IN ({', '.join(_literal(branch) for branch in sorted(found))})"
+    placed = f"AND `branch` IN ({', '.join(literal(branch) for branch in sorted(found))})"
     return (
         f"branches {branches}{f' of {of}' if of else ''} were committed by hand (XA COMMIT) before it was decided"
         f" ({name}): {rows:,} rows are visible in {', '.join(sorted(tables))}."
@@ -44,7 +45,3 @@ def describe_early(ledger: Ledger, plan: Plan, found: Mapping[str, Marker], tabl
         " then by deleting those rows (`airflow ft verify` tells them) and, in the same transaction,"
         f" DELETE {where} {placed};"
     )
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

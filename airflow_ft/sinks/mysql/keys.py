@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_ft.core.errors import UnfitTargetError
-from airflow_ft.sinks.mysql.catalog import rows_of
+from airflow_ft.sinks.mysql.catalog import told_of
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -76,14 +76,10 @@ def unique_keys(session: Session, name: TableName) -> list[Unique]:
     Also those that the optimizer does not see (INVISIBLE, IGNORED): they are kept unique, too.
     """
     expression = "NULL" if session.is_mariadb else "EXPRESSION"  # MariaDB has no keys over expressions
-    rows = session.rows(
-        f"SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, {expression}, SUB_PART, NULLABLE"
-        " FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0"
-        " ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX",
-        (name.schema, name.name),
-    )
+    columns = f"INDEX_NAME, COLUMN_NAME, {expression}, SUB_PART, NULLABLE"
+    order = "AND NON_UNIQUE = 0 ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX"
     found: dict[str, Unique] = {}
-    for index, column, computed, prefix, null in rows_of(session, name, rows):
+    for index, column, computed, prefix, null in told_of(session, name, "STATISTICS", columns, order):
         key = found.setdefault(str(index), Unique(str(index)))
         part = f"({computed})" if column is None else str(column).lower()
         key.parts.append(part)

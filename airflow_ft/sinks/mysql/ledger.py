@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
 
-LEDGER = "airflow_ft_ledger"
-HEAD = "airflow_ft_head"
 WHOLE = ""  # the marker of the whole number, also where branches have markers of their own
 
 _KEY = (
@@ -25,10 +27,8 @@ _KEY = (
     "  `participant` VARCHAR(250) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,\n"
 )
 _OWNER = "  `installation` CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,\n"
-_NO_NEWER = (
-    " WHERE `pipeline` = %s AND `participant` = %s AND `installation` = %s"
-    " AND (`epoch` < %s OR (`epoch` = %s AND `attempt` <= %s))"
-)
+_MINE = " WHERE `pipeline` = %s AND `participant` = %s"
+_NO_NEWER = " AND `installation` = %s AND (`epoch` < %s OR (`epoch` = %s AND `attempt` <= %s))"
 """The head of an installation, unless it is newer than an epoch and a rank."""
 _OPTIONS = "ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
@@ -112,32 +112,24 @@ class Ledger:
         clause = " FOR UPDATE" if lock else " LOCK IN SHARE MODE" if shared else ""
         row = session.row(
             "SELECT `installation`, `epoch`, `attempt`, `session`, `last_delivered`, `floor`"
-            f" FROM {self.head_table} WHERE `pipeline` = %s AND `participant` = %s" + clause,
+            f" FROM {self.head_table}{_MINE}{clause}",
             self._key,
         )
         if row is None:
             return None
-        installation, epoch, attempt, nonce, last_delivered, floor = row
         return Head(
-            installation=installation,
-            epoch=int(epoch),
-            attempt=int(attempt),
-            session=nonce,
-            last_delivered=int(last_delivered),
-            floor=int(floor),
-        )
+            installation=row[0], epoch=int(row[1]), attempt=int(row[2]), session=row[3],
+            last_delivered=int(row[4]), floor=int(row[5]),
+        )  # fmt: skip
 
     def announce(self, session: Session, fence: Fence, nonce: str) -> bool:
         """Raises the head to `fence` and names the session that may write; False when the head does not allow it.
 
         One statement in autocommit mode: a process that is stopped before or after it holds no lock.
         """
-        statement = session.run(
-            f"UPDATE {self.head_table} SET `epoch` = %s, `attempt` = %s, `session` = %s, `at` = UTC_TIMESTAMP(6)"
-            + _NO_NEWER,
-            (*fence.rank, nonce, *self._key, fence.installation, fence.epoch, *fence.rank),
-        )
-        return statement.affected == 1
+        changes = "`epoch` = %s, `attempt` = %s, `session` = %s"
+        no_newer = (fence.installation, fence.epoch, *fence.rank)
+        return self._change_head(session, changes, (*fence.rank, nonce), _NO_NEWER, no_newer) == 1
 
     def create_head(self, session: Session, fence: Fence) -> None:
         """A new pipeline's head: nothing delivered. Nothing happens when somebody else was faster."""
@@ -150,104 +142,79 @@ class Ledger:
 
     def deliver_head(self, session: Session, number: int) -> None:
         """The number is the last delivered one (in the transaction that delivers it)."""
-        session.run(
-            f"UPDATE {self.head_table} SET `last_delivered` = %s, `at` = UTC_TIMESTAMP(6)"
-            " WHERE `pipeline` = %s AND `participant` = %s",
-            (number, *self._key),
-        )
+        self._change_head(session, "`last_delivered` = %s", (number,))
 
     def shut_out(self, session: Session, fence: Fence, owner: str) -> None:
         """The head's rank is the fence's while `owner` stays named there: nobody of that installation can write.
 
         Nothing happens when it is newer, or no longer `owner`'s.
         """
-        session.run(
-            f"UPDATE {self.head_table} SET `epoch` = %s, `attempt` = %s, `session` = '', `at` = UTC_TIMESTAMP(6)"
-            + _NO_NEWER,
-            (*fence.rank, *self._key, owner, fence.epoch, *fence.rank),
-        )
+        changes = "`epoch` = %s, `attempt` = %s, `session` = ''"
+        self._change_head(session, changes, fence.rank, _NO_NEWER, (owner, fence.epoch, *fence.rank))
 
     def adopt_head(self, session: Session, fence: Fence, number: int) -> None:
         """The head is this installation's: `number` was delivered last, and nothing up to it can be any more."""
-        session.run(
-            f"UPDATE {self.head_table} SET `installation` = %s, `epoch` = %s, `attempt` = %s, `session` = '',"
-            " `last_delivered` = %s, `floor` = GREATEST(`floor`, %s), `at` = UTC_TIMESTAMP(6)"
-            " WHERE `pipeline` = %s AND `participant` = %s",
-            (fence.installation, fence.epoch, fence.attempt, number, number, *self._key),
-        )
+        changes = "`installation` = %s, `epoch` = %s, `attempt` = %s, `session` = '', `last_delivered` = %s"
+        values = (fence.installation, fence.epoch, fence.attempt, number, number)
+        self._change_head(session, f"{changes}, `floor` = GREATEST(`floor`, %s)", values)
 
     def raise_floor(self, session: Session, floor: int) -> None:
         """No number at or below `floor` can be delivered or aborted any more."""
-        session.run(
-            f"UPDATE {self.head_table} SET `floor` = GREATEST(`floor`, %s), `at` = UTC_TIMESTAMP(6)"
-            " WHERE `pipeline` = %s AND `participant` = %s",
-            (floor, *self._key),
-        )
+        self._change_head(session, "`floor` = GREATEST(`floor`, %s)", (floor,))
+
+    def _change_head(
+        self, session: Session, changes: str, values: tuple[object, ...], where: str = "", more: tuple[object, ...] = ()
+    ) -> int:
+        """`more` are the values of `where`; returns the affected rows."""
+        sql = f"UPDATE {self.head_table} SET {changes}, `at` = UTC_TIMESTAMP(6){_MINE}{where}"
+        return session.run(sql, (*values, *self._key, *more)).affected
 
     # --- the markers --------------------------------------------------------------------------------------------
 
     def marker(self, session: Session, number: int, branch: str = WHOLE) -> Marker | None:
         """The marker of a number as this transaction, or a fresh snapshot in autocommit mode, sees it."""
-        row = session.row(
-            "SELECT `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
-            f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` = %s",
-            (*self._key, number, branch),
-        )
-        return None if row is None else Marker.stored(row, self._told)
+        found = self._markers(session, "`number` = %s AND `branch` = %s", number, branch)
+        return found[0][2] if found else None
 
     def markers(self, session: Session, numbers: Collection[int]) -> dict[int, Marker]:
         """The markers of those of these numbers that are settled, read at once."""
         if not numbers:
             return {}
-        rows = session.rows(
-            "SELECT `number`, `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
-            f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `branch` = %s"
-            f" AND `number` IN ({', '.join(['%s'] * len(numbers))})",
-            (*self._key, WHOLE, *sorted(numbers)),
-        )
-        return {int(row[0]): Marker.stored(row[1:], self._told) for row in rows}
+        places = ", ".join(["%s"] * len(numbers))
+        found = self._markers(session, f"`branch` = %s AND `number` IN ({places})", WHOLE, *sorted(numbers))
+        return {number: marker for number, _, marker in found}
 
     def branch_markers(self, session: Session, number: int) -> dict[str, Marker]:
         """The markers of a number's branches by label, without that of the whole."""
-        rows = session.rows(
-            "SELECT `branch`, `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
-            f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` <> %s",
-            (*self._key, number, WHOLE),
-        )
-        return {row[0]: Marker.stored(row[1:], self._told) for row in rows}
+        found = self._markers(session, "`number` = %s AND `branch` <> %s", number, WHOLE)
+        return {branch: marker for _, branch, marker in found}
 
     def markers_of_others(self, session: Session, above: int, installation: str) -> list[tuple[int, str, Marker]]:
         """Number, branch and marker of what other installations have written above a number, ascending."""
+        found = self._markers(session, "`number` > %s AND `installation` <> %s", above, installation)
+        return sorted(found, key=lambda each: each[:2])
+
+    def _markers(self, session: Session, where: str, *values: object) -> list[tuple[int, str, Marker]]:
         rows = session.rows(
             "SELECT `number`, `branch`, `installation`, `kind`, `epoch`, `attempt`, `digest`, `counts`, `detail`"
-            f" FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` > %s"
-            " AND `installation` <> %s",
-            (*self._key, above, installation),
+            f" FROM {self.table}{_MINE} AND {where}",
+            (*self._key, *values),
         )
-        return sorted(
-            ((int(row[0]), row[1], Marker.stored(row[2:], self._told)) for row in rows), key=lambda found: found[:2]
-        )
+        return [(int(row[0]), row[1], Marker.stored(row[2:], self._told)) for row in rows]
 
-    def drop_markers_of_others(self, session: Session, above: int, installation: str) -> int:
-        """Deletes what `markers_of_others` lists; returns how many."""
-        return session.run(
-            f"DELETE FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` > %s"
-            " AND `installation` <> %s",
-            (*self._key, above, installation),
-        ).affected
+    def drop_markers_of_others(self, session: Session, above: int, installation: str) -> None:
+        """Deletes what `markers_of_others` lists."""
+        sql = f"DELETE FROM {self.table}{_MINE} AND `number` > %s AND `installation` <> %s"
+        session.run(sql, (*self._key, above, installation))
 
     def installations(self, session: Session) -> set[str]:
         """The owners of the markers that are there."""
-        rows = session.rows(
-            f"SELECT DISTINCT `installation` FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s", self._key
-        )
+        rows = session.rows(f"SELECT DISTINCT `installation` FROM {self.table}{_MINE}", self._key)
         return {row[0] for row in rows}
 
     def newest_marker(self, session: Session) -> int:
         """The highest number with a marker; 0 when there is none."""
-        row = session.row(
-            f"SELECT MAX(`number`) FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s", self._key
-        )
+        row = session.row(f"SELECT MAX(`number`) FROM {self.table}{_MINE}", self._key)
         return int(row[0] or 0) if row else 0
 
     def insert_marker(
@@ -260,59 +227,56 @@ class Ledger:
         branch: str = WHOLE,
     ) -> None:
         """Takes the number's place. Error 1062: it is settled already, as the row there says."""
-        session.run(
-            f"INSERT INTO {self.table} (`pipeline`, `participant`, `number`, `branch`, `installation`, `kind`,"
-            " `epoch`, `attempt`, `digest`, `rows`, `counts`, `detail`, `at`)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 0, '{}', %s, UTC_TIMESTAMP(6))",
-            (
-                *self._key,
-                plan.number,
-                branch,
-                fence.installation,
-                outcome.value,
-                fence.epoch,
-                fence.attempt,
-                plan.digest,
-                canonical_json(dict(detail)),
-            ),
-        )
+        told = canonical_json(dict(detail))
+        self._insert(session, plan.number, branch, fence, outcome.value, plan.digest, told)
 
     def fill_marker(
         self, session: Session, number: int, counts: Mapping[str, int], detail: Mapping[str, Any], branch: str = WHOLE
     ) -> int:
         """Writes what the server counted; returns the affected rows, which must be 1."""
+        told = (sum(counts.values()), canonical_json(dict(counts)), canonical_json(dict(detail)))
         return session.run(
             f"UPDATE {self.table} SET `rows` = %s, `counts` = %s, `detail` = %s, `at` = UTC_TIMESTAMP(6)"
-            " WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` = %s",
-            (
-                sum(counts.values()),
-                canonical_json(dict(counts)),
-                canonical_json(dict(detail)),
-                *self._key,
-                number,
-                branch,
-            ),
+            f"{_MINE} AND `number` = %s AND `branch` = %s",
+            (*told, *self._key, number, branch),
         ).affected
 
     def touch(self, session: Session, fence: Fence, name: str) -> None:
         """Writes and takes back a row of number 0, so that the transaction is a real one and leaves nothing."""
-        key = (*self._key, 0, name)
+        self._insert(session, 0, name, fence, "test", "", "{}")
+        session.run(f"DELETE FROM {self.table}{_MINE} AND `number` = %s AND `branch` = %s", (*self._key, 0, name))
+
+    def _insert(
+        self, session: Session, number: int, branch: str, fence: Fence, kind: str, digest: str, detail: str
+    ) -> None:
         session.run(
-            f"INSERT INTO {self.table} (`pipeline`, `participant`, `number`, `branch`, `installation`, `kind`, `epoch`,"
-            " `attempt`, `digest`, `rows`, `counts`, `detail`, `at`)"
-            " VALUES (%s, %s, %s, %s, %s, 'test', %s, %s, '', 0, '{}', '{}', UTC_TIMESTAMP(6))",
-            (*key, fence.installation, fence.epoch, fence.attempt),
-        )
-        session.run(
-            f"DELETE FROM {self.table}"
-            " WHERE `pipeline` = %s AND `participant` = %s AND `number` = %s AND `branch` = %s",
-            key,
+            f"INSERT INTO {self.table} (`pipeline`, `participant`, `number`, `branch`, `installation`, `kind`,"
+            " `epoch`, `attempt`, `digest`, `rows`, `counts`, `detail`, `at`)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 0, '{}', %s, UTC_TIMESTAMP(6))",
+            (*self._key, number, branch, fence.installation, kind, fence.epoch, fence.attempt, digest, detail),
         )
 
     def prune(self, session: Session, floor: int, limit: int) -> int:
         """Deletes up to `limit` markers at or below `floor`, oldest first; returns how many."""
-        return session.run(
-            f"DELETE FROM {self.table} WHERE `pipeline` = %s AND `participant` = %s AND `number` <= %s"
-            f" ORDER BY `number`, `branch` LIMIT {int(limit)}",
-            (*self._key, floor),
-        ).affected
+        sql = f"DELETE FROM {self.table}{_MINE} AND `number` <= %s ORDER BY `number`, `branch` LIMIT {int(limit)}"
+        return session.run(sql, (*self._key, floor)).affected
+
+
+def settled(session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: Head, *, exactly: bool) -> Marker | None:
+    """The number's marker, when it is settled; else checks that the head fits the plan. Raises as `check_settled`."""
+    marker = ledger.marker(session, plan.number)
+    again = partial(ledger.head, session)
+    memory.check_settled(marker, head, plan, ledger.participant, fence, exactly=exactly, look_again=again)
+    return marker
+
+
+def ledger_of(sinks: Mapping[str, MySqlSink], schema: str, pipeline: str, participant: str) -> Ledger:
+    """The ledger, in the schema that the sinks name, or else the connection's. SinkAccessError: neither names one."""
+    named = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), schema)
+    if not named:
+        raise SinkAccessError(
+            "neither the connection nor the sink names a schema for the ledger.",
+            remedy="set the connection's schema, or MySqlSink(ledger_schema=...).",
+            participant=participant,
+        )
+    return Ledger(named, pipeline, participant)

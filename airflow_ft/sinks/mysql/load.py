@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from airflow_ft.sinks.refused import Refused
 T = TypeVar("T")
 Encoder = Callable[[pa.RecordBatch], Sequence[T]]
 _Encoded = tuple[int, Sequence[T]]  # of how many rows, and what was made of them
+_Steps = tuple[Encoder[Any], Callable[..., int]]  # what encodes rows, and what sends them
 
 # MySQL writes column 'c', MariaDB in some messages column `schema`.`table`.`c`.
 _COLUMN = re.compile(r"[Cc]olumn (?:'(?P<column>.+?)'|(?:`[^`]*`\.)*`(?P<quoted>[^`]*)`)")
@@ -137,39 +139,36 @@ class Loader:
     def send_around(self, reader: SegmentReader, target: Target, refused: Refused) -> int:
         """As `send`, but rows that the server refuses by themselves go into `refused`; returns the rows that it took.
 
-        In the same order: a piece is sent behind a savepoint, and one that is refused again in halves, down to the
-        row. Raises as `send` does; DeclinedError for what is no matter of single rows.
+        In the same order. Raises as `send` does; DeclinedError for what is no matter of single rows.
         """
         taken = 0
         files = [file for file in reader.files(target.sink) if file.rows]
         columns = target.written(reader.schema(target.sink)) if files else []
         for file in files:
-            encode, send = self._way_of(reader, target, columns)
             first = reader.first_row(target.sink, file) if isinstance(reader, SlicedSegment) else 0
+            put = partial(self._put, self._way_of(reader, target, columns), target, columns, file)
             for piece in self._pieces(reader, target, file):
-                waiting = [(first, piece)]
+                taken += refused.around(target.sink, reader.segment, file, first, piece, {}, put)
                 first += piece.num_rows
-                while waiting:
-                    index, rows = waiting.pop()
-                    self._session.run("SAVEPOINT airflow_ft_part")
-                    try:
-                        # What the encoder refuses must not cut off a LOAD DATA, and the connection with it.
-                        made = iter([(rows.num_rows, encode(rows))])
-                        with closing(Ahead(made)) as encoded:
-                            taken += send(encoded, target, columns, replace(file, rows=rows.num_rows))
-                        self._session.run("RELEASE SAVEPOINT airflow_ft_part")
-                    except DeclinedError as error:
-                        self._session.run("ROLLBACK TO SAVEPOINT airflow_ft_part")
-                        if rows.num_rows == 1:
-                            refused.add(target.sink, reader.segment, file, index, rows, error.what)
-                        else:
-                            half = rows.num_rows // 2
-                            waiting += [(index + half, rows.slice(half)), (index, rows.slice(0, half))]
         return taken
 
-    def _way_of(
-        self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn]
-    ) -> tuple[Encoder[Any], Callable[..., int]]:
+    def _put(
+        self, way: _Steps, target: Target, columns: Sequence[TargetColumn], file: WalFile, rows: pa.RecordBatch
+    ) -> str:
+        """All of these rows, and ""; or none of them, and why they are refused."""
+        encode, send = way
+        self._session.run("SAVEPOINT airflow_ft_part")
+        try:
+            # What the encoder refuses must not cut off a LOAD DATA, and the connection with it.
+            with closing(Ahead(iter([(rows.num_rows, encode(rows))]))) as encoded:
+                send(encoded, target, columns, replace(file, rows=rows.num_rows))
+        except DeclinedError as error:
+            self._session.run("ROLLBACK TO SAVEPOINT airflow_ft_part")
+            return error.what
+        self._session.run("RELEASE SAVEPOINT airflow_ft_part")
+        return ""
+
+    def _way_of(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn]) -> _Steps:
         """What encodes rows, and what sends them."""
         if self._path == "load":
             return _lines(columns), self._send_load

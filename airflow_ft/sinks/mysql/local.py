@@ -21,9 +21,9 @@ from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.mysql.fencing import guarded_head
+from airflow_ft.sinks.mysql.ledger import settled
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
-from airflow_ft.sinks.mysql.settlement import settled
 
 
 class LocalParticipant(ServerParticipant):

@@ -13,8 +13,8 @@ from typing import Any
 from airflow_ft.core.model import Fence, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant
 from airflow_ft.sinks.mysql.fencing import still_named
+from airflow_ft.sinks.mysql.ledger import settled
 from airflow_ft.sinks.mysql.load import Way
-from airflow_ft.sinks.mysql.settlement import settled
 
 
 class ParallelParticipant(BranchedParticipant):

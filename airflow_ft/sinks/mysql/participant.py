@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, Participant, WalReader
 from airflow_ft.sinks.mysql.limits import Limits
@@ -31,11 +30,4 @@ def open_participant(
     Raises:
         ConfigurationError: the plan's settings cannot work, or its sinks contradict each other.
     """
-    sinks = {name: MySqlSink.from_settings(plan.name, plan.strategy, settings) for name, settings in plan.sinks.items()}
-    if len({sink.ledger_schema for sink in sinks.values()}) > 1:
-        raise ConfigurationError(
-            f"the sinks {', '.join(sorted(sinks))} of connection {plan.name!r} name different ledger schemas.",
-            remedy="give all of them the same ledger_schema: they share one ledger.",
-            participant=plan.name,
-        )
-    return STRATEGIES[plan.strategy](plan, sinks, connection, wal, limits or Limits())
+    return STRATEGIES[plan.strategy](plan, MySqlSink.all_of(plan), connection, wal, limits or Limits())

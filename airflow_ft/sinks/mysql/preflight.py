@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, cannot_create
 from airflow_ft.sinks.mysql.failures import Meaning, describe, meaning
-from airflow_ft.sinks.mysql.ledger import HEAD, LEDGER, Ledger
+from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Session, is_on
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -66,20 +67,26 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
         SinkAccessError: with the statements that a privileged person has to run.
     """
     created = ""
-    if len(_engines(session, ledger)) < 2:
+    if not has_ledger(session, ledger):
         try:
             for statement in ledger.ddl():
                 session.run(statement)
         except pymysql.err.MySQLError as error:
             if meaning(error) is not Meaning.ACCESS:
                 raise
-            raise SinkAccessError(
-                f"the tables {LEDGER} and {HEAD} are lacking in schema {ledger.schema!r}, and creating them failed:"
-                f" {describe(error)}",
-                remedy="have these statements run, and GRANT SELECT, INSERT, UPDATE, DELETE on both tables:\n"
-                + ";\n".join(ledger.ddl()),
-            ) from error
+            raise cannot_create(ledger.schema, describe(error), ledger.ddl()) from error
         created = f"{LEDGER} and {HEAD} in schema {ledger.schema}"
+    check_ledger(session, ledger)
+    return created
+
+
+def has_ledger(session: Session, ledger: Ledger) -> bool:
+    """Whether both tables are there."""
+    return len(_engines(session, ledger)) == 2
+
+
+def check_ledger(session: Session, ledger: Ledger) -> None:
+    """SinkAccessError unless both tables have transactions, and this user may use them."""
     for name, engine in _engines(session, ledger).items():
         if engine.upper() != "INNODB":
             raise SinkAccessError(
@@ -87,8 +94,7 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
                 remedy=f"ALTER TABLE {quote(ledger.schema)}.{quote(name)} ENGINE=InnoDB.",
             )
     for probe in ledger.probes():
-        _probe(session, probe, f"GRANT SELECT, INSERT, UPDATE, DELETE on {ledger.table} and {ledger.head_table}")
-    return created
+        _probe(session, probe, f"GRANT {', '.join(PRIVILEGES)} on {ledger.table} and {ledger.head_table}")
 
 
 def check_privileges(session: Session, target: Target, columns: Sequence[TargetColumn]) -> None:

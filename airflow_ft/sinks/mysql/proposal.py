@@ -17,8 +17,9 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 
 def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
     """A statement for each sink whose columns are known."""
+    sinks = MySqlSink.all_of(plan)
     for name, schema in columns.items():
-        sink = MySqlSink.from_settings(plan.name, plan.strategy, dict(plan.sinks[name]))
+        sink = sinks[name]
         table = TableName.parse(sink.table).within(connection.schema)
         yield create_table(table.sql, sink, schema, _DIALECT, sink.columns)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-
-import pymysql
+from functools import partial
 
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.mysql.catalog import read_table, whole_name
-from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.preflight import check_server
 from airflow_ft.sinks.mysql.session import Session
@@ -20,28 +19,23 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.xa_preflight import check_listing
 from airflow_ft.sinks.ready import raised
 
-_LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
+LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
+"""Of who only asks, and does not wait for it."""
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
     """What `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
-    sinks = {name: MySqlSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-    try:
-        with closing(Session(connection, _LIMITS)) as session:
-            return list(_found(session, plan, sinks))
-    except pymysql.err.MySQLError as error:
-        raise failure(error, "looking at the server") from error
-
-
-def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, MySqlSink]) -> Iterator[AirflowFtError]:
+    sinks = MySqlSink.all_of(plan)
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
-    steps: list[tuple[str, Callable[[], object]]] = [
-        ("", lambda: check_server(session, allow_unsafe_durability=unsafe)),
-        *(
-            (name, lambda n=name, s=sink: read_table(session, whole_name(session, n, s.table)))
-            for name, sink in sinks.items()
-        ),
-    ]
-    if plan.strategy == "xa":
-        steps.append(("", lambda: check_listing(session)))
-    return raised(steps)
+    with telling("looking at the server"), closing(Session(connection, LIMITS)) as session:
+
+        def look(table: str) -> object:
+            return read_table(session, whole_name(table, connection.schema))
+
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("", partial(check_server, session, allow_unsafe_durability=unsafe)),
+            *((name, partial(look, sink.table)) for name, sink in sinks.items()),
+        ]
+        if plan.strategy == "xa":
+            steps.append(("", partial(check_listing, session)))
+        return list(raised(steps))

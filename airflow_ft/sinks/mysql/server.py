@@ -17,36 +17,27 @@ from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_ft.core.errors import (
-    AirflowFtError,
-    DeclinedError,
-    FencedError,
-    ForeignOwnerError,
-    HaltError,
-    SinkAccessError,
-    SinkUnavailableError,
-    StateConflictError,
-)
+from airflow_ft.core.errors import AirflowFtError, ForeignOwnerError, SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
-from airflow_ft.sinks.base.memory import check_marker, check_owner
-from airflow_ft.sinks.mysql.catalog import read_table
+from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
     LOCAL_INFILE_REFUSED,
     NO_SUCH_TABLE,
     Meaning,
+    Unanswered,
     code_of,
     describe,
     failure,
     meaning,
+    suppressed,
 )
 from airflow_ft.sinks.mysql.fencing import announce, guarded_head
-from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger
+from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, settled
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way, path
-from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.preflight import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.remnants import (
     end_prepared,
@@ -56,19 +47,13 @@ from airflow_ft.sinks.mysql.remnants import (
     shut_out,
 )
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.upkeep import adopt_head, make_way, prune_markers, read_head
-from airflow_ft.sinks.mysql.vote import Target, check_rows, check_segment
+from airflow_ft.sinks.mysql.vote import Target, check_rows, check_segment, read_target
 from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class Unanswered(Exception):
-    """COMMIT ended with an error, whatever it says: in doubt until the marker was read."""
 
 
 def new_nonce() -> str:
@@ -94,7 +79,6 @@ class ServerParticipant(ABC):
         self._limits = limits
         self._nonce = ""  # of the sessions that the head names, if it names this object's
         self._nonces: set[str] = set()  # of all sessions that this object announced
-        self._ledger_schema = next((s.ledger_schema for s in sinks.values() if s.ledger_schema), connection.schema)
 
     # --- the protocol -------------------------------------------------------------------------------------------
 
@@ -302,13 +286,9 @@ class ServerParticipant(ABC):
         return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
 
     def _proof(self, plan: Plan) -> Proof | None:
-        with closing(self._open()) as session:
-            try:
-                marker = self._ledger(plan.pipeline).marker(session, plan.number)
-            except pymysql.err.MySQLError as error:
-                if code_of(error) == NO_SUCH_TABLE:  # never prepared
-                    return None
-                raise
+        marker = None
+        with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):  # never prepared
+            marker = self._ledger(plan.pipeline).marker(session, plan.number)
         if marker is None:
             return None
         check_marker(marker, plan, plan.installation)
@@ -317,26 +297,38 @@ class ServerParticipant(ABC):
     def _forget(self, fence: Fence, floor: int) -> None:
         if floor <= 0:
             return
-        ledger = self._ledger(fence.pipeline)
+        ledger, limit = self._ledger(fence.pipeline), self._limits.prune_batch
         with closing(self._open()) as session:
-            while prune_markers(session, ledger, fence, floor, self._limits.prune_batch):
+            more = True
+            while more:  # in bounded batches (R13)
+                session.begin()
+                check_epoch(ledger.head(session, lock=True), fence)
+                ledger.raise_floor(session, floor)
+                more = ledger.prune(session, floor, limit) == limit
                 self._end(session)
-            self._end(session)
 
     def _head(self, pipeline: str) -> SinkHead | None:
-        with closing(self._open()) as session:
-            return read_head(session, self._ledger(pipeline))
+        head = None
+        with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):
+            head = self._ledger(pipeline).head(session)
+        return None if head is None else head.told
 
     def _adopt(self, fence: Fence, number: int) -> None:
+        ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
-            adopt_head(session, self._ledger(fence.pipeline), fence, number)
+            session.begin()
+            head = ledger.head(session, lock=True)  # what the old owner has open is committed before, or never
+            check_adopter(head, fence)
+            marked = [found[0] for found in ledger.markers_of_others(session, number, fence.installation)]
+            refuse_to_adopt(head.told if head else None, marked, fence.installation, number)
+            ledger.adopt_head(session, fence, number)
             self._end(session)
 
     def _remnants(self, pipeline: str, installation: str) -> list[Remnant]:
         with closing(self._open()) as session:
             return find_remnants(session, self._ledger(pipeline), installation)
 
-    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, clear: bool) -> None:
+    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
             try:
@@ -346,10 +338,14 @@ class ServerParticipant(ABC):
                     raise
                 return  # it remembers nothing
             end_prepared(session, ledger, fence, ending, self._limits.head_wait)
-            if not clear:
+            if not make_way:
                 roll_back_own(session, ledger, fence, self._limits.head_wait)
                 return
-            make_way(session, ledger, fence)
+            session.begin()
+            head = ledger.head(session, lock=True)
+            check_owner(head, replace(fence, epoch=head.epoch, attempt=head.attempt) if head else fence)
+            assert head is not None  # check_owner raises
+            ledger.drop_markers_of_others(session, head.last_delivered, fence.installation)
             self._end(session)
 
     # --- what the steps share -----------------------------------------------------------------------------------
@@ -388,30 +384,21 @@ class ServerParticipant(ABC):
 
     def _persist(self, doing: str, plan: Plan | None, step: Callable[[int], T]) -> T:
         """Runs a step, again on a new connection when an answer was lost or a lock was not had (bounded)."""
-        for tries in range(1, self._limits.tries + 1):
-            last = tries == self._limits.tries
+        tries = 0
+        while True:
+            tries += 1
             try:
                 return step(tries)
-            except Unanswered as error:
-                text: AirflowFtError = SinkUnavailableError(
-                    f"{doing}: COMMIT was not answered, so it is in doubt: {error}",
-                    remedy="the next try reads the marker.",
-                )
-                cause: BaseException = error
-            except pymysql.err.MySQLError as error:
-                text, cause = failure(error, doing), error
-                if meaning(error) is Meaning.BUSY and plan is not None:
+            except (Unanswered, pymysql.err.MySQLError) as error:
+                found, text = meaning(error), failure(error, doing)
+                if found is Meaning.BUSY and plan is not None:
                     self._refuse_branches_of_others(plan)
-                last = last or meaning(error) not in (Meaning.LOST, Meaning.BUSY)
-            except (
-                DeclinedError, FencedError, HaltError, SinkAccessError, SinkUnavailableError, StateConflictError,
-            ) as error:  # fmt: skip
+                if tries == self._limits.tries or found not in (Meaning.LOST, Meaning.BUSY):
+                    raise text.located(**self._where(plan)) from error
+                log.warning("%s: %s; trying again (%d of %d)", self._plan.name, text.what, tries, self._limits.tries)
+            except AirflowFtError as error:
                 raise error.located(**self._where(plan)) from error.__cause__
-            if last:
-                raise text.located(**self._where(plan)) from cause
-            log.warning("%s: %s; trying again (%d of %d)", self._plan.name, text.what, tries, self._limits.tries)
             time.sleep(min(0.1 * 4 ** (tries - 1), 5.0))
-        raise AssertionError("unreachable")
 
     def _refuse_branches_of_others(self, plan: Plan) -> None:
         """When a lock was not had: ForeignOwnerError, if it may be a former owner's prepared branch that holds it."""
@@ -437,28 +424,8 @@ class ServerParticipant(ABC):
         return announce(session, ledger, fence, self._nonce, self._limits, self._nonces, create=create, branches=labels)
 
     def _ledger(self, pipeline: str) -> Ledger:
-        if not self._ledger_schema:
-            raise SinkAccessError(
-                "neither the connection nor the sink names a schema for the ledger.",
-                remedy="set the connection's schema, or MySqlSink(ledger_schema=...).",
-                participant=self._plan.name,
-            )
-        return Ledger(self._ledger_schema, pipeline, self._plan.name)
+        return ledger_of(self._sinks, self._connection.schema, pipeline, self._plan.name)
 
     def _targets(self, session: Session) -> dict[str, Target]:
-        found = {}
-        for name, sink in self._sinks.items():
-            table = TableName.parse(sink.table).within(self._connection.schema)
-            if not table.schema:
-                raise SinkAccessError(
-                    f"neither the connection nor the sink names the schema of table {table.name!r}.",
-                    remedy="set the connection's schema, or write 'schema.table'.",
-                    sink=name,
-                )
-            late = session.is_mariadb and session.version >= (11, 5, 1)
-            try:
-                read = read_table(session, table)
-            except SinkAccessError as error:
-                raise error.located(sink=name) from None
-            found[name] = Target(name, read, sink.columns, late, session.max_allowed_packet)
-        return found
+        schema = self._connection.schema
+        return {name: read_target(session, name, sink, schema) for name, sink in self._sinks.items()}

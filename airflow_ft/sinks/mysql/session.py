@@ -230,6 +230,10 @@ class Session:
         found = self.rows(sql, args)
         return found[0] if found else None
 
+    def value(self, sql: str, args: Iterable[Any] | None = None) -> Any:
+        """The first value of a query's first row."""
+        return self.rows(sql, args)[0][0]
+
     @property
     def _free(self) -> WireConnection:
         """The connection, when nothing is to be answered: else that answer would be taken for another one's."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-
-import pymysql
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.base.sql_ledger import PRIVILEGES
+from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.naming import TableName, literal
 from airflow_ft.sinks.mysql.preflight import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -24,14 +23,14 @@ def statements(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo)
 
     Nothing is asked of the server. ConfigurationError: no schema is named for the ledger or for a table.
     """
-    ledger, sinks = _ledger(pipeline, plan, connection), _sinks(plan)
-    account = f"{_text(connection.login or '<user>')}@'%'"
-    granted = {ledger.table: _LEDGER, ledger.head_table: _LEDGER}
+    ledger, sinks = _ledger(pipeline, plan, connection), MySqlSink.all_of(plan)
+    account = f"{literal(connection.login or '<user>')}@'%'"
+    granted: dict[str, Sequence[str]] = dict.fromkeys((ledger.table, ledger.head_table), PRIVILEGES)
     for sink in sinks.values():
         table = TableName.parse(sink.table).within(connection.schema)
         if not table.schema:
             raise _lacking(plan, f"table {table}")
-        granted[table.sql] = tuple(dict.fromkeys((*granted.get(table.sql, ()), *_privileges(sink))))
+        granted[table.sql] = tuple(dict.fromkeys((*granted.get(table.sql, ()), *sink.privileges)))
     found = [*ledger.ddl(), *(f"GRANT {', '.join(what)} ON {where} TO {account}" for where, what in granted.items())]
     if plan.strategy == "xa":
         # A comment for MariaDB, which asks for no privilege here and does not know this one.
@@ -45,7 +44,7 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     yield "-- '%' stands for the hosts that the workers come from."
     for statement in statements(pipeline, plan, connection):
         yield f"{statement};"
-    schemas = {TableName.parse(sink.table).within(connection.schema).schema for sink in _sinks(plan).values()}
+    schemas = {TableName.parse(sink.table).within(connection.schema).schema for sink in MySqlSink.all_of(plan).values()}
     yield f"-- For `airflow ft verify` also SELECT on the tables, and CREATE TEMPORARY TABLES on {', '.join(schemas)}."
 
 
@@ -55,28 +54,12 @@ def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> 
     SinkAccessError: that user may not, or lacks a privilege on the ledger.
     """
     ledger = _ledger(pipeline, plan, connection)
-    try:
-        with closing(Session(connection, Limits())) as session:
-            return ensure_ledger(session, ledger)
-    except pymysql.err.MySQLError as error:
-        raise failure(error, "making the ledger").located(participant=plan.name) from error
-
-
-_LEDGER = ("SELECT", "INSERT", "UPDATE", "DELETE")
-
-
-def _privileges(sink: MySqlSink) -> tuple[str, ...]:
-    if sink.strategy != "upsert":
-        return ("INSERT",)
-    return ("SELECT", "INSERT", "UPDATE", *(("DELETE",) if sink.change_column is not None else ()))
-
-
-def _sinks(plan: ParticipantPlan) -> Mapping[str, MySqlSink]:
-    return {name: MySqlSink.from_settings(plan.name, plan.strategy, dict(given)) for name, given in plan.sinks.items()}
+    with telling("making the ledger", participant=plan.name), closing(Session(connection, Limits())) as session:
+        return ensure_ledger(session, ledger)
 
 
 def _ledger(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Ledger:
-    schema = next((s.ledger_schema for s in _sinks(plan).values() if s.ledger_schema), connection.schema)
+    schema = next((s.ledger_schema for s in MySqlSink.all_of(plan).values() if s.ledger_schema), connection.schema)
     if not schema:
         raise _lacking(plan, "the ledger")
     return Ledger(schema, pipeline, plan.name)
@@ -88,7 +71,3 @@ def _lacking(plan: ParticipantPlan, what: str) -> ConfigurationError:
         remedy="set the connection's schema, or write 'schema.table' and MySqlSink(ledger_schema=...).",
         participant=plan.name,
     )
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_text, is_template
+from airflow_ft.core.arguments import is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
-from airflow_ft.sinks.base.settings import refuse_unknown
-from airflow_ft.sinks.mysql.naming import TableName, check_identifier
+from airflow_ft.sinks.base.sql_sink import SqlSink
+from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -34,7 +34,7 @@ MAX_BRANCHES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MySqlSink:
+class MySqlSink(SqlSink):
     """Rows of a pipeline into one table of a MySQL (8.0 or later) or MariaDB (10.6 or later) server.
 
     Args:
@@ -66,69 +66,33 @@ class MySqlSink:
         ConfigurationError: at construction, for what cannot work.
     """
 
-    table: str
     conn_id: str = "mysql_default"
-    strategy: str = "local"
     columns: Mapping[str, str] | None = None
-    ledger_schema: str | None = None
-    allow_unsafe_durability: bool = False
     branches: int = 0
-    key_columns: Sequence[str] = ()
-    version_column: str | None = None
-    change_column: str | None = None
 
     kind: ClassVar[str] = "mysql"
+    strategies: ClassVar[Mapping[str, Strategy]] = STRATEGIES
+    names: ClassVar[type[TableName]] = TableName
 
     def __post_init__(self) -> None:
-        if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
-            raise ConfigurationError(f"{self.conn_id!r} is not a connection id.", remedy="give conn_id= a name.")
-        check_text("strategy", self.strategy, of="MySqlSink")
-        if self.strategy not in STRATEGIES:
-            raise ConfigurationError(
-                f"MySqlSink has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(STRATEGIES))}."
-            )
+        SqlSink.__post_init__(self)
         if not is_template(self.table):
             TableName.parse(self.table)
-        if self.ledger_schema is not None and not is_template(self.ledger_schema):
-            check_identifier("schema", self.ledger_schema)
-        if not isinstance(self.allow_unsafe_durability, bool):
-            raise ConfigurationError(
-                f"allow_unsafe_durability is {self.allow_unsafe_durability!r}.", remedy="give True or False."
-            )
         if self.columns is not None:
             _check_columns(self.columns)
         self._check_branches()
-        self._check_keys()
+        if self.strategy == "upsert":
+            self._check_written()
 
-    def _check_keys(self) -> None:
-        given = {"key_columns": self.key_columns, "version_column": self.version_column}
-        check_text("version_column", self.version_column, optional=True, of="MySqlSink")
-        if self.strategy != "upsert":
-            if wrong := [name for name, value in {**given, "change_column": self.change_column}.items() if value]:
-                raise ConfigurationError(
-                    f"{', '.join(wrong)} means nothing to strategy {self.strategy!r}.",
-                    remedy="leave it out, or choose strategy 'upsert'.",
-                )
-            return
-        if missing := [name for name, value in given.items() if not value]:
-            raise ConfigurationError(
-                f"strategy 'upsert' needs {' and '.join(missing)}.", remedy="name columns of the table."
-            )
-        if isinstance(self.key_columns, str) or not isinstance(self.key_columns, Sequence):
-            raise ConfigurationError(f"key_columns is {self.key_columns!r}.", remedy="give a list of column names.")
-        object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
-        for column in (*self.key_columns, self.version_column):
-            check_identifier("column", column)
+    def _check_written(self) -> None:
         written = {target.lower() for target in self.columns.values()} if self.columns is not None else None
-        if written is not None and not {key.lower() for key in self.key_columns} <= written:
+        keys = {key.lower() for key in self.key_columns}
+        if written is not None and not keys <= written:
             raise ConfigurationError("columns leaves out a key column.", remedy="name all of key_columns in it.")
-        assert self.version_column is not None
-        if self.version_column.lower() in {key.lower() for key in self.key_columns} | (written or set()):
+        if str(self.version_column).lower() in keys | (written or set()):
             raise ConfigurationError(
                 f"version_column {self.version_column!r} is filled by the sink itself.", remedy="name another column."
             )
-        if self.change_column is not None and not isinstance(self.change_column, str):
-            raise ConfigurationError(f"change_column is {self.change_column!r}.", remedy="give a source column's name.")
 
     def _check_branches(self) -> None:
         if self.strategy not in BRANCHED:
@@ -145,49 +109,9 @@ class MySqlSink:
                 f"branches is {self.branches!r}.", remedy=f"give a whole number from 1 to {MAX_BRANCHES}."
             )
 
-    @property
-    def promise(self) -> Promise:
-        """What the strategy can promise."""
-        return STRATEGIES[self.strategy].promise
-
-    def at_least_once(self) -> Promise:
-        """The same: marker and rows are in one transaction, so its rows come once all the same."""
-        if self.promise is Promise.TWO_PHASE:
-            raise ConfigurationError(
-                f"strategy {self.strategy!r} prepares rows for a decision, and with CheckpointingMode.AT_LEAST_ONCE"
-                " there is none.",
-                remedy="choose 'local' or 'parallel', or take EXACTLY_ONCE.",
-            )
-        return self.promise
-
-    def settings(self) -> Mapping[str, Any]:
-        """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
-        for text in (self.table, self.ledger_schema):
-            if text is not None and is_template(text):
-                raise ConfigurationError(
-                    f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
-                )
-        settings: dict[str, Any] = {
-            "table": self.table,
-            "columns": dict(self.columns) if self.columns is not None else None,
-            "ledger_schema": self.ledger_schema,
-            "allow_unsafe_durability": self.allow_unsafe_durability,
-        }
-        if self.strategy in BRANCHED:
-            settings["branches"] = self.branches
-        if self.strategy == "upsert":
-            settings |= {
-                "key_columns": list(self.key_columns),
-                "version_column": self.version_column,
-                "change_column": self.change_column,
-            }
-        return settings
-
-    @classmethod
-    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> MySqlSink:
-        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
-        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id", "strategy"})
-        return cls(conn_id=conn_id, strategy=strategy, **settings)
+    def settings(self) -> dict[str, Any]:
+        settings = SqlSink.settings(self) | {"columns": dict(self.columns) if self.columns is not None else None}
+        return settings | ({"branches": self.branches} if self.strategy in BRANCHED else {})
 
 
 def _check_columns(columns: object) -> None:
@@ -197,7 +121,7 @@ def _check_columns(columns: object) -> None:
     for source, target in columns.items():
         if not isinstance(source, str) or not source:
             raise ConfigurationError(f"columns: {source!r} is not a source column.", remedy="give its name.")
-        check_identifier("column", target)
+        TableName.check("column", target)
         first = seen.setdefault(target.lower(), source)  # MySQL compares names of columns without case
         if first != source:
             raise ConfigurationError(

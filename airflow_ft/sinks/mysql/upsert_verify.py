@@ -15,15 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import pymysql
-
-from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import SegmentReader, WalReader
 from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport, sample
 from airflow_ft.sinks.base.changes import DeletedKeys
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.digest import digest
-from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of
+from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, suppressed
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE
@@ -134,7 +131,7 @@ def verify_upserts(
     target: Target,
     sink: MySqlSink,
     delivered: Sequence[Delivered],
-    plan: ParticipantPlan,
+    ledger: Ledger,
     wal: WalReader,
     limits: Limits,
 ) -> SinkReport:
@@ -153,11 +150,10 @@ def verify_upserts(
         _replay(session, target, sink, number, reader, limits)
     columns = [column for name in common if (column := target.table.column(name)) is not None]
     numbers = [each.plan.number for each in delivered]
-    blind = _blind(session, sink, delivered, plan)
+    blind = _blind(session, ledger, delivered)
     comparison = _Comparison(session, target, sink, columns, numbers, blind)
     counts = comparison.counts()
-    row = session.row(f"SELECT COUNT(*) FROM {target.table.name.sql}")
-    assert row is not None
+    there = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
     wrong = {place: keys for place, (keys, _) in sorted(counts.items()) if place[0] in _TOLD}
     differences = tuple(
         Difference(number, _TOLD[verdict], found, comparison.samples(verdict, number))
@@ -167,7 +163,7 @@ def verify_upserts(
         report,
         expected=sum(keys for keys, _ in counts.values()),
         missing=sum(wrong.values()),
-        other=max(0, int(row[0]) - sum(rows for _, rows in counts.values())),
+        other=max(0, there - sum(rows for _, rows in counts.values())),
         differences=differences,
         notes=tuple(_notes(report.expected, counts, union, common)),
     )
@@ -215,19 +211,14 @@ def _only(target: Target, keys: Sequence[str]) -> Mapping[str, str] | None:
     return None if target.mapping is None else {source: target.mapping[source] for source in keys}
 
 
-def _blind(session: Session, sink: MySqlSink, delivered: Sequence[Delivered], plan: ParticipantPlan) -> int:
+def _blind(session: Session, ledger: Ledger, delivered: Sequence[Delivered]) -> int:
     """The highest compared number behind which a delivery lies that is not compared; 0: there is none."""
     numbers = sorted(each.plan.number for each in delivered)
-    before = {each.plan.number: each.plan.participant(plan.name).predecessor for each in delivered}
+    before = {each.plan.number: each.plan.participant(ledger.participant).predecessor for each in delivered}
     blind = max((one for one, next_ in pairwise(numbers) if before[next_] != one), default=0)
-    row = session.row("SELECT DATABASE()")
-    schema = sink.ledger_schema or (row[0] if row else None) or ""
-    try:
-        head = Ledger(schema, delivered[0].plan.pipeline, plan.name).head(session)
-    except pymysql.err.MySQLError as error:
-        if code_of(error) != NO_SUCH_TABLE:
-            raise
-        head = None
+    head = None
+    with suppressed(NO_SUCH_TABLE):
+        head = ledger.head(session)
     return numbers[-1] if head is None or head.last_delivered > numbers[-1] else blind
 
 

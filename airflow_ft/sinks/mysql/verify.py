@@ -23,17 +23,18 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan, canonical_json
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.mysql.catalog import read_table, whole_name
-from airflow_ft.sinks.mysql.comparison import Comparison, OneFile, Part, usable_key
+from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
 from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.mysql.ledger import ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.plain_text import in_order
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert_verify import verify_upserts
-from airflow_ft.sinks.mysql.vote import Target
+from airflow_ft.sinks.mysql.vote import Target, read_target
 from airflow_ft.sinks.set_aside import DeliveredLog
+from airflow_ft.sinks.view import OneFile
 
 T = TypeVar("T")
 LIMITS = Limits(answer=6 * 3600)  # one statement reads a whole table
@@ -72,13 +73,6 @@ def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) ->
     return list(groups.values())
 
 
-def read_target(session: Session, name: str, sink: MySqlSink) -> Target:
-    """The sink's table as the server describes it."""
-    where = whole_name(session, name, sink.table)
-    late = session.is_mariadb and session.version >= (11, 5, 1)
-    return Target(name, read_table(session, where), sink.columns, late, session.max_allowed_packet)
-
-
 def _translated(table: str, step: Callable[[], T]) -> T:
     try:
         return step()
@@ -95,20 +89,19 @@ def _verify(
     delivered = list({each.plan.number: each for each, _, _ in sent}.values())
     _, newest, sink = sent[-1]
     with closing(Session(connection, LIMITS)) as session:
-        target = read_target(session, newest, sink)
+        target = read_target(session, newest, sink, connection.schema)
         report = SinkReport.begun(participant, (name for _, name, _ in sent), str(target.table.name), delivered)
         if sink.strategy == "upsert":
-            plan = delivered[-1].plan.participant(participant)
-            return verify_upserts(report, session, target, sink, delivered, plan, log, LIMITS)
+            ledger = ledger_of({newest: sink}, connection.schema, delivered[-1].plan.pipeline, participant)
+            return verify_upserts(report, session, target, sink, delivered, ledger, log, LIMITS)
         parts = _parts(sent, target, log)
         delivered_columns = {part.columns for part in parts}
         key = usable_key(session, target.table, delivered_columns)
         report = Comparison(session, target.table, key).report(report, parts)
         if key and not full:
             return report
-        row = session.row(f"SELECT COUNT(*) FROM {target.table.name.sql}")
-        assert row is not None
-        return replace(report, other=max(0, int(row[0]) - (report.expected - report.missing) - report.repeated))
+        rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
+        return replace(report, other=max(0, rows - (report.expected - report.missing) - report.repeated))
 
 
 def _parts(sent: Sequence[_Sent], target: Target, log: DeliveredLog) -> list[Part]:

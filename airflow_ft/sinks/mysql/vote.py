@@ -16,12 +16,13 @@ from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessErro
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.mysql.asked_checks import Question, questions
-from airflow_ft.sinks.mysql.catalog import Column, Table
+from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
 from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
 from airflow_ft.sinks.mysql.checks import NULL_IN_A_DELETE, Check, Objection, null_checks
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
 from airflow_ft.sinks.mysql.labels import shown
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.type_checks import SERVER_JUDGES, judge
 
 
@@ -79,54 +80,28 @@ class Target:
         seen: dict[str, str] = {}
         for source, target in pairs.items():
             if source not in schema.names:
-                problems.append(
-                    self._declined(
-                        f"the rows have no column {source!r}, which columns= names; they have:"
-                        f" {', '.join(schema.names)}",
-                        "mend columns= of the sink, or the job.",
-                        source,
-                    )
-                )
+                what = f"the rows have no column {source!r}, which columns= names; they have: {', '.join(schema.names)}"
+                problems.append(self._declined(what, "mend columns= of the sink, or the job.", source))
                 continue
-            column = self.table.column(target)
+            kind, column = schema.field(source).type, self.table.column(target)
             if column is None:
-                problems.append(
-                    self._unfit(
-                        f"{self.table.name} has no column {target!r}; it has:"
-                        f" {', '.join(known.name for known in self.table.columns.values())}",
-                        f"add the column (its values are {schema.field(source).type}), or name in columns= what to"
-                        " write.",
-                        source,
-                    )
-                )
+                known = ", ".join(each.name for each in self.table.columns.values())
+                remedy = f"add the column (its values are {kind}), or name in columns= what to write."
+                what = f"{self.table.name} has no column {target!r}; it has: {known}"
+                problems.append(self._unfit(what, remedy, source))
                 continue
             if column.name.lower() in self.own:
-                problems.append(
-                    self._declined(
-                        f"{self.table.name}.{column.name} is filled by the sink itself, and the rows have such a"
-                        " column",
-                        "leave it out in the job, or name in columns= what to write.",
-                        source,
-                    )
-                )
+                what = f"{self.table.name}.{column.name} is filled by the sink itself, and the rows have such a column"
+                remedy = "leave it out in the job, or name in columns= what to write."
+                problems.append(self._declined(what, remedy, source))
             if (first := seen.setdefault(column.name, source)) != source:
-                problems.append(
-                    self._declined(
-                        f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case",
-                        "name in columns= where each goes.",
-                        source,
-                    )
-                )
-            form = form_of(schema.field(source).type, bits=column.type == "bit")
+                what = f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case"
+                problems.append(self._declined(what, "name in columns= where each goes.", source))
+            form = form_of(kind, bits=column.type == "bit")
             columns.append(TargetColumn(source, column.name, form, column.labels))
         if lacking := sorted(self.required - {name.lower() for name in seen}):
-            problems.append(
-                self._declined(
-                    f"the rows have no column for {', '.join(lacking)}, which is in the key",
-                    "add it to the job's result, or map it in columns=.",
-                    lacking[0],
-                )
-            )
+            what = f"the rows have no column for {', '.join(lacking)}, which is in the key"
+            problems.append(self._declined(what, "add it to the job's result, or map it in columns=.", lacking[0]))
         return columns, problems
 
     def judge(self, kind: pa.DataType, column: Column, source: str) -> Objection | Sequence[Check]:
@@ -139,6 +114,16 @@ class Target:
 
     def _unfit(self, what: str, remedy: str, column: str = "", row: str = "") -> UnfitTargetError:
         return UnfitTargetError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
+
+
+def read_target(session: Session, name: str, sink: MySqlSink, schema: str) -> Target:
+    """The table of the sink of that name, in the connection's `schema` where it names none. Raises as `read_table`."""
+    try:
+        table = read_table(session, whole_name(sink.table, schema))
+    except SinkAccessError as error:
+        raise error.located(sink=name) from None
+    late = session.is_mariadb and session.version >= (11, 5, 1)
+    return Target(name, table, sink.columns, late, session.max_allowed_packet)
 
 
 @dataclass(frozen=True, slots=True)

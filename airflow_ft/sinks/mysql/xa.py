@@ -21,9 +21,10 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, HeuristicCommitError, SinkUnavailableError, TerminalError
+from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.sinks.base.memory import check_marker, check_owner
+from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, require_vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
@@ -33,6 +34,7 @@ from airflow_ft.sinks.mysql.failures import (
     code_of,
     describe,
     meaning,
+    suppressed,
 )
 from airflow_ft.sinks.mysql.fencing import (
     DETACHING,
@@ -43,17 +45,16 @@ from airflow_ft.sinks.mysql.fencing import (
     still_named,
 )
 from airflow_ft.sinks.mysql.heuristic import committed_early, describe_early
-from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.preflight import ensure_ledger
 from airflow_ft.sinks.mysql.remnants import refuse_branches_of_others
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.settlement import settled
 from airflow_ft.sinks.mysql.slices import Slice
 from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
-from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, Listed, Xid, end_branch, lock_of, owner_of, recover
+from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, lock_of, owner_of, recover
 
 log = logging.getLogger(__name__)
 
@@ -189,12 +190,7 @@ class XaParticipant(BranchedParticipant):
     # --- phase 2 ------------------------------------------------------------------------------------------------
 
     def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
-        if vote is None:
-            raise TerminalError(
-                "a two-phase commit needs the vote that the decision counted.",
-                remedy="commit through the coordinator.",
-                checkpoint=plan.number,
-            )
+        vote = require_vote(vote)
         ledger = self._ledger(plan.pipeline)
         expected = sorted(vote.notes.get("branches", {}))
         with closing(self._open()) as session:
@@ -212,7 +208,7 @@ class XaParticipant(BranchedParticipant):
                 self._commit_prepared(session, ledger, plan, fence, vote)  # asked once more, in the same order
                 standing = self._standing_branches(session, ledger, plan, fence)
             detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
-            detail["prepared"] = [_epoch(vote), vote.prepared]
+            detail["prepared"] = list(counted(vote))
             if "heuristic" in vote.notes:
                 detail["heuristic"] = vote.notes["heuristic"]
             if expected and not set(expected) - set(standing):
@@ -233,12 +229,11 @@ class XaParticipant(BranchedParticipant):
 
         Returns what XA RECOVER had listed before.
         """
-        counted = (_epoch(vote), vote.prepared)
         listed = self._listed(session, ledger, fence)
         for xid in listed.of(owner_of(ledger, fence.installation)):
             if xid.number != plan.number:
                 continue
-            if xid.rank == counted:
+            if xid.rank == counted(vote):
                 self._end_branch(session, ledger, fence, xid, "COMMIT")
             elif xid.rank < fence.rank:
                 self._end_branch(session, ledger, fence, xid, "ROLLBACK")
@@ -259,11 +254,7 @@ class XaParticipant(BranchedParticipant):
                         self._announce(session, ledger, fence, create=True)
                 self._clear_the_way(session, ledger, plan, fence)
                 if told := self._told_early(session, ledger, plan):
-                    raise HeuristicCommitError(
-                        f"it is ABORTED, and cannot be rolled back: {told}",
-                        remedy="its rows are delivered by a later checkpoint, or computed again, so those that are"
-                        f" visible have to go: run that DELETE with theirs, then `airflow ft resume {plan.pipeline}`.",
-                    )
+                    raise committed_by_hand(told, plan.pipeline)
             try:
                 return super()._abort(plan, fence, detail)
             except pymysql.err.MySQLError as error:
@@ -276,13 +267,10 @@ class XaParticipant(BranchedParticipant):
         """Branches of it that are visible, though nobody has decided."""
 
         def look(_: int) -> str:
-            with closing(self._open()) as session:
-                try:
-                    return self._told_early(session, self._ledger(plan.pipeline), plan)
-                except pymysql.err.MySQLError as error:
-                    if code_of(error) == NO_SUCH_TABLE:  # never prepared
-                        return ""
-                    raise
+            told = ""
+            with closing(self._open()) as session, suppressed(NO_SUCH_TABLE):  # never prepared
+                told = self._told_early(session, self._ledger(plan.pipeline), plan)
+            return told
 
         return self._persist("looking for what was committed by hand", plan, look)
 
@@ -366,8 +354,3 @@ class XaParticipant(BranchedParticipant):
                 if holder is None:
                     self._free_since[xid] = time.monotonic()
         return listed
-
-
-def _epoch(vote: Vote) -> int:
-    """The epoch of the attempt that voted."""
-    return int(vote.notes.get("epoch", 0))

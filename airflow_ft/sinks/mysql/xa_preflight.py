@@ -24,12 +24,13 @@ import pymysql
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.mysql.failures import describe
 from airflow_ft.sinks.mysql.fencing import hold_lock
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.session import Session, is_on
-from airflow_ft.sinks.mysql.xid import PROBE_NUMBER, Listed, Xid, end_branch, may_not_list, owner_of, recover
+from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, may_not_list, owner_of, recover
 
 SAFE_MARIADB = (10, 5, 2)
 SAFE_MYSQL = (8, 0, 30)

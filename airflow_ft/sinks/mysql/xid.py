@@ -9,7 +9,6 @@ privilege. At most 53 + 62 bytes of the 64 + 64 that XA allows, all ASCII.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from typing import Any
 import pymysql
 
 from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.sinks.base import prepared
+from airflow_ft.sinks.base.prepared import PreparedName
 from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.fencing import await_end, lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
@@ -26,9 +27,6 @@ from airflow_ft.sinks.mysql.session import Session
 FORMAT_ID = 1
 """What XA START takes when it is not given one. MySQL 9.7.4 forgets acknowledged branches at a restart when prepared
 ones of different formatIDs are there: so it is best to have the one that other users of plain XA statements have."""
-
-PROBE_NUMBER = 0
-"""The number of a preflight's branch; checkpoints count from 1."""
 
 XAER_NOTA = 1397
 XAER_RMERR = 1401
@@ -39,20 +37,11 @@ _BRANCH = re.compile(rb"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-z]{1,4})\.([0
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Xid:
+class Xid(PreparedName):
     """One branch of this package."""
 
-    owner: str
-    number: int
-    epoch: int
-    attempt: int
     branch: str
     nonce: str
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Compared with `Fence.rank`."""
-        return (self.epoch, self.attempt)
 
     @property
     def sql(self) -> str:
@@ -73,9 +62,8 @@ class Listed:
 
 
 def owner_of(ledger: Ledger, installation: str) -> str:
-    """32 hexadecimal digits that stand for installation, pipeline and participant."""
-    text = "\0".join((installation, ledger.pipeline, ledger.participant))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    """Of an installation's branches there."""
+    return prepared.owner_of(installation, ledger.pipeline, ledger.participant)
 
 
 def parse(format_id: int, global_part: bytes, branch_part: bytes) -> Xid | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_ft.core.errors import PROPOSED, UnfitTargetError
@@ -92,6 +92,17 @@ class Table:
     def column(self, name: str) -> Column | None:
         """The column of that name; else the one that PostgreSQL means by it without quotes."""
         return self.columns.get(name) or self.columns.get(name.lower())
+
+    def columns_of(self, names: Iterable[str], sink: str = "") -> list[Column]:
+        """The columns of these names. UnfitTargetError: one is gone."""
+        found = {name: self.column(name) for name in names}
+        if missing := [name for name, column in found.items() if column is None]:
+            raise UnfitTargetError(
+                f"table {self.name} has no column {missing[0]!r} any more.",
+                remedy="bring it back: rows that are decided wait for it.",
+                sink=sink,
+            )
+        return [column for column in found.values() if column is not None]
 
 
 def read_table(session: Session, name: TableName, sink: str) -> Table:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import TypeVar
-
-import psycopg2
+from functools import partial
 
 from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.model import Fence, ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.postgres.catalog import read_table
-from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.fitting import misfits_of
-from airflow_ft.sinks.postgres.gid import PROBE_NUMBER, end_prepared, listed, new_gid
+from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
 from airflow_ft.sinks.postgres.ledger import ddl_of
-from airflow_ft.sinks.postgres.local import ledger_of, sinks_of
+from airflow_ft.sinks.postgres.local import ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.preflight import check_server
 from airflow_ft.sinks.postgres.session import Limits, Session
@@ -26,7 +25,6 @@ from airflow_ft.sinks.postgres.spec import PostgresSink
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _SECONDS = 10.0
 
 
@@ -42,31 +40,22 @@ def examine(
     Without `installation` (the decision log cannot be read) nothing is prepared: nobody would know whose it is.
     """
     exam = Examination(f"connection {plan.name}")
-    sinks = exam.attempt("settings", lambda: sinks_of(plan))
-    session = exam.attempt("connect", lambda: _told("connecting", lambda: Session(connection, Limits())))
+    sinks = exam.attempt("settings", lambda: PostgresSink.all_of(plan))
+    session = exam.attempt("connect", telling("connecting")(lambda: Session(connection, Limits())))
     if sinks is None or session is None:
         return exam.checks
     with closing(session):
-        exam.attempt("server", lambda: _told("examining", lambda: _server(exam, session, plan, sinks)))
-        exam.attempt("ledger", lambda: _told("the ledger", lambda: _ledger(exam, session, pipeline, plan, sinks)))
+        exam.attempt("server", telling("examining")(lambda: _server(exam, session, plan, sinks)))
+        exam.attempt("ledger", telling("the ledger")(lambda: _ledger(exam, session, pipeline, plan, sinks)))
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
-            took = exam.attempt("prepared transactions", lambda: _told("preparing", lambda: _try(session, fence, plan)))
+            took = exam.attempt("prepared transactions", telling("preparing")(lambda: _try(session, fence, plan)))
             if took is not None:
                 exam.ok("prepared transactions", f"one was prepared, found and rolled back in {took:.0f} ms")
         for name, sink in sinks.items():
-            exam.attempt(f"table {sink.table}", lambda name=name, sink=sink: _told(  # type: ignore[misc]
-                "reading the table", lambda: _table(exam, session, name, sink, rows)
-            ))  # fmt: skip
+            judged = telling("reading the table")(partial(_table, exam, session, name, sink, rows))
+            exam.attempt(f"table {sink.table}", judged)
     return exam.checks
-
-
-def _told(doing: str, step: Callable[[], T]) -> T:
-    """The driver's errors as ours."""
-    try:
-        return step()
-    except psycopg2.Error as error:
-        raise failure(error, doing) from None
 
 
 def _server(exam: Examination, session: Session, plan: ParticipantPlan, sinks: Mapping[str, PostgresSink]) -> None:

@@ -1,17 +1,18 @@
-"""What an error of the server means for a checkpoint: rows refused, access refused, or try again.
-
-By SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html). An error never proves an outcome (I6): this module
-only decides what is raised after the transaction was rolled back. Outcomes are read from the marker.
-"""
+"""What an error of the server means: by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html)."""
 
 from __future__ import annotations
 
 import re
-from enum import Enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import psycopg2
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.sinks.base.failures import Meaning as Meaning
+from airflow_ft.sinks.base.failures import Unanswered as Unanswered
+from airflow_ft.sinks.base.failures import failure_of
 
 INSUFFICIENT_PRIVILEGE = "42501"
 UNDEFINED_OBJECT = "42704"
@@ -25,20 +26,6 @@ _LET_IN = re.compile(
     r"|certificate|does not support SSL|invalid (sslmode|connection option|port|integer|channel|target)"
 )
 _NAMED = {UNIQUE_VIOLATION, "23503", "23P01"}  # whose detail names the key, and nothing else of the row
-
-
-class Unanswered(Exception):
-    """COMMIT was not answered as it should be, whatever was said: in doubt until the marker was read."""
-
-
-class Meaning(Enum):
-    """What can be done about an error."""
-
-    LOST = "the connection is gone"
-    BUSY = "a lock was not had in time"
-    ROWS = "these rows are refused"
-    ACCESS = "this user or this server setting is refused"
-    UNAVAILABLE = "the server could not do it now"
 
 
 _CODES = {
@@ -80,24 +67,28 @@ def describe(error: BaseException) -> str:
 
 def failure(error: BaseException, doing: str) -> AirflowFtError:
     """The error to raise for one met while `doing`, and not while rows were sent (`load` declines those)."""
-    text, code = f"{doing}: {describe(error)}", getattr(error, "pgcode", None) or ""
-    match meaning(error):
-        case Meaning.ACCESS if code == INSUFFICIENT_PRIVILEGE:
-            return SinkAccessError(text, remedy="grant it: `airflow ft setup` prints all that the user needs.")
-        case Meaning.ACCESS:
-            return SinkAccessError(text, remedy="mend the connection, the privileges or the server's setting.")
-        case Meaning.BUSY:
-            return SinkUnavailableError(
-                text,
-                remedy="another transaction holds a lock it needs (see pg_stat_activity); it is tried again.",
-            )
-        case _ if isinstance(error, Unanswered):
-            return SinkUnavailableError(
-                f"{doing}: COMMIT was not answered, so it is in doubt: {error}", remedy="the next try reads the marker."
-            )
-        case _ if code.startswith("53"):
-            return SinkUnavailableError(
-                text, remedy="give the server disk space, memory or connections; it is tried again."
-            )
-        case _:
-            return SinkUnavailableError(text, remedy="it is tried again; look at the server if it stays so.")
+    found, code = meaning(error), getattr(error, "pgcode", None) or ""
+    remedy = ""
+    if code == INSUFFICIENT_PRIVILEGE:
+        remedy = "grant it: `airflow ft setup` prints all that the user needs."
+    elif found is Meaning.BUSY:
+        remedy = "another transaction holds a lock it needs (see pg_stat_activity); it is tried again."
+    elif code.startswith("53"):
+        remedy = "give the server disk space, memory or connections; it is tried again."
+    return failure_of(error, doing, found, describe(error), remedy)
+
+
+@contextmanager
+def telling(doing: str, **where: Any) -> Iterator[None]:
+    """The driver's errors as ours, and all of ours with their place."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise failure(error, doing).located(**where) from shown(error)
+    except AirflowFtError as error:
+        raise error.located(**where) from error.__cause__
+
+
+def shown(error: BaseException) -> BaseException | None:
+    """The cause to be shown: not what libpq raises, which may quote the connection's parameters."""
+    return error if getattr(error, "pgcode", None) else None

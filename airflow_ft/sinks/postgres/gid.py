@@ -9,7 +9,6 @@ The nonce makes each try's name a new one. Only the user who has prepared a tran
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 import secrets
@@ -20,6 +19,7 @@ import psycopg2
 
 from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Fence
+from airflow_ft.sinks.base.prepared import PreparedName, owner_of
 from airflow_ft.sinks.postgres.failures import (
     INSUFFICIENT_PRIVILEGE,
     NOT_IN_PREREQUISITE_STATE,
@@ -30,37 +30,20 @@ from airflow_ft.sinks.postgres.session import Session
 
 log = logging.getLogger(__name__)
 
-PROBE_NUMBER = 0
-"""The number of a doctor's transaction; checkpoints count from 1."""
-
 _GID = re.compile(r"aft\.([0-9a-f]{32})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{8})")
 _LABEL = re.compile(r"aft\.[0-9a-f]{20}\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Gid:
+class Gid(PreparedName):
     """A prepared transaction of this package."""
 
-    owner: str
-    number: int
-    epoch: int
-    attempt: int
     nonce: str
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Compared with `Fence.rank`."""
-        return (self.epoch, self.attempt)
 
     @property
     def sql(self) -> str:
         """As a literal."""
         return f"'aft.{self.owner}.{self.number:x}.{self.epoch:x}.{self.attempt:x}.{self.nonce}'"
-
-
-def owner_of(installation: str, pipeline: str, participant: str) -> str:
-    """32 hexadecimal digits."""
-    return hashlib.sha256("\0".join((installation, pipeline, participant)).encode()).hexdigest()[:32]
 
 
 def new_gid(fence: Fence, participant: str, number: int) -> Gid:

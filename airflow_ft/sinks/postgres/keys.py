@@ -9,17 +9,10 @@ import pyarrow as pa
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.base.changes import missing_kind
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table
-from airflow_ft.sinks.postgres.naming import quoted
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
-
-
-def privileges(sink: PostgresSink) -> list[str]:
-    """What a delivery does to the table."""
-    if sink.strategy != "upsert":
-        return ["INSERT"]
-    return ["SELECT", "INSERT", "UPDATE", *(["DELETE"] if sink.change_column else [])]
 
 
 def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.Schema) -> Iterator[AirflowFtError]:
@@ -63,7 +56,7 @@ def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.S
             yield DeclinedError(f"the kind of change is {schema.field(change).type}.", remedy="make it text.")
     lacking = session.value(
         "SELECT array(SELECT what FROM unnest(%s) AS what WHERE NOT has_table_privilege(%s, what))",
-        (privileges(sink), name.sql),
+        ([*sink.privileges], name.sql),
     )
     if not session.value("SELECT has_database_privilege(current_database(), 'TEMPORARY')"):
         yield SinkAccessError("the user may not make temporary tables.", remedy="GRANT TEMPORARY on the database.")

@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import psycopg2
 
 from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, SqlLedger, statements
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, SqlLedger, cannot_create, statements
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 
-PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _CREATING = 0x61667470  # an arbitrary constant: the key of the advisory locks under which tables, and heads, are made
 
 
@@ -98,12 +97,7 @@ class Ledger(SqlLedger):
             except psycopg2.Error as error:
                 if meaning(error) is not Meaning.ACCESS:
                     raise
-                raise SinkAccessError(
-                    f"the tables {HEAD} and {LEDGER} are lacking in schema {self.schema!r}, and creating them failed:"
-                    f" {describe(error)}",
-                    remedy=f"have these statements run, and GRANT {', '.join(PRIVILEGES)} on both tables:\n"
-                    + ";\n".join(ddl_of(self.schema)),
-                ) from error
+                raise cannot_create(self.schema, describe(error), ddl_of(self.schema)) from error
         self.check()
 
     def check(self) -> None:

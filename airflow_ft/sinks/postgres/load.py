@@ -14,14 +14,14 @@ from functools import partial
 import psycopg2
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.core.errors import DeclinedError
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres import binary
 from airflow_ft.sinks.postgres.catalog import Column, Table
 from airflow_ft.sinks.postgres.encoding import changed, encode
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
-from airflow_ft.sinks.postgres.naming import quoted
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.refused import Refused
 
@@ -69,7 +69,7 @@ class Load:
     def all(self) -> int:
         """How many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""
         taken = 0
-        columns = self._columns()
+        columns = self.table.columns_of(self.reader.schema(self.sink).names, self.sink)
         with closing(Ahead(self._parts(columns))) as parts:
             for part in parts:
                 if self.letters is not None:
@@ -81,16 +81,6 @@ class Load:
                     self._together(part, columns)
                     taken += part.rows.num_rows
         return taken
-
-    def _columns(self) -> list[Column]:
-        found = {name: self.table.column(name) for name in self.reader.schema(self.sink).names}
-        if missing := [name for name, column in found.items() if column is None]:
-            raise UnfitTargetError(
-                f"table {self.table.name} has no column {missing[0]!r} any more.",
-                remedy="bring it back: rows that are decided wait for it.",
-                sink=self.sink,
-            )
-        return [column for column in found.values() if column is not None]
 
     def _parts(self, columns: Sequence[Column]) -> Iterator[_Part]:
         for file in self.reader.files(self.sink):

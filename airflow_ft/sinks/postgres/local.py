@@ -18,14 +18,14 @@ from typing import Any, ClassVar, TypeVar
 
 import psycopg2
 
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkAccessError
-from airflow_ft.core.model import Fence, ParticipantPlan, Plan
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError
+from airflow_ft.core.model import Fence, Plan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.postgres.catalog import Table, read_table
-from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, failure, meaning
+from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, failure, meaning, shown
 from airflow_ft.sinks.postgres.fitting import misfits_of
 from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
 from airflow_ft.sinks.postgres.ledger import Ledger
@@ -40,18 +40,6 @@ from airflow_ft.sinks.refused import Refused
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-def sinks_of(plan: ParticipantPlan) -> dict[str, PostgresSink]:
-    """The sinks of a plan. ConfigurationError: they contradict each other."""
-    sinks = {name: PostgresSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-    if len({sink.ledger_schema for sink in sinks.values()}) > 1:
-        raise ConfigurationError(
-            f"the sinks {', '.join(sorted(sinks))} of connection {plan.name!r} name different ledger schemas.",
-            remedy="give all of them the same ledger_schema: they share one ledger.",
-            participant=plan.name,
-        )
-    return sinks
 
 
 def ledger_of(session: Session, sinks: Mapping[str, PostgresSink], pipeline: str, participant: str) -> Ledger:
@@ -134,9 +122,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
                 lost += found is Meaning.LOST
                 again = lost < self.limits.tries if found is Meaning.LOST else found is Meaning.BUSY
                 if not again or time.monotonic() > deadline:
-                    # The error that libpq raises is no cause to be shown: it may quote the connection's parameters.
-                    cause = error if getattr(error, "pgcode", None) else None
-                    raise text.located(**self._where(plan)) from cause
+                    raise text.located(**self._where(plan)) from shown(error)
                 log.warning("%s: %s; trying again", self.name, text.what)
                 if found is Meaning.BUSY and fence is not None:
                     self._clear_the_way(fence, plan)

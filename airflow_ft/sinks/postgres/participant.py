@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, Participant, WalReader
-from airflow_ft.sinks.postgres.local import LocalParticipant, sinks_of
+from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.prepared import PreparedParticipant
 from airflow_ft.sinks.postgres.session import Limits
+from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.postgres.upsert import UpsertParticipant
 
 STRATEGIES: Mapping[str, type[LocalParticipant]] = {
@@ -26,4 +27,4 @@ def open_participant(
     Raises:
         ConfigurationError: the plan's settings cannot work, or its sinks contradict each other.
     """
-    return STRATEGIES[plan.strategy](plan.name, sinks_of(plan), connection, wal, limits or Limits())
+    return STRATEGIES[plan.strategy](plan.name, PostgresSink.all_of(plan), connection, wal, limits or Limits())

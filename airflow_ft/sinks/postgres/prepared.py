@@ -18,12 +18,13 @@ from typing import Any, ClassVar
 
 import psycopg2
 
-from airflow_ft.core.errors import FencedError, HeuristicCommitError, SinkUnavailableError, TerminalError
+from airflow_ft.core.errors import FencedError, SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.base.memory import Marker, check_owner
+from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, owner_of, require_vote
 from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION
-from airflow_ft.sinks.postgres.gid import PROBE_NUMBER, end_prepared, listed, new_gid, owner_of
+from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.local import LocalParticipant
 
@@ -87,28 +88,24 @@ class PreparedParticipant(LocalParticipant):
     # --- phase 2 -------------------------------------------------------------------------------------------------
 
     def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:
-        if vote is None:
-            raise TerminalError(
-                "a two-phase commit needs the vote that the decision counted.", remedy="commit through the coordinator."
-            )
+        rank = counted(require_vote(vote))
         with self._writing(fence, plan) as (_, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):  # I4: not before its predecessor
                 return self._standing(ledger, plan)
-        counted = (int(vote.notes.get("epoch", 0)), vote.prepared)
         with self._session(fence) as session:
             ledger = self._ledger(session, plan.pipeline)
             for gid in listed(session, owner_of(fence.installation, *ledger.key)):
-                if gid.number == plan.number and gid.rank == counted:
+                if gid.number == plan.number and gid.rank == rank:
                     end_prepared(session, gid, "COMMIT", self.limits.head_wait)
-            self._roll_back(ledger, plan, fence, counted)
+            self._roll_back(ledger, plan, fence, rank)
             marker = ledger.marker(plan.number)
             if marker is not None:
                 return marker.proof(self.name, plan.number)
         # Neither prepared nor committed: rolled back by somebody's hand. But it is decided, so the log delivers it.
         log.warning("%s: what was prepared of checkpoint %d is lost: it is delivered from the write-ahead log",
                     self.name, plan.number)  # fmt: skip
-        return self._deliver(plan, fence, set_aside, {"prepared": list(counted), "redelivered": True})
+        return self._deliver(plan, fence, set_aside, {"prepared": list(rank), "redelivered": True})
 
     # --- abort ---------------------------------------------------------------------------------------------------
 
@@ -122,11 +119,7 @@ class PreparedParticipant(LocalParticipant):
             self._roll_back(self._ledger(session, plan.pipeline), plan, fence)
         proof = super()._abort(plan, fence, detail)
         if proof.outcome is Outcome.COMMITTED:
-            raise HeuristicCommitError(
-                f"it is ABORTED, and cannot be rolled back: {self.heuristic(plan)}",
-                remedy="its rows are delivered by a later checkpoint, or computed again, so those that are visible have"
-                f" to go: run that DELETE with theirs, then `airflow ft resume {plan.pipeline}`.",
-            )
+            raise committed_by_hand(self.heuristic(plan), plan.pipeline)
         return proof
 
     def heuristic(self, plan: Plan) -> str:
@@ -157,13 +150,13 @@ class PreparedParticipant(LocalParticipant):
 
     # --- prepared transactions -----------------------------------------------------------------------------------
 
-    def _roll_back(self, ledger: Ledger, plan: Plan, fence: Fence, counted: tuple[int, int] | None = None) -> None:
+    def _roll_back(self, ledger: Ledger, plan: Plan, fence: Fence, kept: tuple[int, int] | None = None) -> None:
         """What attempts up to this one have prepared of this number, which is undecided, ABORTED, or decided for the
-        attempt that `counted` names; and what a doctor has left. What has this very rank is a try of which the answer
+        attempt that `kept` names; and what a doctor has left. What has this very rank is a try of which the answer
         was lost. What a newer attempt has prepared is not touched, whoever calls this late.
         """
         for gid in listed(ledger.session, owner_of(fence.installation, *ledger.key)):
-            if gid.number in (plan.number, PROBE_NUMBER) and gid.rank <= fence.rank and gid.rank != counted:
+            if gid.number in (plan.number, PROBE_NUMBER) and gid.rank <= fence.rank and gid.rank != kept:
                 log.warning("%s: rolling back what attempt %s has prepared of checkpoint %d", self.name, gid.rank,
                             gid.number)  # fmt: skip
                 end_prepared(ledger.session, gid, "ROLLBACK", self.limits.head_wait)

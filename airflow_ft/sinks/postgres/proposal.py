@@ -10,23 +10,25 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
 from airflow_ft.sinks.base.proposal import Dialect, create_table
-from airflow_ft.sinks.postgres.local import sinks_of
-from airflow_ft.sinks.postgres.naming import TableName, quoted
+from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.spec import PostgresSink
 
 
 def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
     """A statement for each sink whose columns are known."""
-    sinks = sinks_of(plan)
+    sinks = PostgresSink.all_of(plan)
     for name, schema in columns.items():
         yield create_table(TableName.parse(sinks[name].table).sql, sinks[name], schema, _DIALECT)
 
 
-def _type_of(kind: pa.DataType, in_key: bool) -> str:
+def type_of(kind: pa.DataType, in_key: bool = False) -> str:
+    """The type of column that takes values of an Arrow type, in a key too; "": none does."""
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
-    if types.is_list(kind) and not types.is_nested(kind.value_type):
-        element = _type_of(kind.value_type, in_key)
+    if (types.is_list(kind) or types.is_large_list(kind)) and not types.is_nested(kind.value_type):
+        element = type_of(kind.value_type)
         return f"{element}[]" if element else ""
     if types.is_decimal(kind):
         return f"numeric({kind.precision},{kind.scale})"
@@ -48,4 +50,4 @@ _NAMES = (
     (pa.types.is_date, "date"),
     (pa.types.is_time, "time"),
 )
-_DIALECT = Dialect(quoted, _type_of)
+_DIALECT = Dialect(quoted, type_of)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-
-import psycopg2
+from functools import partial
 
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.postgres.catalog import read_table
-from airflow_ft.sinks.postgres.failures import failure
+from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.preflight import check_server
 from airflow_ft.sinks.postgres.session import Limits, Session
@@ -22,22 +21,11 @@ from airflow_ft.sinks.ready import raised
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
     """What `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
-    sinks = {name: PostgresSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
-    try:
-        with closing(Session(connection, Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1))) as session:
-            return list(_found(session, plan, sinks))
-    except psycopg2.Error as error:
-        raise failure(error, "looking at the server") from error
-
-
-def _found(session: Session, plan: ParticipantPlan, sinks: dict[str, PostgresSink]) -> Iterator[AirflowFtError]:
+    sinks = PostgresSink.all_of(plan)
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     prepares = plan.strategy == "prepared"
-    steps: list[tuple[str, Callable[[], object]]] = [
-        ("", lambda: check_server(session, allow_unsafe_durability=unsafe, prepares=prepares)),
-        *(
-            (name, lambda n=name, s=sink: read_table(session, TableName.parse(s.table), n))
-            for name, sink in sinks.items()
-        ),
-    ]
-    return raised(steps)
+    limits = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1)
+    with telling("looking at the server"), closing(Session(connection, limits)) as session:
+        server = partial(check_server, session, allow_unsafe_durability=unsafe, prepares=prepares)
+        tables = [(name, partial(read_table, session, TableName.parse(s.table), name)) for name, s in sinks.items()]
+        return list(raised([("", server), *tables]))

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-import psycopg2
-
-from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
-from airflow_ft.sinks.postgres.failures import failure
-from airflow_ft.sinks.postgres.keys import privileges
-from airflow_ft.sinks.postgres.ledger import PRIVILEGES, ddl_of
-from airflow_ft.sinks.postgres.local import ledger_of, sinks_of
-from airflow_ft.sinks.postgres.naming import TableName, quoted
+from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES
+from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.postgres.failures import telling
+from airflow_ft.sinks.postgres.ledger import ddl_of
+from airflow_ft.sinks.postgres.local import ledger_of
+from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
 
 
 def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
     """SQL that lets the connection's user deliver without the right to create tables. Asks nothing of the server."""
-    sinks = sinks_of(plan)
+    sinks = PostgresSink.all_of(plan)
     schema = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), "")
     user = quoted(connection.login or "<user>")
     names = {TableName.parse(sink.table) for sink in sinks.values()}
@@ -35,7 +33,7 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     for table in (HEAD, LEDGER):
         yield f"GRANT {', '.join(PRIVILEGES)} ON {TableName(schema, table).sql} TO {user};"
     for sink in sinks.values():
-        yield f"GRANT {', '.join(privileges(sink))} ON {TableName.parse(sink.table).sql} TO {user};"
+        yield f"GRANT {', '.join(sink.privileges)} ON {TableName.parse(sink.table).sql} TO {user};"
     if plan.strategy == "upsert":
         yield f"GRANT TEMPORARY ON DATABASE {quoted(connection.schema)} TO {user};"
     if plan.strategy == "prepared":
@@ -48,13 +46,8 @@ def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> 
 
     SinkAccessError: that user may not, or lacks a privilege on the ledger.
     """
-    try:
-        with closing(Session(connection, Limits())) as session:
-            ledger = ledger_of(session, sinks_of(plan), pipeline, plan.name)
-            was_there = ledger.exists()
-            ledger.create()
-            return "" if was_there else f"{HEAD} and {LEDGER} in schema {ledger.schema}"
-    except psycopg2.Error as error:
-        raise failure(error, "making the ledger").located(participant=plan.name) from None
-    except AirflowFtError as error:
-        raise error.located(participant=plan.name) from error.__cause__
+    with telling("making the ledger", participant=plan.name), closing(Session(connection, Limits())) as session:
+        ledger = ledger_of(session, PostgresSink.all_of(plan), pipeline, plan.name)
+        was_there = ledger.exists()
+        ledger.create()
+        return "" if was_there else f"{HEAD} and {LEDGER} in schema {ledger.schema}"

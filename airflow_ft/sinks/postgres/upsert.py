@@ -17,14 +17,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.core.errors import DeclinedError
 from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.base.changes import DELETES, UPSERTS
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table
 from airflow_ft.sinks.postgres.load import Load, declining
 from airflow_ft.sinks.postgres.local import LocalParticipant
-from airflow_ft.sinks.postgres.naming import TableName, quoted
+from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.refused import Refused
@@ -73,13 +74,8 @@ class Changes:
     @classmethod
     def of(cls, db: Session, sink: PostgresSink, table: Table, schema: pa.Schema, name: str) -> Changes:
         """UnfitTargetError: a column is gone."""
-        sources = [field for field in schema.names if field != sink.change_column]
-        found = {source: table.column(source) for source in sources}
-        if missing := [source for source, column in found.items() if column is None]:
-            raise UnfitTargetError(
-                f"table {table.name} has no column {missing[0]!r} any more.", remedy="bring it back.", sink=name
-            )
-        columns = tuple(column.name for column in found.values() if column is not None)
+        written = table.columns_of((each for each in schema.names if each != sink.change_column), name)
+        columns = tuple(column.name for column in written)
         keys = tuple(column.name for key in sink.key_columns if (column := table.column(key)) is not None)
         return cls(db, sink, table, columns, keys, name)
 

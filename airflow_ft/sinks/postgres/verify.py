@@ -8,7 +8,7 @@ with the session. Needs SELECT on the target and TEMPORARY on the database.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -18,15 +18,16 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
 from airflow_ft.core.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.failures import failure
 from airflow_ft.sinks.postgres.load import Load
-from airflow_ft.sinks.postgres.naming import TableName, quoted
+from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.postgres.upsert import Changes
 from airflow_ft.sinks.set_aside import DeliveredLog
-from airflow_ft.sinks.view import SegmentView
+from airflow_ft.sinks.view import OneFile
 
 LIMITS = Limits(answer=6 * 3600)  # one statement reads a whole table
 _LOG = TableName("pg_temp", "airflow_ft_log")
@@ -89,7 +90,7 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
         return replace(report, error=f"it has no column {lacking[0]!r}")
     if len(written) != 1:
         return replace(report, error="the columns of the rows have changed: compare the checkpoints one by one")
-    columns = [column.name for each in written.pop() if (column := table.column(each)) is not None]
+    columns = [column.name for column in table.columns_of(written.pop())]
     session.begin()
     session.run("SET LOCAL idle_in_transaction_session_timeout = 0")  # reading the log may take long
     if sink_of.strategy == "upsert":
@@ -99,7 +100,8 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
         f"CREATE TEMPORARY TABLE airflow_ft_log ON COMMIT DROP AS SELECT {listed} FROM {table.name.sql} LIMIT 0"
     )
     session.run("ALTER TABLE pg_temp.airflow_ft_log ADD COLUMN airflow_ft_part bigint")
-    files = _load(session, table, readers)
+    like = replace(table, name=_LOG)
+    files = _in_parts(session, _LOG.name, readers, lambda sink, part: Load(session, sink, like, part, None).all())
     digest = f"sha256(convert_to(ROW({', '.join(f'r.{quoted(column)}' for column in columns)})::text, 'UTF8'))"
     session.run(_COUNTED.format(digest=digest, log=_LOG.sql, target=table.name.sql))
     missing, repeated, other = session.rows(
@@ -131,12 +133,11 @@ def _verify_keys(
     name = readers[0][1]
     changes = Changes.of(session, sink, table, readers[0][2].schema(name), name)
     changes.create(", ADD airflow_ft_part bigint")
-    files: list[tuple[int, WalFile]] = []
-    for number, own, reader in readers:
-        for file in reader.files(own):
-            session.run(f"ALTER TABLE pg_temp.airflow_ft_changes ALTER airflow_ft_part SET DEFAULT {len(files)}")
-            replace(changes, name=own).load(_OneFile(reader, file))
-            files.append((number, file))
+
+    def load(name: str, reader: SegmentReader) -> int:
+        return replace(changes, name=name).load(reader)
+
+    files = _in_parts(session, "airflow_ft_changes", readers, load)
     version = f"there.{quoted(sink.version_column or '')}"
     same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in changes.keys)
     values = [
@@ -163,25 +164,14 @@ def _verify_keys(
     return replace(report, missing=missing, differences=tuple(differences), notes=notes)
 
 
-def _load(
-    session: Session, table: Table, readers: Sequence[tuple[int, str, SegmentReader]]
+def _in_parts(
+    session: Session, log: str, readers: Sequence[tuple[int, str, SegmentReader]], load: Callable[[str, OneFile], int]
 ) -> list[tuple[int, WalFile]]:
-    """The log's rows into the temporary table; of each part its number and file."""
+    """The log's rows into that temporary table, a file at a time; of each part its number and file."""
     files: list[tuple[int, WalFile]] = []
     for number, sink, reader in readers:
         for file in reader.files(sink):
-            session.run(f"ALTER TABLE pg_temp.airflow_ft_log ALTER airflow_ft_part SET DEFAULT {len(files)}")
-            Load(session, sink, replace(table, name=_LOG), _OneFile(reader, file), None).all()
+            session.run(f"ALTER TABLE pg_temp.{log} ALTER airflow_ft_part SET DEFAULT {len(files)}")
+            load(sink, OneFile(reader, file))
             files.append((number, file))
     return files
-
-
-class _OneFile(SegmentView):
-    """A segment of which one file is shown."""
-
-    def __init__(self, reader: SegmentReader, file: WalFile) -> None:
-        super().__init__(reader)
-        self._file = file
-
-    def files(self, sink: str) -> Sequence[WalFile]:
-        return [self._file]

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.sinks.base.sql_names import quoted
 
 INTEGER, REAL, TEXT, BLOB, NUMERIC = "INTEGER", "REAL", "TEXT", "BLOB", "NUMERIC"
 _KEEPS = {  # affinities by kind of value; BLOB converts nothing
@@ -70,11 +71,6 @@ def kind_of(type: pa.DataType) -> str:
         return BLOB
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_decimal, pa.types.is_date, pa.types.is_timestamp)
     return TEXT if any(is_one(type) for is_one in texts) else ""
-
-
-def quoted(name: str) -> str:
-    """As an identifier of SQL."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def read_columns(db: sqlite3.Connection, table: str) -> dict[str, Column]:

@@ -22,13 +22,13 @@ from airflow_ft.core.model import Fence, ParticipantPlan, Plan
 from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.sqlite.columns import (
     Column,
     create_table,
     is_another_thing,
     misfits,
-    quoted,
     read_columns,
     refused,
     resolves_conflicts,

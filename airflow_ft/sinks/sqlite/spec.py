@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_text, check_type, is_template
+from airflow_ft.core.arguments import check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
-from airflow_ft.sinks.base.settings import refuse_unknown
+from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
 from airflow_ft.sinks.registry import Strategy
 
 STRATEGIES: Mapping[str, Strategy] = {
@@ -61,10 +61,7 @@ class SqliteSink:
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
-        if is_template(self.table):
-            raise ConfigurationError(
-                f"{self.table!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
-            )
+        refuse_jinja(self.table)
         return {"table": self.table, "create": self.create}
 
     @classmethod

@@ -12,7 +12,8 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.base.comparison import Row, compare_tables, rows_of
-from airflow_ft.sinks.sqlite.columns import quoted, read_columns, values
+from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.sqlite.columns import read_columns, values
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 

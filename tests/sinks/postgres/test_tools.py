@@ -14,8 +14,9 @@ import pytest
 from airflow_ft.core.doctor import Check, Verdict
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.postgres import doctor, setup, verify
-from airflow_ft.sinks.postgres.gid import PROBE_NUMBER, new_gid
+from airflow_ft.sinks.postgres.gid import new_gid
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.testing.world import OURS, World
 from airflow_ft.wal import open_wal

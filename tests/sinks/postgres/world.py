@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, Participant
-from airflow_ft.sinks.postgres.gid import Gid, listed, owner_of
+from airflow_ft.sinks.base.prepared import owner_of
+from airflow_ft.sinks.postgres.gid import Gid, listed
 from airflow_ft.sinks.postgres.participant import open_participant
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink

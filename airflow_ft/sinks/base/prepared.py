@@ -1,0 +1,55 @@
+"""What is prepared before the decision (TWO_PHASE): its names, and what is said where nobody has counted it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from airflow_ft.core.errors import HeuristicCommitError, TerminalError
+from airflow_ft.core.model import Vote
+
+PROBE_NUMBER = 0
+"""The number of what a preflight or a doctor prepares; checkpoints count from 1."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PreparedName:
+    """Of a transaction, or a branch of one; a system says how it is written, and what makes it a new one each time."""
+
+    owner: str
+    number: int
+    epoch: int
+    attempt: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Compared with `Fence.rank`."""
+        return (self.epoch, self.attempt)
+
+
+def owner_of(installation: str, pipeline: str, participant: str) -> str:
+    """32 hexadecimal digits that say whose it is (I8: nothing else is ever touched)."""
+    return hashlib.sha256("\0".join((installation, pipeline, participant)).encode()).hexdigest()[:32]
+
+
+def require_vote(vote: Vote | None) -> Vote:
+    """TerminalError where there is none."""
+    if vote is None:
+        raise TerminalError(
+            "a two-phase commit needs the vote that the decision counted.", remedy="commit through the coordinator."
+        )
+    return vote
+
+
+def counted(vote: Vote) -> tuple[int, int]:
+    """The rank of the attempt that voted."""
+    return (int(vote.notes.get("epoch", 0)), vote.prepared)
+
+
+def committed_by_hand(told: str, pipeline: str) -> HeuristicCommitError:
+    """ABORTED is decided, and rows are visible: `told` says which, and the DELETE that settles it."""
+    return HeuristicCommitError(
+        f"it is ABORTED, and cannot be rolled back: {told}",
+        remedy="its rows are delivered by a later checkpoint, or computed again, so those that are visible have to go:"
+        f" run that DELETE with theirs, then `airflow ft resume {pipeline}`.",
+    )

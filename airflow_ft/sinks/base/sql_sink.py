@@ -1,0 +1,113 @@
+"""What a DAG author writes to deliver into a table of an SQL server, whichever it is. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from airflow_ft.core.arguments import check_text, check_type, is_template
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import ParticipantPlan, Promise
+from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
+from airflow_ft.sinks.base.sql_names import TableName
+from airflow_ft.sinks.registry import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlSink:
+    """Rows into one table of a server. A system says its strategies, how tables are named, and what it has besides."""
+
+    table: str
+    conn_id: str
+    strategy: str = "local"
+    ledger_schema: str | None = None
+    allow_unsafe_durability: bool = False
+    key_columns: Sequence[str] = ()
+    version_column: str | None = None
+    change_column: str | None = None
+
+    strategies: ClassVar[Mapping[str, Strategy]]
+    names: ClassVar[type[TableName]]
+
+    def __post_init__(self) -> None:
+        of = type(self).__name__
+        if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
+            raise ConfigurationError(f"{self.conn_id!r} is not a connection id.", remedy="give conn_id= a name.")
+        check_text("strategy", self.strategy, of=of)
+        if self.strategy not in self.strategies:
+            raise ConfigurationError(
+                f"{of} has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(self.strategies))}."
+            )
+        if self.ledger_schema is not None and not is_template(self.ledger_schema):
+            self.names.check("schema", self.ledger_schema)
+        check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "give True or False.", of=of)
+        if isinstance(self.key_columns, str) or not isinstance(self.key_columns, Sequence):
+            raise ConfigurationError(f"key_columns is {self.key_columns!r}.", remedy="give a list of column names.")
+        object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
+        for name in ("version_column", "change_column"):
+            check_text(name, getattr(self, name), optional=True, of=of)
+        given = {name: getattr(self, name) for name in ("key_columns", "version_column", "change_column")}
+        if self.strategy != "upsert":
+            if wrong := [name for name, value in given.items() if value]:
+                raise ConfigurationError(
+                    f"{', '.join(wrong)} means nothing to strategy {self.strategy!r}.",
+                    remedy="leave it out, or choose strategy 'upsert'.",
+                )
+        elif missing := [name for name in ("key_columns", "version_column") if not given[name]]:
+            raise ConfigurationError(
+                f"strategy 'upsert' needs {' and '.join(missing)}.", remedy="name columns of the table."
+            )
+        else:
+            for column in (*self.key_columns, self.version_column):
+                self.names.check("column", column)
+
+    @property
+    def promise(self) -> Promise:
+        """What the strategy can promise."""
+        return self.strategies[self.strategy].promise
+
+    def at_least_once(self) -> Promise:
+        """The same: marker and rows are in one transaction, so its rows come once all the same."""
+        if self.promise is Promise.TWO_PHASE:
+            others = [repr(name) for name, each in self.strategies.items() if each.promise is not Promise.TWO_PHASE]
+            raise ConfigurationError(
+                f"strategy {self.strategy!r} prepares rows for a decision, and with CheckpointingMode.AT_LEAST_ONCE"
+                " there is none.",
+                remedy=f"choose {' or '.join(others)}, or take EXACTLY_ONCE.",
+            )
+        return self.promise
+
+    @property
+    def privileges(self) -> Sequence[str]:
+        """What a delivery does to the table."""
+        if self.strategy != "upsert":
+            return ("INSERT",)
+        return ("SELECT", "INSERT", "UPDATE", *(("DELETE",) if self.change_column else ()))
+
+    def settings(self) -> dict[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
+        refuse_jinja(self.table, self.ledger_schema)
+        names = ["table", "ledger_schema", "allow_unsafe_durability"]
+        if self.strategy != "upsert":
+            return {name: getattr(self, name) for name in names}
+        by_key = {"version_column": self.version_column, "change_column": self.change_column}
+        return {name: getattr(self, name) for name in names} | {"key_columns": list(self.key_columns), **by_key}
+
+    @classmethod
+    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id", "strategy"})
+        return cls(conn_id=conn_id, strategy=strategy, **settings)
+
+    @classmethod
+    def all_of(cls, plan: ParticipantPlan) -> dict[str, Self]:
+        """The sinks of a plan. ConfigurationError: they contradict each other."""
+        sinks = {name: cls.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+        if len({sink.ledger_schema for sink in sinks.values()}) > 1:
+            raise ConfigurationError(
+                f"the sinks {', '.join(sorted(sinks))} of connection {plan.name!r} name different ledger schemas.",
+                remedy="give all of them the same ledger_schema: they share one ledger.",
+                participant=plan.name,
+            )
+        return sinks
