@@ -695,7 +695,7 @@ def test_reset_state_asks_first_and_refuses_what_it_could_not_keep(
     with pytest.raises(SystemExit, match=r"STAGED, and not delivered.*airflow ft rewind"):
         ft("reset-state", PIPELINE, "--yes")
     with (
-        new_epoch(world.store, PIPELINE, Worker("t", 1), "a run at work"),
+        new_epoch(world.store, PIPELINE, Worker("t", 1), "a run at work", 1.0),
         pytest.raises(SystemExit, match="at work on it"),
     ):
         ft("reset-state", PIPELINE, "--yes")

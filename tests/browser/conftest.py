@@ -54,8 +54,19 @@ def world(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[W
 
 
 @pytest.fixture(scope="package")
-def airflow(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    server = ApiServer(tmp_path_factory.mktemp("airflow"), world.url, world.savepoints)
+def template(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home of Airflow with a database and DAGs, where each server takes them from."""
+    home = tmp_path_factory.mktemp("template")
+    server = ApiServer(home, "sqlite:////nowhere", home, home)
+    server.make_template()
+    server.stop()
+    return home
+
+
+@pytest.fixture(scope="package")
+def airflow(world: World, template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """It is served below a path, which no address of the page may leave out; that of `test_mending.py` is not."""
+    server = ApiServer(tmp_path_factory.mktemp("airflow"), world.url, world.savepoints, template, "/team/airflow")
     try:
         server.start()
         server.wait()

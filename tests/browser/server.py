@@ -29,8 +29,9 @@ ADMIN, USER, VIEWER, STRANGER = "admin", "user", "viewer", "stranger"
 class ApiServer(Airflow):
     """`airflow api-server` over a database with the DAGs of this folder, which are of a team.
 
-    `path`: below which it is served, as by a proxy that serves others too ("": by itself). `connections`: of its tasks,
-    fields by id; `settings` more of its configuration.
+    `template`: where `make_template` has made that database, which this one begins with a copy of. `path`: below which
+    it is served, as by a proxy that serves others too ("": by itself). `connections`: of its tasks, fields by id;
+    `settings` more of its configuration.
     """
 
     command_line = ("api-server",)
@@ -40,16 +41,17 @@ class ApiServer(Airflow):
         home: Path,
         store: str,
         savepoints: Path,
+        template: Path,
         path: str = "",
         *,
         connections: Mapping[str, Mapping[str, Any]] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._path = path
+        self._path, self._template = path, template
         bundle = {
             "name": "dags",
             "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
-            "kwargs": {"path": str(home / "dags")},
+            "kwargs": {"path": str(template / "dags")},
             "team_name": TEAM,
         }
         super().__init__(
@@ -74,10 +76,10 @@ class ApiServer(Airflow):
         """Where browser and API find it."""
         return f"{super().url}{self._path}"
 
-    def start(self) -> None:
-        """Makes the database, which takes seconds, and starts the server; `wait` waits for it."""
-        self.home.mkdir(parents=True, exist_ok=True)
+    def make_template(self) -> None:
+        """Makes its database, which takes seconds, in a home that is the template itself."""
         shutil.copytree(DAGS, self.dags, ignore=shutil.ignore_patterns("__pycache__"))
+        self._make_database()
         done = subprocess.run(
             [sys.executable, "-m", "tests.browser.prepare", TEAM, OTHER_TEAM],
             env=self._environment(self.home / "passwords.json"),
@@ -86,6 +88,11 @@ class ApiServer(Airflow):
             check=False,
         )
         assert done.returncode == 0, f"Airflow's database was not made:\n{done.stdout}{done.stderr}"
+
+    def start(self) -> None:
+        """Starts the server; `wait` waits for it."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self._template / "airflow.db", self.home)
         super().start()
 
     def start_scheduler(self) -> None:

@@ -74,12 +74,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def airflow(chromium: str, place: Place) -> Iterator[ApiServer]:
+def airflow(template: Path, place: Place) -> Iterator[ApiServer]:
     """One that runs what is triggered."""
     server = ApiServer(
         place.folder / "airflow",
         f"sqlite:///{place.folder}/ft.db",
         place.savepoints,
+        template,
         connections={
             name: {"conn_type": "sqlite", "host": str(file)} for name, file in broken.files(place.folder).items()
         },

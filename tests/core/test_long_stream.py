@@ -124,7 +124,7 @@ def streaming(folder: Path, max_rows: int = 0) -> Iterator[Stream]:
 
 
 def test_each_checkpoint_costs_what_the_first_ones_did(tmp_path: Path) -> None:
-    window, windows = 20 * overlap.RETAINED_TOGETHER, 4
+    window, windows = 20 * overlap.RETAINED_TOGETHER, 3
     costs, kept = [], []
     with streaming(tmp_path) as stream:
         for _ in range(windows):

@@ -1,19 +1,18 @@
-"""Delivers a plan in a process of its own, to be stopped and killed: `python -m tests.integration.kafka_process JOB`.
+"""Delivers a plan in a process of its own, to be stopped and killed; `tests.integration.kafka_children` starts it.
 
-The job is a JSON file: connection extra, plan, fence, step ("prepare", "commit"), the notes of the vote that "commit"
-counts on, and where the process stops itself (SIGSTOP) with its transaction open: `stop_before_batch` of the log (0:
-never), or `stop_at` one of `POINTS` ("": never). It prints "working" when it begins, the notes of "prepare" as JSON,
-and the outcome, or the name of the error, at its end.
+The job has connection extra, plan, fence, step ("prepare", "commit"), the notes of the vote that "commit" counts on,
+and where the process stops itself (SIGSTOP) with its transaction open: `stop_before_batch` of the log (0: never), or
+`stop_at` one of `POINTS` ("": never). It prints "working" when it begins, the notes of "prepare" as JSON, and the
+outcome, or the name of the error, at its end.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -77,7 +76,8 @@ def stop_at(point: str) -> None:
     setattr(owner, name, stopping)
 
 
-def main(job: dict[str, Any]) -> None:
+def act(job: Mapping[str, Any]) -> None:
+    faulthandler.enable()  # an unexpected end must say why
     if job.get("stop_at"):
         stop_at(job["stop_at"])
     plan = Plan.from_json(job["plan"])
@@ -96,7 +96,3 @@ def main(job: dict[str, Any]) -> None:
             print(participant.commit(plan, fence, vote).outcome, flush=True)
     except AirflowFtError as error:
         print(type(error).__name__, flush=True)
-
-
-if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))

@@ -134,6 +134,7 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed", seconds:
             "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # by default a broker waits half a second before it says that this is the end
             "log_level": 0,
         }
     )

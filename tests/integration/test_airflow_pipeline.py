@@ -105,6 +105,7 @@ class Shop:
                 "group.id": uuid.uuid4().hex,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,
                 "auto.offset.reset": "earliest",
             }
         )

@@ -29,8 +29,8 @@ def world(kafka: Kafka, topic: str, tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Children]:
-    with children(tmp_path) as started:
+def start() -> Iterator[Children]:
+    with children() as started:
         yield started
 
 

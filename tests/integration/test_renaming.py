@@ -14,7 +14,13 @@ import pytest
 
 from tests.integration.test_running import ROOT, Plain
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.airflow,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
 
 
 class Renamed(Plain):

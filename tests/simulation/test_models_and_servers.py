@@ -500,6 +500,7 @@ def read_committed(bootstrap: str, topic: str) -> list[str]:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
         }
     )
     try:

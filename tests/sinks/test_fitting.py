@@ -120,13 +120,14 @@ def test_who_cannot_be_asked_is_passed_over_and_the_others_are_not(
     mariadb_database.sql("CREATE TABLE orders (id BIGINT) ENGINE=InnoDB")
     server: Any = mariadb_database.server
     shop = ConnectionInfo("shop", "mysql", server.host, server.port, server.user, server.password, "")
+    away = ConnectionInfo("bus", "kafka", extra={"bootstrap.servers": "127.0.0.1:1", "airflow_ft_timeout": 1})
 
     def connections(conn_id: str) -> ConnectionInfo:
         if conn_id == "undefined":
             raise ConfigurationError("no such connection.", participant=conn_id)
         if conn_id == "down":
             return ConnectionInfo("down", "mysql", "127.0.0.1", free_port(), "a", "b", "c")
-        return shop if conn_id == "shop" else ConnectionInfo("bus", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
+        return shop if conn_id == "shop" else away
 
     sinks: Mapping[str, Any] = {
         "rows": MySqlSink(table=f"{mariadb_database.name}.orders", conn_id="shop", strategy="parallel"),
@@ -142,6 +143,7 @@ def test_who_cannot_be_asked_is_passed_over_and_the_others_are_not(
 
 def test_wrong_settings_of_a_kafka_sink_are_told_without_any_broker(tmp_path: Path) -> None:
     sinks: Mapping[str, Any] = {"copies": KafkaSink(topic="t", conn_id="bus", key="nokey")}
-    bus = ConnectionInfo("bus", "kafka", extra={"bootstrap.servers": f"127.0.0.1:{free_port()}"})
+    nobody = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "airflow_ft_timeout": 1}
+    bus = ConnectionInfo("bus", "kafka", extra=nobody)
     (problem,) = misfits(plan_delivery(sinks).participants, lambda _: bus, {"copies": ROWS})
     assert isinstance(problem, DeclinedError) and problem.column == "nokey"

@@ -253,7 +253,7 @@ def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
     store = pipelines.store
     with pytest.raises(ConfigurationError, match="that is its name"):
         pipelines.rename(uri, OLD)
-    with new_epoch(store, OLD, Worker("", 1), "another"), pytest.raises(LeaseHeldError):
+    with new_epoch(store, OLD, Worker("", 1), "another", 1.0), pytest.raises(LeaseHeldError):
         pipelines.rename(uri)
     other = open_store(f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(ConfigurationError, match="it is of another installation"):

@@ -197,6 +197,7 @@ def read_topic(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes]]:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # by default a broker waits half a second before it says that this is the end
         }
     )
     try:

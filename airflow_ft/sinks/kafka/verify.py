@@ -224,6 +224,7 @@ def _read(clients: KafkaClients, topic: str, window: Window, rows: Multiset, loo
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,  # by default a broker waits half a second before it says that this is the end
     }
     with closing(clients._make(Consumer, config)) as consumer:
         waiting: dict[int, int] = {}

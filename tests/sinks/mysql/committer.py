@@ -1,7 +1,7 @@
 """A process that prepares, delivers or aborts one plan, to be killed, or stopped at a named place and woken up later.
 
-Reads one JSON object from its standard input; prints "ready", then one line of JSON with what became of it. A stop is
-one of `STOPS`, or "before REGEX" and "after REGEX" for the first statement whose beginning matches.
+It prints "ready", then one line of JSON with what became of it. A stop is one of `STOPS`, or "before REGEX" and "after
+REGEX" for the first statement whose beginning matches.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
@@ -27,6 +25,7 @@ from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.session import Session, Statement
+from airflow_ft.testing import nursery
 from airflow_ft.wal import open_wal
 
 STOPS = ("announced", "loading", "before commit", "after commit")
@@ -73,8 +72,8 @@ def stopping_at(run: Callable[..., Statement], when: str, statement: str, stop: 
     return call
 
 
-def main() -> None:
-    order = json.load(sys.stdin)
+def act(order: Mapping[str, Any]) -> None:
+    """In the process of `Committer`."""
     stopped = False
 
     def stop() -> None:
@@ -156,24 +155,18 @@ class Committer:
         }
 
     def __enter__(self) -> Committer:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.sinks.mysql.committer"],
-            cwd=Path(__file__).parents[3],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(self._order))
-        self._process.stdin.close()
-        self._process.stdin = None  # else communicate() would close it again
-        assert self._process.stdout.readline() == "ready\n"
+        ours, theirs = os.pipe()
+        try:
+            self._process = nursery.fork(__name__, self._order, "mysql", theirs)
+        finally:
+            os.close(theirs)
+        self._output = os.fdopen(ours)
+        assert (told := self._output.readline()) == "ready\n", told + self._output.read()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        assert self._process.stdout
-        self._process.stdout.close()
+        self._output.close()
 
     def kill(self) -> None:
         self._process.kill()
@@ -190,10 +183,6 @@ class Committer:
         self._process.send_signal(signal.SIGCONT)
 
     def answer(self, seconds: float = 180) -> dict[str, Any]:
-        output, _ = self._process.communicate(timeout=seconds)
-        answer: dict[str, Any] = json.loads(output)
+        self._process.wait(seconds)
+        answer: dict[str, Any] = json.loads(self._output.read().splitlines()[-1])
         return answer
-
-
-if __name__ == "__main__":
-    main()
