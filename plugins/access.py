@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Literal
@@ -12,10 +12,15 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
 from fastapi import HTTPException
+from sqlalchemy import select
 
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import PLAIN, RunKey
+from airflow_ft.core.overview import Overview
 from airflow_ft.core.ports import Store
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import store_url
@@ -50,7 +55,9 @@ class _Opened:
         self._since = 0.0
 
     def store(self) -> Store:
-        """Opened anew when another one is configured, a connection has another password, or another file lies there."""
+        """Opened anew when another one is configured, a connection has another password, or another file lies there;
+        when another installation lies in the same place, after `OPENED_EACH`.
+        """
         url = store_url(connections=server_connections)
         with self._lock:
             kept = self._store if self._of == (url, _file(url)) else None
@@ -58,8 +65,9 @@ class _Opened:
                 return kept
         found: Store = open_store(url)  # it may take long, and others need not wait for it
         with self._lock:
-            if self._store is not None and self._of == (url, _file(url)):
-                found, old = self._store, found
+            kept = self._store if self._of == (url, _file(url)) else None
+            if kept is not None and kept.installation == found.installation:
+                found, old = kept, found
             else:
                 self._store, old = found, self._store
                 self._of = url, _file(url)
@@ -124,6 +132,26 @@ def of_dags(made_by: Iterable[str]) -> frozenset[str]:
 def shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
     """None: of a DAG that the user may not see, which was the pipeline's long ago, say."""
     return run if run is not None and (run.is_plain or run.dag_id in visible) else None
+
+
+def without_ended_runs(found: Sequence[Overview]) -> list[Overview]:
+    """Without the turns of runs of DAGs that failed, succeeded or were deleted before they gave them back.
+
+    The next run takes such a turn, whenever it comes; until then nobody is at work.
+    """
+    held = {each.turn for each in found if each.turn is not None and not each.turn.is_plain}
+    still = going({run.dag_id for run in held}) if held else ()
+    ended = {run for run in held if (run.dag_id, run.run_id) not in still}
+    return [each._replace(turn=None) if each.turn in ended else each for each in found]
+
+
+def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
+    """The runs of these DAGs that can continue, by the ids of DAG and run; of Airflow's database."""
+    wanted = select(DagRun.dag_id, DagRun.run_id).where(
+        DagRun.dag_id.in_(dag_ids), DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
+    )
+    with create_session() as session:
+        return frozenset((dag_id, run_id) for dag_id, run_id in session.execute(wanted))
 
 
 def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:

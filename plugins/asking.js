@@ -52,13 +52,20 @@ const STATUS = {
  */
 const meaning = (path, status) => fill(say.status, { path, status, meaning: STATUS[status] ?? fill(say.unexpected, { again: AGAIN }) });
 
+/** Longer than any answer takes. Of a server that was stopped, or a network that forgets, nothing would ever be heard. */
+const PATIENCE = 120_000;
+
 /** @type {(path: string, given: RequestInit) => Promise<[Response, string]>} */
 async function fetched(path, given) {
+  const patience = new AbortController();
+  const timer = setTimeout(() => patience.abort(new Error(say.silent)), PATIENCE);
   try {
-    const answer = await fetch(href(path), given);
+    const answer = await fetch(href(path), { ...given, signal: patience.signal });
     return [answer, await answer.text()];
   } catch (problem) {
     throw new Error(fill(say.unreachable, { problem: wordsOf(problem), again: AGAIN }));
+  } finally {
+    clearTimeout(timer);
   }
 }
 

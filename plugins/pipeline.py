@@ -23,7 +23,7 @@ from airflow_ft.store.database import LARGEST
 
 from . import answers
 from . import checkpoint as tell
-from .access import NEWEST, at_work, configured, seen, shown, visible_dags
+from .access import NEWEST, at_work, configured, seen, shown, visible_dags, without_ended_runs
 from .acts import offered
 from .configuration import settings_of
 from .routes import Number, made_of
@@ -45,7 +45,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
     visible = visible_dags(user)
     with seen(name, visible) as (store, dags), configured():
         row = store.pipeline(name)
-        overview = store.standing(name)
+        [overview] = without_ended_runs([store.standing(name)])
         completed = store.timings(name, 1, Only.COMPLETED)
         failed = store.timings(name, 1, Only.FAILED)
         tally = store.tally(name)
@@ -56,7 +56,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "told": overview.halted or overview.condition.told,
             "halted": row.halted,
             "dags": sorted(dags),
-            **at_work(row.turn, store.doing([name]).get(name, ()), visible),
+            **at_work(overview.turn, store.doing([name]).get(name, ()), visible),
             "confirmed": completed[0].number if completed else 0,
             "waiting": overview.undelivered,
             "held_back": _held_back(store, name),

@@ -17,7 +17,7 @@ from airflow_ft.core.timing import Delivered, rate
 from airflow_ft.store.events import EventKind
 
 from . import answers
-from .access import at_work, configured, dags_of, decision_log, of_dags, visible_dags
+from .access import at_work, configured, dags_of, decision_log, of_dags, visible_dags, without_ended_runs
 from .checkpoint import behind, event, listed
 from .routes import holds_until, made_of
 from .routes import router as conditional
@@ -60,7 +60,7 @@ def pipelines(
         wanted = search.casefold()
         found = [
             each
-            for each in _overview(store, visible, dag)
+            for each in without_ended_runs(_overview(store, visible, dag))
             if any(wanted in text.casefold() for text in (each.name, *visible.intersection(each.dags)))
         ]
         for each in found:

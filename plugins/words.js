@@ -75,6 +75,7 @@ export const asking = /** @type {const} */ ({
   serverFailed: "the API server failed. Remedy: its log says why.",
   unexpected: "that was not expected. {again}",
   status: "{path} was answered with status {status}: {meaning}",
+  silent: "no answer for two minutes",
   unreachable: "Airflow's API server cannot be reached ({problem}): it is down, or the network between is. {again}",
   notJson: "{path} was not answered with JSON, but by a page that asks for a login, perhaps. Remedy: load the page again.",
 });

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from airflow_ft.core.model import RunKey
 
@@ -39,8 +40,7 @@ _TOLD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasses are slow at
     """A pipeline in few words. `halted`: the reason and what is said of it, or "".
 
     `dags` are the first and the last one, by name, of those that have made its checkpoints: none, one, or two of

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from statistics import fmean, quantiles
+from typing import NamedTuple
 
 from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, StateSizes
 
@@ -102,8 +103,7 @@ class Spread:
         return cls(min(values), fmean(values), max(values), cuts[49], cuts[94], cuts[98])
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(NamedTuple):
     """A completed checkpoint: its own rows, and when it was completed."""
 
     number: int

@@ -150,6 +150,8 @@ class AbortingOperations:
             _restored(new, number, position, message)
             says = f"it goes on as {pipeline}, behind checkpoint {delivered}."
             old.set_pipeline(status=PipelineStatus.RENAMED.value, halt_message=says, late_after=None)
+            # A run that has died with the turn: no other one comes to take it.
+            old.set_pipeline(turn_dag_id=None, turn_run_id=None, turn_map_index=-1)
             old.event(EventKind.RENAMED, f"{says} {message}", detail={"as": pipeline})
             for write in rows.values():
                 write.flush()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from itertools import repeat
 from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
@@ -16,8 +17,18 @@ Row = dict[str, Any]
 """A row by column name."""
 
 
+OF_ANOTHER_SCHEMA = (
+    "a decision log of another version, or none, was put in its place: look what lies there, and start this process"
+    " again, which brings it up to date."
+)
+"""What to do when a table or a column is missing, which was there when the log was opened."""
 LARGEST = (1 << 63) - 1
 """Number that a database keeps."""
+
+
+def by_name(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> list[Row]:
+    """Each row by the names of the columns. A list of pipelines has thousands: not a step of Python for each."""
+    return list(map(dict, map(zip, repeat(tuple(names)), rows)))
 
 
 def asked(values: tuple[object, ...]) -> None:

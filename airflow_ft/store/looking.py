@@ -81,7 +81,7 @@ class LookingOperations(ReadingOperations):
             for row in self._database.read(sql, *(value for name in pipelines for value in (name, limit))):
                 found[row["pipeline"]].append(to_delivered(row))
         # Not by the query: each row would go through as many merges as there are pipelines.
-        return {name: sorted(each, key=lambda one: -one.number) for name, each in found.items()}
+        return {name: sorted(each, reverse=True) for name, each in found.items()}
 
     def doing(self, pipelines: Collection[str]) -> Mapping[str, Sequence[str]]:
         """See `Store.doing`."""

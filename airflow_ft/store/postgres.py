@@ -23,7 +23,7 @@ from psycopg2 import errors, extensions
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.core.ports import Meter, Unmetered
-from airflow_ft.store.database import Pool, Row, Transaction, asked
+from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
 from airflow_ft.store.sql import SqlStore
 
 logger = logging.getLogger(__name__)
@@ -42,8 +42,8 @@ _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now"
 _CLOCK = f"SELECT {_NOW}"
 _SCHEMA_LOCK = 0x41465F5354_4F5245  # an arbitrary constant: the key of the advisory lock of migrations
 # Classes of SQLSTATE that the environment causes: connection, authorisation, invalid database, rollback, resources,
-# lock not available, operator, system, read-only standby.
-_ENVIRONMENT = re.compile(r"08...|28...|3D...|40...|53...|55P03|57...|58...|25006|XX...")
+# lock not available, operator, system, read-only standby; and a table or a column that is not there any more.
+_ENVIRONMENT = re.compile(r"08...|28...|3D...|40...|42P01|42703|53...|55P03|57...|58...|25006|XX...")
 
 
 class PostgresStore(SqlStore):
@@ -298,6 +298,8 @@ def _what(code: str | None, unanswered: bool) -> str:
 def _remedy(code: str | None) -> str:
     if code in ("57014", "55P03"):
         return "find out who holds its locks (pg_stat_activity); the next try continues."
+    if code in ("42P01", "42703"):
+        return OF_ANOTHER_SCHEMA
     if code == "25006":
         return "point the URL at the primary server."
     if code is not None and code.startswith("53"):
@@ -324,5 +326,4 @@ def _translated(sql: str) -> str:
 
 
 def _rows(cursor: extensions.cursor) -> list[Row]:
-    names: list[Any] = [column[0] for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return by_name((column[0] for column in cursor.description or ()), cursor.fetchall())

@@ -154,25 +154,27 @@ def to_pipeline(row: Row) -> Pipeline:
 def to_overview(row: Row, now: int) -> Overview:
     """What of a row of `pipeline` a list says (`standing.LISTED`); a thousand of these are read at once."""
     first, last = row["first_dag"], row["last_dag"]
+    found = Overview(
+        row["name"],
+        f"{HaltReason(row['halt_reason'])}: {row['halt_message']}" if row["status"] == "HALTED" else "",
+        _run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
+        () if first is None else (first,) if first == last else (first, last),
+        row["quarantined"],
+        row["committing"],
+        row["undelivered"],
+    )
+    if (after := row["late_after"]) is None:
+        return found
     late_at = _late_at(row)
-    return Overview(
-        name=row["name"],
-        halted=f"{HaltReason(row['halt_reason'])}: {row['halt_message']}" if row["status"] == "HALTED" else "",
-        turn=_run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
-        dags=() if first is None else (first,) if first == last else (first, last),
-        quarantined=row["quarantined"],
-        committing=row["committing"],
-        undelivered=row["undelivered"],
-        late=None if late_at is None or now <= late_at else (now - late_at + row["late_after"]) * _MICROSECOND,
-        late_after=None if late_at is None else row["late_after"] * _MICROSECOND,
-        late_at=_time(late_at),
+    return found._replace(
+        late=None if now <= late_at else (now - late_at + after) * _MICROSECOND,
+        late_after=after * _MICROSECOND,
+        late_at=to_time(late_at),
     )
 
 
-def _late_at(row: Row) -> int | None:
+def _late_at(row: Row) -> int:
     """When it becomes late, unless something is confirmed before. To have read all that there was counts as much."""
-    if row["late_after"] is None:
-        return None
     read = () if row["undelivered"] else (row["read_at"], row["complete_at"])
     since: int = max(at for at in (row["created_at"], row["confirmed_at"], *read) if at is not None)
     return since + int(row["late_after"])

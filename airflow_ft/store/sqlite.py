@@ -12,7 +12,7 @@ from pathlib import Path
 
 from airflow_ft.core.errors import ConfigurationError, StoreCorruptError, StoreUnavailableError
 from airflow_ft.core.ports import Meter, Unmetered
-from airflow_ft.store.database import Pool, Row, Transaction, asked
+from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
 from airflow_ft.store.sql import SqlStore
 
 BUSY_TIMEOUT = 30.0
@@ -263,6 +263,8 @@ class SqliteDatabase:
 
 
 def _remedy(error: sqlite3.Error) -> str | None:
+    if str(error).startswith(("no such table: ", "no such column: ")):
+        return OF_ANOTHER_SCHEMA
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else _REMEDIES.get(code & 0xFF)  # the low byte is the primary code
 
@@ -285,5 +287,4 @@ def _set_write_ahead_journal(connection: sqlite3.Connection) -> None:
 
 def _rows(connection: sqlite3.Connection, sql: str, values: tuple[object, ...]) -> list[Row]:
     cursor = connection.execute(sql, values)
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return by_name((column[0] for column in cursor.description), cursor.fetchall())

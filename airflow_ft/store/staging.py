@@ -118,8 +118,9 @@ class StagingOperations:
             write.require_active()
             of_run = (None, None, -1) if run is None else key_of(run)
             if run is not None:
-                first, last = write.row["first_dag"] or run.dag_id, write.row["last_dag"] or run.dag_id
-                write.set_pipeline(first_dag=min(first, run.dag_id), last_dag=max(last, run.dag_id))
+                # Of all three: version 13 of the schema has found them by the database's order, which may be another.
+                dags = {run.dag_id, write.row["first_dag"] or run.dag_id, write.row["last_dag"] or run.dag_id}
+                write.set_pipeline(first_dag=min(dags), last_dag=max(dags))
             number = write.draw("next_number")  # only ever grows: a number is never used twice
             triggered = write.change(
                 "INSERT INTO checkpoint (pipeline, number, state, epoch, dag_id, run_id, map_index, predecessor,"

@@ -3,7 +3,7 @@
 So whoever looks at a thousand pipelines reads a thousand rows, however many checkpoints they have; and one look at the
 end of an index tells that no pipeline has changed. It is read anew from what is open, and from the ends of indexes.
 Only while many are open (a stage may publish a hundred thousand before one is delivered) they are counted up and down;
-whatever should go wrong with that is mended when few are open again.
+whatever should go wrong with that is mended when few are open again, at the latest with the next epoch then.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LISTED = (
 
 
 def kept(*, counts: bool, may_be_late: bool) -> list[str]:
-    """The assignments of a write that keep it. `counts`: it has changed any, which takes `Counts` as values;
+    """The assignments of a write that keep it. `counts`: it may have changed any, which takes `Counts` as values;
     `may_be_late`: somebody has said when the pipeline is late.
     """
     return [_COUNTS] * counts + [_TIMES] * may_be_late

@@ -250,7 +250,8 @@ class PipelineWrite:
             return
         self.set_pipeline(changed_at=max(self.now, self.row["changed_at"] + 1))
         names = sorted(self._changed)
-        more = self._more if any(self._more) else ()
+        # With each epoch anew: an older release that is still at work on this decision log keeps nothing of it.
+        more = self._more if any(self._more) or self.row["epoch"] != self._was[0] else ()
         told = kept(counts=bool(more), may_be_late=self.row["late_after"] is not None)
         assignments = ", ".join([*(f"{name} = ?" for name in names), *told])
         changed = self._tx.change(

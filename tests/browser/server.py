@@ -123,6 +123,11 @@ class ApiServer(Airflow):
         body = {"dag_run_id": run_id, "logical_date": None}
         self._persistently("POST", f"/api/v2/dags/{dag_id}/dagRuns", json=body).raise_for_status()
 
+    def fail_run(self, dag_id: str, run_id: str) -> None:
+        """As a person does in the UI."""
+        body = {"state": "failed"}
+        self._persistently("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", json=body).raise_for_status()
+
     def pause(self, dag_id: str, paused: bool = True) -> None:
         """As a person does in the UI."""
         self._persistently("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()

@@ -50,6 +50,19 @@ def test_a_server_that_is_away_is_told(visit: Visit) -> None:
     expect(visit.page.get_by_text("Loading …")).to_have_count(0)
 
 
+def test_a_server_that_is_silent_is_told(visit: Visit) -> None:
+    """What is there would look as if it were of now."""
+    visit.stop_clock()
+    pipelines = visit.pipelines()
+    expect(pipelines.names).to_have_count(25)
+    with visit.page.expect_request(f"{visit.url}/{API}/pipelines**"):
+        visit.page.route(f"{visit.url}/{API}/pipelines**", lambda route: None)
+        visit.page.clock.run_for(6_000)
+    visit.page.clock.run_for(121_000)
+    visit.tell("Airflow's API server cannot be reached (no answer for two minutes)")
+    expect(pipelines.names).to_have_count(25)
+
+
 def test_what_was_there_stays_when_a_later_answer_is_none(visit: Visit) -> None:
     visit.stop_clock()
     pipelines = visit.pipelines()

@@ -7,10 +7,12 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from airflow_ft.core.model import RunKey
 from tests.browser.flights import FLIGHTS
 from tests.browser.pages import API, PAGE, PipelineList, Visit
-from tests.browser.world import ALONE, HALTED, IN_DOUBT, LATE, MANY, QUARANTINED, RUNNING, TOTAL, URGENT, WAITING
-from tests.store.scene import PIPELINE
+from tests.browser.server import ApiServer
+from tests.browser.world import ALONE, HALTED, IN_DOUBT, LATE, MANY, QUARANTINED, RUNNING, TOTAL, URGENT, WAITING, World
+from tests.store.scene import PIPELINE, RUN
 
 pytestmark = pytest.mark.airflow
 
@@ -56,6 +58,21 @@ def test_the_list_says_how_far_each_is_behind_and_which_is_late(visit: Visit) ->
     expect(pipelines.names).to_have_text([LATE])
     visit.pipelines(search=PIPELINE)
     expect(pipelines.row(PIPELINE)).to_contain_text("1,200 records")
+
+
+def test_a_run_that_has_failed_with_the_turn_is_not_at_work(visit: Visit, world: World, airflow: ApiServer) -> None:
+    killed = RunKey(RUN.dag_id, "killed")
+    airflow.add_run(killed.dag_id, killed.run_id)
+    world.store.enter_turn(WAITING, killed, None)
+    try:
+        pipelines = visit.pipelines(search=WAITING)
+        expect(pipelines.row(WAITING)).to_contain_text("RUNNING")
+        airflow.fail_run(killed.dag_id, killed.run_id)
+        world.store.enter_turn(WAITING, RunKey(RUN.dag_id, "waits"), None)  # a write; else it is told within a minute
+        expect(pipelines.row(WAITING)).to_contain_text("WAITING")
+        expect(pipelines.row(WAITING)).not_to_contain_text("killed")
+    finally:
+        world.store.leave_turn(WAITING, killed)
 
 
 def test_a_search_narrows_the_list_and_is_in_the_address(visit: Visit) -> None:

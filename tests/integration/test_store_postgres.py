@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
 from airflow_ft.store import find_store, open_store
 from airflow_ft.store.postgres import PostgresDatabase, PostgresStore
@@ -34,6 +35,7 @@ from tests.store.test_renaming import TestRenames
 from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
 from tests.store.test_standing import TestStanding, TestToldByTheDriver
+from tests.store.test_standing_walks import TestLookingMeanwhile, TestWalks
 from tests.store.test_upgrade import TestUpgrade, write_version_1
 from tools.servers import Postgres
 
@@ -50,6 +52,7 @@ __all__ = [
     "TestLags",
     "TestLate",
     "TestLeases",
+    "TestLookingMeanwhile",
     "TestPipelines",
     "TestPlans",
     "TestProofs",
@@ -66,6 +69,7 @@ __all__ = [
     "TestTurns",
     "TestUpgrade",
     "TestVotes",
+    "TestWalks",
     "TestWhatANumberCovers",
     "what_was_read_is_there",
 ]
@@ -122,6 +126,26 @@ def upgraded(postgres: Postgres, schema: str) -> Callable[[], tuple[str, Store]]
 @pytest.fixture
 def scene(store: Store) -> Scene:
     return Scene(store)
+
+
+def test_an_upgrade_by_another_order_of_texts_forgets_no_dag(postgres: Postgres, schema: str) -> None:
+    """Most servers have 'a' before 'B', as this database; Python has it behind."""
+    name = f"ft_{uuid.uuid4().hex[:12]}"
+    postgres.sql(f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
+    try:
+        with closing(PostgresDatabase(dsn_of(postgres, schema, dbname=name))) as database:
+            write_version_1(database)
+            with database.write() as tx:
+                tx.change("UPDATE checkpoint SET dag_id = CASE number WHEN 1 THEN 'a' ELSE 'B' END")
+        with closing(open_store(url_of(postgres, schema).replace("/postgres?", f"/{name}?"))) as store:
+            assert store.standing(PIPELINE).dags == ("a", "B")
+            scene = Scene(store)
+            scene.take()
+            scene.trigger(RunKey("B", "run-3"))
+            assert set(store.standing(PIPELINE).dags) == {"a", "B"}
+            assert [each.name for each in store.overview("a")] == [PIPELINE]
+    finally:
+        postgres.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 class TestConnections:
@@ -285,6 +309,20 @@ class TestFaults:
             waits.join()
             assert read and read[0] >= held_until
 
+    def test_a_schema_that_was_dropped_or_is_an_older_one_is_told(
+        self, postgres: Postgres, schema: str, scene: Scene, store_url: str
+    ) -> None:
+        drops = {
+            f"ALTER TABLE {schema}.pipeline DROP COLUMN changed_at": "changed_at",
+            f"DROP SCHEMA {schema} CASCADE": "pipeline",
+        }
+        for drop, what in drops.items():
+            postgres.sql(drop)
+            with pytest.raises(StoreUnavailableError, match=rf"{what}.* does not exist.*another version.*start this"):
+                scene.store.mark()
+        open_store(store_url).close()  # as whoever starts again
+        assert scene.store.mark() == ""
+
     def test_a_session_that_was_ended_while_idle_is_replaced(self, postgres: Postgres, scene: Scene) -> None:
         scene.take()
         for write in (True, False):
@@ -336,9 +374,9 @@ class TestFaults:
                 number = scene.trigger()
                 store._database._answer_margin = -56.0  # type: ignore[attr-defined]
                 if arrives:
-                    proxy.swallow_answers(after=b"COMMIT", cut=how == "cut")
+                    proxy.swallow_answers(after=b"COMMIT\0", cut=how == "cut")
                 else:
-                    proxy.swallow_requests(after=b"COMMIT", cut=how == "cut")
+                    proxy.swallow_requests(after=b"COMMIT\0", cut=how == "cut")
                 with pytest.raises(StoreUnavailableError, match="may or may not be there") as caught:
                     scene.publish(number)
                 assert caught.value.unanswered

@@ -12,6 +12,15 @@ from tests.store.scene import RUN
 TEAM = "shop"
 
 
+class _Every:
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+EVERY = _Every()
+"""Runs of DAGs that go on."""
+
+
 class Asking:
     """Asks the API as somebody: by default as a viewer, the least of Airflow's roles, of the DAG's team."""
 
@@ -39,6 +48,10 @@ class Asking:
         """DAGs of the team that act on pipelines, as they are in Airflow's database."""
         self._manager.dags = {RUN.dag_id, *dags}
         self._manager.declared = dags
+
+    def end_runs(self) -> None:
+        """As Airflow's database says of all of them."""
+        self._manager.ended = True
 
     def keep_from_xcoms(self) -> None:
         self._manager.xcoms = False
@@ -68,6 +81,7 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
         xcoms = True
         dags: frozenset[str] | set[str] = frozenset({RUN.dag_id})
         declared: Mapping[str, Any] = {}
+        ended = False
 
         def user(self, role: str, team: str | None) -> None:
             self.asking = SimpleAuthManagerUser(username="somebody", role=role, teams=[team] if team else [])
@@ -88,6 +102,7 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
     monkeypatch.setattr(
         acts, "declared", lambda ids: {each: manager.declared[each] for each in manager.declared if each in ids}
     )
+    monkeypatch.setattr(access, "going", lambda dag_ids: () if manager.ended else EVERY)
     monkeypatch.setattr(DagModel, "get_team_name", staticmethod(lambda dag_id: TEAM))
     monkeypatch.setattr(state, "handles", type(state.handles)())
     return Asking(TestClient(app, raise_server_exceptions=True), manager)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import HaltReason, RunKey
+from airflow_ft.core.model import PLAIN, HaltReason, RunKey
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene, a_lease
@@ -63,6 +63,26 @@ def test_what_needs_a_person_comes_first_and_is_counted(scene: Pipeline, ask: As
     only = ask("?condition=HALTED").json()
     assert (only["total"], [each["name"] for each in only["pipelines"]]) == (1, ["z"])
     assert only["conditions"] == {"HALTED": 1, "QUARANTINED": 1, "WAITING": 1, "RUNNING": 1, "IDLE": 1}
+
+
+def test_a_run_that_was_killed_with_the_turn_is_not_at_work_for_ever(scene: Pipeline, ask: Asking) -> None:
+    """Nor is what it has decided waiting for it."""
+    scene.confirmed({"a": 1})
+    store = scene.store
+    doubtful, other = another(scene, "a"), another(scene, "b")
+    for each in (doubtful, other):
+        each.stage()
+        store.enter_turn(each.pipeline, RUN, None)
+    doubtful.prepare(1)
+    doubtful.decide(1)
+    store.enter_turn(PIPELINE, RunKey(f"{PLAIN}{PIPELINE}", "a program, which Airflow knows nothing of"), None)
+    assert ask("").json()["conditions"] == {"RUNNING": 3}
+    ask.end_runs()
+    store.renew_lease("a", doubtful.epoch, "worker", "it writes")
+    told = {each["name"]: (each["condition"], each["at_work"], each["doing"]) for each in ask("").json()["pipelines"]}
+    assert told["a"] == ("IN_DOUBT", "", []) and told["b"] == ("WAITING", "", [])
+    assert told[PIPELINE][0] == "RUNNING"
+    assert [ask(name).json()["condition"] for name in ("a", "b", PIPELINE)] == ["IN_DOUBT", "WAITING", "RUNNING"]
 
 
 def test_it_says_how_far_a_pipeline_is_behind_its_sources(scene: Pipeline, ask: Asking) -> None:

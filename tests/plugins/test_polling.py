@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ import pytest
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import RunKey, StateSizes
 from airflow_ft.store.rows import from_time
-from airflow_ft.store.sqlite import SqliteDatabase
+from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore
 from airflow_ft.store.standing import NEWEST
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
@@ -197,6 +198,30 @@ def test_the_decision_log_is_opened_once_and_again_when_it_is_another_one(
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/another.db")
     assert ask("").json()["total"] == 5 and len(opened) == 3
     assert ask("?limit=2").json()["total"] == 5 and len(opened) == 3
+
+
+def test_another_installation_in_the_same_place_is_taken_for_what_it_is(
+    scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Made anew, or restored into the same file: savepoints of the one before are not its own."""
+    from airflow_ft.plugins import access
+
+    monkeypatch.setattr(access, "_opened", access._Opened())
+    now = [1000.0]
+    monkeypatch.setattr(access, "monotonic", lambda: now[0])
+    assert access._opened.store().installation == scene.store.installation
+    with closing(SqliteStore(tmp_path / "other" / "ft.db")) as other:
+        other.register("another")
+        installation = other.installation
+    with (
+        closing(sqlite3.connect(tmp_path / "other" / "ft.db")) as source,
+        closing(sqlite3.connect(tmp_path / "ft.db")) as target,
+    ):
+        source.backup(target)
+    assert [each["name"] for each in ask("").json()["pipelines"]] == ["another"]
+    now[0] += access.OPENED_EACH
+    for _ in range(2):
+        assert access._opened.store().installation == installation
 
 
 def test_what_an_older_release_writes_is_told_within_a_minute(

@@ -11,6 +11,7 @@ from pathlib import Path
 from airflow_ft.core.model import AfterAbort, CheckpointState
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import PIPELINE, Scene
+from tests.store.standing import differences
 
 S = CheckpointState
 ROUNDS = 25
@@ -127,4 +128,5 @@ def _check_whole(scene: Scene) -> int:
     pipeline = scene.store.pipeline(PIPELINE)
     assert pipeline.next_number == max((c.number for c in checkpoints), default=0) + 1
     assert pipeline.epoch == scene.kinds().count("EPOCH")
+    assert differences(scene.store._database) == []  # type: ignore[attr-defined]
     return completed

@@ -4,6 +4,7 @@ import pytest
 
 from airflow_ft.core.errors import FencedError, PipelineHaltedError, StateConflictError
 from airflow_ft.core.model import AfterAbort, CheckpointState, Former, HaltReason, PipelineStatus, Promise
+from airflow_ft.core.overview import Condition
 from airflow_ft.core.problems import problems
 from airflow_ft.core.steps import require_active
 from airflow_ft.core.sweep import health
@@ -42,6 +43,14 @@ class TestRenames:
                 act()
             assert "let the DAG have the new name" in told.value.remedy
         assert "RENAMED: it goes on as shop-orders" in scene.told()[-1] and "RESTORED" in new.kinds()
+
+    def test_a_run_that_has_died_with_the_turn_is_not_at_work_under_the_old_name_for_ever(self, scene: Scene) -> None:
+        store = scene.store
+        scene.complete(scene.stage()[0])
+        store.enter_turn(PIPELINE, RUN, None)
+        renamed(scene, 1)
+        assert store.pipeline(PIPELINE).turn is None
+        assert store.standing(PIPELINE).condition is Condition.IDLE
 
     def test_whoever_acts_with_an_older_epoch_renames_nothing(self, scene: Scene) -> None:
         scene.complete(scene.stage()[0])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from airflow_ft.core.errors import ConfigurationError, StateConflictError, Store
 from airflow_ft.core.model import HaltReason
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store, sqlite
-from airflow_ft.store.sqlite import SqliteStore, network_file_system
+from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore, network_file_system
 from airflow_ft.store.writing import pipeline_write
 from tests.store.scene import PIPELINE, Scene
+from tests.store.test_upgrade import write_version_1
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0
@@ -153,6 +155,24 @@ def test_a_restored_backup_opens_and_gives_numbers_out_again(path: Path, tmp_pat
         late = Scene(store, epoch=2)
         with pytest.raises(StateConflictError, match="restored from a backup"):
             late.trigger()
+
+
+def test_an_older_backup_that_is_restored_into_the_open_file_is_told(path: Path, tmp_path: Path) -> None:
+    with closing(SqliteDatabase(tmp_path / "backup" / "ft.db")) as backup:
+        write_version_1(backup)
+    with SqliteStore(path) as store:
+        store.register(PIPELINE)
+        with (
+            closing(sqlite3.connect(tmp_path / "backup" / "ft.db")) as source,
+            closing(sqlite3.connect(path)) as target,
+        ):
+            source.backup(target)
+        for use in (store.mark, store.overview):
+            with pytest.raises(StoreUnavailableError, match=r"no such column.*of another version.* start this process"):
+                use()
+        SqliteStore(path).close()  # as whoever starts again
+        Scene(store).take()
+        assert store.mark().startswith(f"{PIPELINE}:")
 
 
 def test_a_file_of_another_kind_is_refused(path: Path) -> None:

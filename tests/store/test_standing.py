@@ -15,6 +15,7 @@ from airflow_ft.core.timing import Delivered
 from airflow_ft.store.standing import FEW, NEWEST
 from tests.store.flatness import every_operation
 from tests.store.scene import PIPELINE, RUN, Scene
+from tests.store.standing import differences
 
 S = CheckpointState
 SIZES = StateSizes(120, 4_000, 3)
@@ -177,6 +178,27 @@ class TestStanding:
         scene.trigger()
         scene.abort(numbers[-1], AfterAbort.REWOUND, numbers[4])
         assert kept() == (0, 0, 2)
+
+    def test_an_epoch_mends_what_an_older_release_beside_this_one_has_left(self, scene: Scene) -> None:
+        """It has delivered what was open when the log was upgraded, and nothing new is published since."""
+        database = scene.store._database  # type: ignore[attr-defined]
+        scene.complete(scene.stage()[0])
+        with database.write() as tx:
+            tx.change("UPDATE pipeline SET quarantined = 1, committing = 1, undelivered = 2")
+        assert len(differences(database)) == 3
+        scene.take()
+        assert differences(database) == []
+
+    def test_dags_that_the_upgrade_has_found_in_another_order_stay_known(self, scene: Scene) -> None:
+        """PostgreSQL may have 'a' before 'B' (`tests/integration/test_store_postgres.py`)."""
+        scene.take()
+        for dag in ("a", "B"):
+            scene.trigger(RunKey(dag, "1"))
+        with scene.store._database.write() as tx:  # type: ignore[attr-defined]
+            tx.change("UPDATE pipeline SET first_dag = 'a', last_dag = 'B'")
+        scene.trigger(RunKey("B", "2"))
+        assert scene.store.standing(PIPELINE).dags == ("B", "a")
+        assert [each.name for each in scene.store.overview("a")] == [PIPELINE]
 
     def test_what_the_newest_of_several_pipelines_brought(self, scene: Scene) -> None:
         store, other = scene.store, Scene(scene.store, "other")

@@ -1,0 +1,44 @@
+"""What a list says of each pipeline, beside what the tables say: by one statement, so that both are of one moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_ft.store.database import Database
+
+_CHECKPOINTS = "FROM checkpoint WHERE pipeline = name AND"
+_TOLD = {
+    "quarantined": f"SELECT count(*) {_CHECKPOINTS} state = 'QUARANTINED'",
+    "committing": f"SELECT count(*) {_CHECKPOINTS} state = 'COMMITTING'",
+    "undelivered": f"SELECT count(*) {_CHECKPOINTS} segment_digest IS NOT NULL AND delivered_by IS NULL"
+    " AND COALESCE(after_abort, '') <> 'rewound'",
+    "first_dag": "SELECT min(dag_id) FROM checkpoint WHERE pipeline = name",
+    "last_dag": "SELECT max(dag_id) FROM checkpoint WHERE pipeline = name",
+}
+# Where the pipeline may be late.
+_TIMES = {
+    "confirmed_at": f"SELECT completed_at {_CHECKPOINTS} number = (SELECT max(number) {_CHECKPOINTS}"
+    " state = 'COMPLETED')",
+    "read_at": "SELECT max(read_as_of) FROM run WHERE pipeline = name",
+    "complete_at": "SELECT max(stage_began) FROM run WHERE pipeline = name AND complete = 1",
+}
+# Events of a whole pipeline are never forgotten. Of a HALTED one, or a RENAMED one, another reason is only logged.
+_LAST = "SELECT kind FROM event WHERE pipeline = name AND kind IN ('{}', 'RESUMED') ORDER BY id DESC LIMIT 1"
+_STATUS = {"renamed": _LAST.format("RENAMED"), "halted": _LAST.format("HALTED")}
+_BOTH = "SELECT pipeline.*, {} FROM pipeline ORDER BY name".format(
+    ", ".join(f"({query}) AS told_{name}" for name, query in (_TOLD | _TIMES | _STATUS).items())
+)
+
+
+def differences(database: Database) -> list[str]:
+    """What is kept of a pipeline and is not what its tables say; [] as long as all is well."""
+    return [each for row in database.read(_BOTH) for each in _of(row)]
+
+
+def _of(row: dict[str, Any]) -> list[str]:
+    told = {name: row[f"told_{name}"] for name in _TOLD | (_TIMES if row["late_after"] is not None else {})}
+    kept = {name: row[name] for name in told}
+    kept["status"] = row["status"]
+    stands = {row["told_renamed"], row["told_halted"]}
+    told["status"] = next((status for status in ("RENAMED", "HALTED") if status in stands), "ACTIVE")
+    return [f"{row['name']}: {name} is {kept[name]!r}, not {told[name]!r}" for name in told if kept[name] != told[name]]
