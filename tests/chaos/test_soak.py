@@ -26,3 +26,8 @@ def test_a_steady_pace_is_seen_before_it_has_grown_much() -> None:
 def test_what_has_grown_is_named() -> None:
     samples = [{"task handles": 10.0 + number / 100, "log and state files": 500.0} for number in NUMBERS]
     assert grown(samples) == ["task handles: 33 in the second quarter, 63 in the last one"]
+
+
+def test_who_is_not_there_has_no_pace() -> None:
+    lean = [{name: held for name, held in sample.items() if "workers" not in name} for sample in growing(0)]
+    assert paces(NUMBERS, lean).keys() == {"task MB", "driver MB"}
