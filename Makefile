@@ -117,8 +117,8 @@ chaos: install ## faults on purpose over every strategy, and count rows; KILLS=5
 	@KILLS="$(KILLS)" SEED="$(SEED)" REPORT="$(REPORT)" $(bin)/python -m tests.chaos $(ARGS)
 
 .PHONY: soak
-soak: install ## one stream for CHECKPOINTS=10000 checkpoints: what it holds stays flat, and every row is there once
-	@CHECKPOINTS="$(CHECKPOINTS)" $(bin)/python -m tests.chaos.streams.soak $(ARGS)
+soak: install ## one stream for CHECKPOINTS=10000 checkpoints: what it holds stays flat, and every row is there once; LEAN=1 without servers and state
+	@CHECKPOINTS="$(CHECKPOINTS)" LEAN="$(LEAN)" $(bin)/python -m tests.chaos.streams.soak $(ARGS)
 
 .PHONY: simulate
 simulate: venv ## play random schedules of crashes against models of the servers; SCHEDULES=number, SEED=number, ONLY=scenarios

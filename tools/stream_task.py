@@ -27,6 +27,8 @@ from airflow_ft.sinks.kafka import participant as kafka_participant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql import participant as mysql_participant
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.sqlite import participant as sqlite_participant
+from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import source_from_json
 from airflow_ft.sources.progress import GroupOffsets
 from airflow_ft.spark.request import StageRequest
@@ -38,14 +40,19 @@ from airflow_ft.wal.retention import WalArchive
 
 PROJECT = Path(__file__).resolve().parents[1]
 JARS = PROJECT / ".local" / "jars" / "spark"
+PARTICIPANTS: Mapping[str, Any] = {
+    "kafka": kafka_participant,
+    "mysql": mysql_participant,
+    "sqlite": sqlite_participant,
+}
 
 
 @dataclass
 class Stream:
     """A pipeline, its servers, and the task's try.
 
-    topics, tables: what each sink goes into, by its name. keys: of a table in which rows replace each other ("upsert",
-    with a column `version`). jobs: the folder with the job's module.
+    topics, tables, files: what each sink goes into, by its name: of Kafka, of MySQL, of the SQLite file. keys: of a
+    table in which rows replace each other ("upsert", with a column `version`). jobs: the folder with the job's module.
     """
 
     folder: str
@@ -58,9 +65,11 @@ class Stream:
     wal_root: str = ""
     topics: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
     kafka: str = ""
     mysql: Mapping[str, Any] = field(default_factory=dict)
+    sqlite: str = ""
     job_args: Mapping[str, Any] = field(default_factory=dict)
     checkpointing: Mapping[str, Any] = field(default_factory=dict)
     restart: Mapping[str, Any] = field(default_factory=lambda: {"type": "fixed-delay", "attempts": 3, "delay": 0.1})
@@ -85,6 +94,7 @@ class Stream:
             name: MySqlSink(table=to, conn_id="shop", **self._upsert(name)) for name, to in self.tables.items()
         }
         sinks |= {name: KafkaSink(topic=to, conn_id="kafka") for name, to in self.topics.items()}
+        sinks |= {name: SqliteSink(table=to, conn_id="file") for name, to in self.files.items()}
         return plan_delivery(sinks, mode=CheckpointConfig.from_json(self.checkpointing).mode)
 
     def _upsert(self, name: str) -> dict[str, Any]:
@@ -92,15 +102,16 @@ class Stream:
         return {"strategy": "upsert", "key_columns": list(keys), "version_column": "version"} if keys else {}
 
     def connection(self, conn_id: str) -> ConnectionInfo:
-        """Of the two that there are."""
+        """Of the three that there are."""
         if conn_id == "shop":
             return ConnectionInfo("shop", "mysql", **self.mysql)
+        if conn_id == "file":
+            return ConnectionInfo("file", "sqlite", host=self.sqlite)
         return ConnectionInfo("kafka", "kafka", extra={"bootstrap.servers": self.kafka, "group.id": "ignored"})
 
     def participants(self, plan: ParticipantPlan) -> Participant:
         """Opens one of them."""
-        module: Any = mysql_participant if plan.kind == "mysql" else kafka_participant
-        opened: Participant = module.open_participant(plan, self.connection(plan.name), open_wal())
+        opened: Participant = PARTICIPANTS[plan.kind].open_participant(plan, self.connection(plan.name), open_wal())
         return opened
 
     def context(self) -> Context:
@@ -131,7 +142,7 @@ class Stream:
             job_arguments=self.job_args,
             sources=self.sources,
             connections={"kafka": self.connection("kafka")} if self.kafka else {},
-            sinks=(*self.tables, *self.topics),
+            sinks=(*self.tables, *self.topics, *self.files),
             master="local[2]",
             conf={"spark.driver.memory": "900m", "spark.sql.shuffle.partitions": "2", **self.conf},
             jars=(str(JARS),),

@@ -2,8 +2,9 @@
 
 Two stages: *deliveries* (real steps in real processes over real servers, every strategy, a second or two a fault) and
 *pipelines* (whole Airflow runs of the demonstration's DAG with Spark, half a minute a kill). One of twenty faults is a
-kill of a whole pipeline. Two more by themselves, of one long stream with Spark, a quarter of a minute a fault:
-`--only streams`, and `--only savepoints`, in which savepoints are taken and restored meanwhile.
+kill of a whole pipeline. Four more by themselves, of one long stream with Spark, a quarter of a minute a fault:
+`--only streams`; `--only savepoints`, in which savepoints are taken and restored meanwhile; `--only at-most-once`, in
+which rows may be lost, and `--only sources`, before whose faults it is stopped, and goes on with other sources.
 Exit status 0 only if every fault hit unfinished work and everything is exact.
 """
 
@@ -31,6 +32,8 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.hazards import HAZARDS
 from tests.chaos.run import Chaos, Options
 from tests.chaos.savepoints.run import SAVEPOINT_FAULTS, Savepoints
+from tests.chaos.streams.at_most_once import AtMostOnce
+from tests.chaos.streams.changed_sources import ChangedSources
 from tests.chaos.streams.run import FAULTS as STREAM_FAULTS
 from tests.chaos.streams.run import Options as StreamOptions
 from tests.chaos.streams.run import Streams, possible
@@ -39,7 +42,12 @@ from tools.demo.console import Console
 from tools.servers.base import local_folder
 
 KILLS = 100
-STREAMING = {"streams": Streams, "savepoints": Savepoints}
+STREAMING = {
+    "streams": Streams,
+    "savepoints": Savepoints,
+    "at-most-once": AtMostOnce,
+    "sources": ChangedSources,
+}
 SHARE = 20  # one of so many faults is a kill of a whole pipeline
 
 

@@ -26,3 +26,19 @@ def test_a_steady_pace_is_seen_before_it_has_grown_much() -> None:
 def test_what_has_grown_is_named() -> None:
     samples = [{"task handles": 10.0 + number / 100, "log and state files": 500.0} for number in NUMBERS]
     assert grown(samples) == ["task handles: 33 in the second quarter, 63 in the last one"]
+
+
+def test_what_goes_up_and_down_by_itself_has_not_grown_and_what_goes_up_beside_has() -> None:
+    noise = random.Random(4)
+    pruned = [{"log and state files": 500 + noise.uniform(0, 1500)} for _ in NUMBERS]
+    for low, high in ((0, 400), (400, 0)):  # whenever it is looked at
+        quarters = [{"log and state files": sample["log and state files"] + low} for sample in pruned[:30]]
+        quarters += [{"log and state files": sample["log and state files"] + high} for sample in pruned[30:]]
+        assert not grown(quarters)
+    left = zip(NUMBERS, pruned, strict=True)
+    assert grown([{name: files + number / 2 for name, files in sample.items()} for number, sample in left])
+
+
+def test_who_is_not_there_has_no_pace() -> None:
+    lean = [{name: held for name, held in sample.items() if "workers" not in name} for sample in growing(0)]
+    assert paces(NUMBERS, lean).keys() == {"task MB", "driver MB"}

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.streams.world import Row, judge_rows
+from tests.chaos.streams.at_most_once import Window, judge_losses
+from tests.chaos.streams.world import Row, judge_rows, runs_the_job
 
 SENT, KEYS = 60, 7
 EPOCHS = [1, 1, 2, 4]
@@ -46,3 +47,45 @@ def test_what_is_wrong_in_a_sink_is_told(damage: Callable[[list[Row]], list[Row]
 def test_an_older_writer_after_a_newer_one_is_told(epochs: list[int]) -> None:
     [problem] = judge_rows(exact(), exact(), epochs, SENT)
     assert f"an older one after a newer one: {epochs}" in problem
+
+
+@pytest.mark.parametrize(
+    ("command", "is_it"),
+    [
+        ("/usr/bin/python3 /tmp/stage/main.py", True),
+        ("/usr/lib/jvm/bin/java -cp jars/* org.apache.spark.deploy.SparkSubmit /tmp/stage/main.py", False),
+        ("/usr/bin/python3 -m pyspark.daemon pyspark.worker", False),
+        ("", False),
+    ],
+)
+def test_the_python_of_a_driver_is_told_from_its_jvm(command: str, is_it: bool) -> None:
+    assert runs_the_job(command.split()) is is_it
+
+
+def lossy(*lost: int) -> list[Row]:
+    """Of a stream that began at 4."""
+    return [row for row in exact() if row[0] >= 4 and row[0] not in lost]
+
+
+WINDOW = Window((5, 6), 20)  # from 10 and 13 on
+
+
+def test_what_is_lost_before_the_first_attempt_and_where_a_fault_was_is_right() -> None:
+    rows = lossy(10, 12, 13, 15, 19)
+    assert judge_losses(rows, list(reversed(rows)), EPOCHS, SENT, [WINDOW]) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "records", "words"),
+    [
+        (lossy(11), lossy(11), "1 are lost where no fault was, [11]"),  # published before it
+        (lossy(20), lossy(20), "1 are lost where no fault was, [20]"),  # sent behind it
+        ([*lossy(), exact()[30]], [*lossy(), exact()[30]], "1 are doubled"),
+        ([*lossy(), (SENT, 0, 1, 0.5)], lossy(), "1 are foreign"),
+        (lossy(), lossy(12), "1 rows differ between the two sinks"),
+        (lossy(12), lossy(), "1 rows differ between the two sinks"),
+    ],
+    ids=["published", "late", "doubled", "foreign", "not in Kafka", "not in MariaDB"],
+)
+def test_what_is_lost_elsewhere_or_comes_twice_is_told(rows: list[Row], records: list[Row], words: str) -> None:
+    assert words in " ".join(judge_losses(rows, records, EPOCHS, SENT, [WINDOW]))

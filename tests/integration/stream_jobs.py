@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import reduce
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,12 +83,23 @@ class Slow(Copy):
         return super().split(batch)
 
 
+class Counting:
+    """So many numbers a micro-batch, one after the other, of a source that Spark brings: nothing has to be asked."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        source = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=self.rows, numPartitions=1)
+        return source.load().select(F.col("value").alias("n"))
+
+
 class Totals:
     """Numbers of Kafka, each with its place among those of its key, and a random number."""
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         record = F.from_json(F.col("value").cast("string"), "n bigint")
-        numbers = cast(DataFrame, sources["numbers"]).select(record["n"].alias("n")).withColumn("k", F.col("n") % 7)
+        numbers = self.records(sources).select(record["n"].alias("n")).withColumn("k", F.col("n") % 7)
         return (
             numbers.groupBy("k")
             .applyInPandasWithState(
@@ -96,8 +108,21 @@ class Totals:
             .withColumn("random", F.rand())
         )
 
+    def records(self, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["numbers"])
+
     def split(self, batch: DataFrame) -> dict[str, DataFrame]:
         return {"totals": batch, "copies": batch}
+
+
+class TotalsOfAll(Totals):
+    """The same of several sources, in this order."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def records(self, sources: Any) -> DataFrame:
+        return reduce(DataFrame.union, [sources[name] for name in self.names])
 
 
 def _places(key: Any, frames: Any, state: Any) -> Any:

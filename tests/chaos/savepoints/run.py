@@ -31,7 +31,7 @@ from airflow_ft.spark.state.settings import PROVIDER
 from airflow_ft.spark.task.stream import SAVEPOINT
 from tests.chaos.savepoints.act import Act
 from tests.chaos.streams.run import FAULTS, Fault, Streams
-from tests.chaos.streams.world import PARTITIONS, PIPELINE, Servers, Task, await_delivery, stream_of
+from tests.chaos.streams.world import PARTITIONS, PIPELINE, Servers, Task, await_delivery
 from tests.integration.kafka_world import read, value
 
 TABLE = "CREATE TABLE {} (n BIGINT PRIMARY KEY, k BIGINT, place BIGINT, random DOUBLE, version BIGINT) ENGINE=InnoDB"
@@ -86,15 +86,10 @@ class Savepoints(Streams):
 
     def make_task(self, number: int) -> Task:
         """A try of the newest run."""
-        return Task(
-            self.folder,
-            self.servers,
-            number,
-            keys={"totals": ["n"]},
-            run=f"run-{self._runs}",
-            conf=self._state,
-            retained_batches=RETAINED,
+        stream = self.servers.stream(
+            keys={"totals": ["n"]}, run=f"run-{self._runs}", conf=self._state, retained_batches=RETAINED
         )
+        return Task(self.folder, stream, number)
 
     def close(self) -> None:
         """Also what has changed a savepoint."""
@@ -106,7 +101,7 @@ class Savepoints(Streams):
 
     def act(self, pipeline: str = PIPELINE, **what: str | int) -> Act:
         """Takes, changes or restores one beside whatever goes on."""
-        stream = stream_of(self.folder, self.servers, pipeline=pipeline, keys={"totals": ["n"]})
+        stream = self.servers.stream(pipeline=pipeline, keys={"totals": ["n"]})
         self._acts.append(Act(stream, self.folder / f"act-{len(self._acts) + 1}.log", **what))
         return self._acts[-1]
 
@@ -246,7 +241,8 @@ class Savepoints(Streams):
         if "restored" not in answer:
             return [f"{uri} could not be restored under another name: {answer}"]
         places = {"topics": {"copies": "copied"}, "tables": {"totals": "copied"}, "keys": {"totals": ["n"]}}
-        task = Task(self.folder, self.servers, 10_000, pipeline=COPY, conf=state_of(savepoint), **places)
+        stream = self.servers.stream(pipeline=COPY, conf=state_of(savepoint), **places)
+        task = Task(self.folder, stream, 10_000)
         self._old.append(task)
         await_delivery(self.servers, sent, task, PATIENCE, COPY)
         with closing(self.servers.open_store()) as store:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.core.model import RequestKind
+from airflow_ft.core.ports import Store
 from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, is_locked, judge, writers
 from tools.demo.console import Console
 
@@ -113,7 +114,8 @@ class Streams:
         self.servers = self.make_servers()
         self.task: Task | None = None
         self._old: list[Task] = []
-        self._wrote: dict[int, int] = {}  # the epoch of who wrote each checkpoint
+        self.feeder: Feeder | None = None
+        self.wrote: dict[int, int] = {}  # the epoch of who wrote each checkpoint
 
     def close(self) -> None:
         """Ends what is left."""
@@ -131,13 +133,16 @@ class Streams:
         names = self._options.faults or possible(faults, self.store)
         self.servers.__enter__()
         try:
-            with Feeder(self.servers.kafka) as feeder, closing(self.servers.open_store()) as store:
+            inputs = self.servers.inputs
+            with Feeder(self.servers.kafka, topics=inputs) as feeder, closing(self.servers.open_store()) as store:
+                self.feeder = feeder
                 store.register(PIPELINE)
                 self.begin()
                 order: list[str] = []
                 while len(report.hits) < report.wanted:
                     order = order or self.random.sample(list(names), len(names))
                     self._strike(store, faults[order.pop()])
+                self.settle()
                 feeder.stop()
                 report.numbers = feeder.sent
                 self.await_task(store)
@@ -177,15 +182,23 @@ class Streams:
 
     def make_task(self, number: int) -> Task:
         """A try, which has begun."""
-        return Task(self.folder, self.servers, number)
+        return Task(self.folder, self.servers.stream(), number)
+
+    def strike(self, store: Store, fault: Fault) -> None:
+        """Makes a fault; returns when something new is confirmed."""
+        fault.strike(self)
+        self.await_task(store)
+
+    def settle(self) -> None:
+        """Nothing is struck any more."""
 
     def judge(self, sent: int) -> list[str]:
         """What is wrong in the end."""
-        return judge(self.servers, sent, self._wrote)
+        return judge(self.servers, sent, self.wrote)
 
     # --- one after another ----------------------------------------------------------------------------------------
 
-    def await_task(self, store: Any) -> int:
+    def await_task(self, store: Store) -> int:
         """Waits until the stream confirms something new, with further tries where one has ended; the number."""
         before = _confirmed(store)
         deadline = time.monotonic() + self.patience
@@ -198,7 +211,7 @@ class Streams:
             time.sleep(0.02)
         return now
 
-    def _strike(self, store: Any, fault: Fault) -> None:
+    def _strike(self, store: Store, fault: Fault) -> None:
         for _ in range(self.random.randint(1, 3)):
             self.await_task(store)
         time.sleep(self.random.uniform(0.0, 0.7))
@@ -209,9 +222,8 @@ class Streams:
             self.report.missed += 1
             return
         at = time.monotonic()
-        fault.strike(self)
-        self.await_task(store)
-        self._wrote |= writers(self.servers)
+        self.strike(store, fault)
+        self.wrote |= writers(self.servers)
         hit = Hit(fault.name, ", ".join(sorted(unfinished)), round(time.monotonic() - at, 1))
         self.report.hits.append(hit)
         self._console.say(f"{len(self.report.hits):>3}. {hit.fault}: {hit.state}; {hit.recovery:.1f} s")
@@ -222,7 +234,7 @@ def possible(faults: Iterable[str], store: str) -> list[str]:
     return [name for name in faults if store == "postgres" or POSTGRES not in name]
 
 
-def _confirmed(store: Any) -> int:
+def _confirmed(store: Store) -> int:
     latest = store.latest_confirmed(PIPELINE)
     return latest.number if latest else 0
 

@@ -7,8 +7,9 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -17,6 +18,7 @@ import psutil  # type: ignore[import-untyped]
 import pymysql
 from confluent_kafka import Producer
 
+from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
@@ -35,8 +37,11 @@ TABLE = "CREATE TABLE totals (n BIGINT, k BIGINT, place BIGINT, random DOUBLE) E
 class Servers:
     """A MariaDB and a Kafka of this run alone; and the decision log, in SQLite or in a PostgreSQL."""
 
-    def __init__(self, folder: Path, table: str = TABLE, store: str = "sqlite") -> None:
-        self._folder, self._table = folder, table
+    def __init__(
+        self, folder: Path, table: str = TABLE, store: str = "sqlite", inputs: Sequence[str] = ("numbers",)
+    ) -> None:
+        """`inputs`: the topics that may be read."""
+        self._folder, self._table, self.inputs = folder, table, inputs
         self.mariadb, self.kafka = MariaDb(folder / "mariadb"), Kafka(folder / "kafka")
         self.postgres = Postgres(folder / "postgres") if store == "postgres" else None
 
@@ -48,7 +53,7 @@ class Servers:
             self.postgres.sql("CREATE DATABASE log")
         self.mariadb.sql("CREATE DATABASE chaos")
         self.mariadb.sql(self._table, "chaos")
-        for topic in ("numbers", "totals"):
+        for topic in (*self.inputs, "totals"):
             self.kafka.create_topic(topic, partitions=PARTITIONS)
         return self
 
@@ -81,12 +86,30 @@ class Servers:
             "schema": "chaos",
         }
 
+    def stream(self, **more: Any) -> Stream:
+        """The pipeline; `more`: what it has otherwise."""
+        source = KafkaSource(topics=["numbers"], conn_id="kafka", starting_offsets="earliest")
+        usual: dict[str, Any] = {
+            "folder": str(self._folder),
+            "pipeline": PIPELINE,
+            "job": "stream_jobs:Totals",
+            "sources": {"numbers": source.to_json()},
+            "topics": {"copies": "totals"},
+            "tables": {"totals": "totals"},
+            "store": self.store_url,
+            "kafka": self.kafka.bootstrap,
+            "mysql": self.mysql(),
+            "checkpointing": {"interval": 0.5},
+            "restart": {"type": "exponential-delay", "initial_backoff": 0.2, "max_backoff": 5},
+        }
+        return Stream(**usual | more)
+
 
 class Feeder:
-    """Produces numbers from a thread, also over a broker that is restarted."""
+    """Produces numbers from a thread, also over a broker that is restarted; into several topics in turns."""
 
-    def __init__(self, kafka: Kafka, at_a_time: int = 10) -> None:
-        self._at_a_time = at_a_time
+    def __init__(self, kafka: Kafka, at_a_time: int = 10, topics: Sequence[str] = ("numbers",)) -> None:
+        self._at_a_time, self._topics = at_a_time, topics
         settings = {"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, "log_level": 0}
         self._producer = Producer(settings)
         self._stop = threading.Event()
@@ -98,7 +121,8 @@ class Feeder:
         while not self._stop.wait(0.05):
             for _ in range(self._at_a_time):
                 text = json.dumps({"n": self.sent}).encode()
-                self._producer.produce("numbers", text, partition=self.sent % PARTITIONS, on_delivery=self._told)
+                topic = self._topics[self.sent // PARTITIONS % len(self._topics)]
+                self._producer.produce(topic, text, partition=self.sent % PARTITIONS, on_delivery=self._told)
                 self.sent += 1
             self._producer.poll(0)
 
@@ -120,33 +144,13 @@ class Feeder:
         self._stop.set()
 
 
-def stream_of(folder: Path, servers: Servers, **more: Any) -> Stream:
-    """The pipeline, in a process of its own."""
-    source = KafkaSource(topics=["numbers"], conn_id="kafka", starting_offsets="earliest")
-    usual: dict[str, Any] = {
-        "folder": str(folder),
-        "pipeline": PIPELINE,
-        "job": "stream_jobs:Totals",
-        "sources": {"numbers": source.to_json()},
-        "topics": {"copies": "totals"},
-        "tables": {"totals": "totals"},
-        "store": servers.store_url,
-        "kafka": servers.kafka.bootstrap,
-        "mysql": servers.mysql(),
-        "checkpointing": {"interval": 0.5},
-        "restart": {"type": "exponential-delay", "initial_backoff": 0.2, "max_backoff": 5},
-    }
-    return Stream(**usual | more)
-
-
 class Task:
     """One try of the stream's task, in a process of its own."""
 
-    def __init__(self, folder: Path, servers: Servers, number: int, **more: Any) -> None:
-        """`more`: what another stream than the usual one has."""
+    def __init__(self, folder: Path, stream: Stream, number: int) -> None:
         self.number = number
         self.log = folder / f"task-{number}.log"
-        self.process = stream_of(folder, servers, try_number=number, **more).start(self.log)
+        self.process = replace(stream, try_number=number).start(self.log)
 
     @property
     def is_over(self) -> bool:
@@ -162,11 +166,16 @@ class Task:
         """The newest driver's Python; 0: none."""
         for pid in tree(self.driver()) if self.driver() else ():
             try:
-                if "main.py" in " ".join(psutil.Process(pid).cmdline()):
+                if runs_the_job(psutil.Process(pid).cmdline()):
                     return pid
             except psutil.Error:
                 continue
         return 0
+
+
+def runs_the_job(words: Sequence[str]) -> bool:
+    """Whether this is the command of a driver's Python. Its JVM, spark-submit, is told the program, too."""
+    return len(words) > 1 and words[-1].endswith("main.py") and not words[0].endswith("java")
 
 
 def is_locked(folder: Path) -> bool:
@@ -200,18 +209,28 @@ def judge(servers: Servers, sent: int, seen: Mapping[int, int] = MappingProxyTyp
 
     `seen`: what `writers` has said before, of checkpoints whose markers may be pruned by now.
     """
+    rows, records, problems = in_sinks(servers)
+    return problems + judge_rows(rows, records, in_order(seen, servers), sent)
+
+
+def in_sinks(servers: Servers) -> tuple[list[Row], list[Row], list[str]]:
+    """The table's rows, the topic's records, and what is wrong beside them."""
     with _cursor(servers) as cursor:
         cursor.execute("SELECT n, k, place, random FROM totals")
         rows: list[Row] = list(cursor.fetchall())
         cursor.execute("XA RECOVER")
         prepared = list(cursor.fetchall())
-    wrote = {**seen, **writers(servers)}
     records = [
         tuple(value(each)[name] for name in ("n", "k", "place", "random"))
         for each in read(servers.kafka.bootstrap, "totals")
     ]
-    problems = [f"MariaDB still holds {prepared}"] if prepared else []
-    return problems + judge_rows(rows, records, [wrote[number] for number in sorted(wrote)], sent)
+    return rows, records, [f"MariaDB still holds {prepared}"] if prepared else []
+
+
+def in_order(seen: Mapping[int, int], servers: Servers) -> list[int]:
+    """The epochs of who wrote each checkpoint."""
+    wrote = {**seen, **writers(servers)}
+    return [wrote[number] for number in sorted(wrote)]
 
 
 def judge_rows(rows: list[Row], records: list[Row], epochs: list[int], sent: int) -> list[str]:
@@ -221,15 +240,9 @@ def judge_rows(rows: list[Row], records: list[Row], epochs: list[int], sent: int
     and both sinks have the same rows, so they were computed once. `epochs`: of who wrote each checkpoint, in order. No
     one is older than the one before: no second copy was at work.
     """
-    problems = []
-    if not epochs or epochs != sorted(epochs):
-        problems.append(f"MariaDB: no epoch wrote, or an older one after a newer one: {epochs}")
+    problems = judge_epochs(epochs)
     for name, found in (("MariaDB", rows), ("Kafka", records)):
-        counts = Counter(row[0] for row in found)
-        lost, doubled = set(range(sent)) - counts.keys(), [n for n, count in counts.items() if count > 1]
-        foreign = counts.keys() - set(range(sent))
-        if lost or doubled or foreign:
-            problems.append(f"{name}: {len(lost)} lost, {len(doubled)} doubled, {len(foreign)} foreign")
+        problems += judge_numbers(name, [row[0] for row in found], sent)
         places: dict[int, list[int]] = defaultdict(list)
         for _, key, place, _ in found:
             places[key].append(place)
@@ -241,15 +254,37 @@ def judge_rows(rows: list[Row], records: list[Row], epochs: list[int], sent: int
     return problems
 
 
+def judge_epochs(epochs: list[int]) -> list[str]:
+    """What is wrong with those of who wrote one checkpoint after the other."""
+    if epochs and epochs == sorted(epochs):
+        return []
+    return [f"MariaDB: no epoch wrote, or an older one after a newer one: {epochs}"]
+
+
+def judge_numbers(name: str, found: Iterable[int], sent: int) -> list[str]:
+    """What is wrong in a sink that is to have each number from 0 on once."""
+    counts = Counter(found)
+    lost, doubled = set(range(sent)) - counts.keys(), [n for n, count in counts.items() if count > 1]
+    foreign = counts.keys() - set(range(sent))
+    if lost or doubled or foreign:
+        return [f"{name}: {len(lost)} lost, {len(doubled)} doubled, {len(foreign)} foreign"]
+    return []
+
+
+def ends(checkpoint: Checkpoint) -> dict[str, dict[str, int]]:
+    """Where its sources, which have the names of their topics, stand behind it: offsets by partition."""
+    return {name: (of["end"] or {}).get(name, {}) for name, of in checkpoint.positions.items()}
+
+
 def await_delivery(servers: Servers, sent: int, task: Task, seconds: float = 180.0, pipeline: str = PIPELINE) -> None:
     """Returns when so many rows are confirmed; TimeoutError."""
     deadline = time.monotonic() + seconds
     with closing(servers.open_store()) as store:
         while True:
             latest = store.latest_confirmed(pipeline)
-            ends = latest.positions["numbers"]["end"]["numbers"] if latest and latest.positions else {}
-            if sum(ends.values()) >= sent:
+            reached = 0 if latest is None else sum(sum(found.values()) for found in ends(latest).values())
+            if reached >= sent:
                 return
             if task.is_over or time.monotonic() > deadline:
-                raise TimeoutError(f"{sum(ends.values())} of {sent} numbers are confirmed; see {task.log}")
+                raise TimeoutError(f"{reached} of {sent} numbers are confirmed; see {task.log}")
             time.sleep(0.1)
