@@ -24,7 +24,7 @@ from airflow_ft.core.arguments import (
     shown,
     truth,
 )
-from airflow_ft.core.config import CheckpointConfig, check_name
+from airflow_ft.core.config import OF_STREAMS, CheckpointConfig, check_name
 from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.from_savepoint import FromSavepoint
@@ -235,15 +235,11 @@ class PipelineSpec:
             if "unaligned" not in known and "unaligned" in self.checkpointing:  # a run says whether that is in order
                 known.pop("aligned_timeout", None)
             CheckpointConfig.from_json(known)
+            self._check_for_streams([name for name in OF_STREAMS if name in self.checkpointing])
             return
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point, self.config.mode)
-        if (idle := self.config.given_to_streams) and not self.streaming:
-            raise ConfigurationError(
-                f"CheckpointConfig.{idle[0]} is for streams, and this pipeline runs by the schedule of its DAG.",
-                remedy="add streaming=True, or leave it out: a scheduled run ends by itself, and is cut by its schedule"
-                " and the bounds of its sources (max_offsets_per_trigger, max_files_per_trigger, ...).",
-            )
+        self._check_for_streams(self.config.given_to_streams)
         if "mode" in self.config.given:  # as below
             self.check_mode()
         if self.streaming and self.config.drain:
@@ -253,6 +249,14 @@ class PipelineSpec:
             )
         if "timeout" in self.config.given:  # else the provider's configuration may say it
             self.check_holding(self.config)
+
+    def _check_for_streams(self, given: Sequence[str]) -> None:
+        if given and not self.streaming:
+            raise ConfigurationError(
+                f"CheckpointConfig.{given[0]} is for streams, and this pipeline runs by the schedule of its DAG.",
+                remedy="add streaming=True, or leave it out: a scheduled run ends by itself, and is cut by its schedule"
+                " and the bounds of its sources (max_offsets_per_trigger, max_files_per_trigger, ...).",
+            )
 
     def _check_restart(self) -> None:
         remedy = "give FixedDelay(attempts=5, delay=timedelta(seconds=30)), for example."

@@ -87,9 +87,12 @@ def test_a_mode_that_cannot_be_kept_is_refused_also_when_it_is_rendered() -> Non
         spec(streaming=True, sources=socket, checkpointing=CheckpointConfig(mode=CheckpointingMode.EXACTLY_ONCE))
 
 
-@pytest.mark.parametrize("setting", [{"interval": 5}, {"externalized_retention": "DELETE_ON_CANCELLATION"}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"interval": 5}, {"externalized_retention": "DELETE_ON_CANCELLATION"}, {"min_pause": "{{ params.pause }}"}],
+)
 def test_what_is_for_streams_is_refused_of_a_scheduled_pipeline(setting: dict[str, Any]) -> None:
-    assert spec(streaming=True, checkpointing=setting).config == CheckpointConfig.from_json(setting)
+    assert spec(streaming=True, checkpointing=setting).checkpointing == setting
     with pytest.raises(ConfigurationError, match=rf"{next(iter(setting))} is for streams.*add streaming=True"):
         spec(checkpointing=setting)
 

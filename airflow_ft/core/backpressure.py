@@ -41,7 +41,7 @@ def retained_batches(config: CheckpointConfig, *, streaming: bool) -> int:
     """How many micro-batches Spark keeps state for: a stream looks at all of them with each checkpoint."""
     if not streaming or config.unaligned:
         return RETAINED_BATCHES
-    return max(_LEAST_RETAINED, 2 * config.concurrent)
+    return min(RETAINED_BATCHES, max(_LEAST_RETAINED, 2 * config.concurrent))
 
 
 def room(store: Store, pipeline: str, config: CheckpointConfig, retained: int) -> int | Wait:

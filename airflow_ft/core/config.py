@@ -136,12 +136,12 @@ class CheckpointConfig:
     @property
     def given_to_streams(self) -> tuple[str, ...]:
         """What was given that says nothing to a scheduled pipeline."""
-        return tuple(name for name in _OF_STREAMS if name in self.given)
+        return tuple(name for name in OF_STREAMS if name in self.given)
 
     def of_scheduled(self) -> CheckpointConfig:
         """Without what says nothing to a scheduled pipeline; AT_MOST_ONCE is for streams, too."""
         most = ("mode",) if self.mode is CheckpointingMode.AT_MOST_ONCE else ()
-        return self._without((*_OF_STREAMS, *most))
+        return self._without((*OF_STREAMS, *most))
 
     def of_streams(self) -> CheckpointConfig:
         """Without what says nothing to a stream."""
@@ -156,6 +156,8 @@ class CheckpointConfig:
         values |= {name: getattr(self, name) for name in self.given}
         if "max_concurrent" not in self.given and (self.min_pause or self.unaligned):
             values.pop("max_concurrent", None)  # what is asked for here allows one
+        if "unaligned" in self.given and not self.unaligned and "aligned_timeout" not in self.given:
+            values.pop("aligned_timeout", None)
         return type(self)(**values)
 
     def to_json(self) -> dict[str, Any]:
@@ -164,7 +166,7 @@ class CheckpointConfig:
 
     def effective(self, *, streaming: bool) -> dict[str, Any]:
         """All that counts for a stream, or for a scheduled pipeline, given or not; as `to_json`."""
-        idle = ("drain",) if streaming else _OF_STREAMS
+        idle = ("drain",) if streaming else OF_STREAMS
         found = {name: kind.to_json(getattr(self, name)) for name, kind in _KINDS.items() if name not in idle}
         return found | ({"max_concurrent": self.concurrent} if streaming else {})
 
@@ -182,7 +184,7 @@ class CheckpointConfig:
         return cls(**settings_of(settings))
 
 
-_OF_STREAMS = (
+OF_STREAMS = (
     "interval",
     "min_pause",
     "max_concurrent",

@@ -426,13 +426,20 @@ class Coordinator:
     # --- deadline ------------------------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """Aborts what has taken longer than its time-out and is not decided; CheckpointExpiredError names the first.
+        """Aborts all that is undecided after its time-out; CheckpointExpiredError names the first.
 
         A carrier that is away cannot be asked whether it has decided: then its number stays (SinkUnavailableError).
         """
-        if self._timeout is not None:
-            for checkpoint in self._store.open_checkpoints(self._pipeline):
+        first: CheckpointExpiredError | None = None
+        for found in self._store.open_checkpoints(self._pipeline) if self._timeout is not None else ():
+            # What was aborted before it has taken some of the later ones with it.
+            checkpoint = self._store.checkpoint(self._pipeline, found.number) if first else found
+            try:
                 self._require_in_time(checkpoint)
+            except CheckpointExpiredError as error:
+                first = first or error
+        if first is not None:
+            raise first
 
     def _require_in_time(self, checkpoint: Checkpoint) -> None:
         if self._timeout is None or checkpoint.state not in (S.STAGED, S.PREPARED):

@@ -284,6 +284,13 @@ class StageError(TransientError):
     """
 
 
+class RestartsExhaustedError(TerminalError):
+    """A stream has failed more often than its restart strategy allows, by what trying again may have mended.
+
+    Nothing is lost: a new run goes on at the newest checkpoint.
+    """
+
+
 class SealError(StageError):
     """What a checkpoint has written cannot be sealed, or made durable: nothing of it is published.
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError
@@ -37,6 +38,8 @@ _DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def _duration(value: object) -> timedelta:
+    if isinstance(value, timedelta) and value >= timedelta(0):
+        return value
     match = _DURATION.fullmatch(str(value))
     unit = match[2].lower() if match else ""
     unit = _LONG.get(unit.removesuffix("s") if len(unit) > 2 else unit, unit)
@@ -46,6 +49,8 @@ def _duration(value: object) -> timedelta:
 
 
 def _interval(value: object) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
     text = str(value).strip()
     return -_duration(text[1:]) if text.startswith("-") else _duration(text)
 
@@ -107,6 +112,12 @@ class _Idle:
 _A_DURATION = 'a duration, such as "10 min"'
 _A_COUNT = "a whole number"
 _SPARK_STATE = "Spark's own settings decide how state is stored (spark_conf)"
+_NO_CHANNELS = "there are no barriers among operators: Spark cuts between micro-batches"
+_CHANGES = (
+    "RocksDB writes what has changed with each checkpoint, and full snapshots now and then, unless spark_conf says"
+    " otherwise (docs/checkpoints.md)"
+)
+_RECOVERY = "the pipeline says what a run goes on from (from_savepoint), or `airflow ft savepoint restore`"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "timeout": _Taken("timeout", _duration, _A_DURATION),
     "num-retained": _Taken("num_retained", _whole, _A_COUNT),
@@ -114,8 +125,8 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "interval": _Taken("interval", _interval, 'a duration, such as "10 s"'),
     "interval-during-backlog": _Refused("a backlog is read in slices, as the sources are bounded, without a pause"),
     "min-pause": _Taken("min_pause", _duration, 'a duration, such as "500 ms"'),
-    "max-concurrent-checkpoints": _Taken("max_concurrent", int, "a whole number"),
-    "tolerable-failed-checkpoints": _Taken("tolerable_failures", int, "a whole number, -1 for all"),
+    "max-concurrent-checkpoints": _Taken("max_concurrent", _whole, _A_COUNT),
+    "tolerable-failed-checkpoints": _Taken("tolerable_failures", _whole, "a whole number, -1 for all"),
     "externalized-checkpoint-retention": _Taken(
         "externalized_retention",
         Choice(ExternalizedRetention).from_json,
@@ -124,7 +135,9 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "unaligned.enabled": _Taken("unaligned", _flag, "true or false"),
     "unaligned": _Taken("unaligned", _flag, "true or false"),
     "aligned-checkpoint-timeout": _Taken("aligned_timeout", _duration, 'a duration, such as "30 s"'),
-    "unaligned.forced": _Idle("there are no barriers among operators: Spark cuts between micro-batches"),
+    "unaligned.forced": _Idle(_NO_CHANNELS),
+    "unaligned.interruptible-timers.enabled": _Idle(_NO_CHANNELS),
+    "unaligned.max-subtasks-per-channel-state-file": _Idle(_NO_CHANNELS),
     "checkpoints-after-tasks-finish": _Refused("a run ends with what its sources held when it began", ("true",)),
     "incremental": _Idle(f"{_SPARK_STATE}: RocksDB with changelog, which is incremental, unless they say otherwise"),
     "storage": _Idle("the write-ahead log and Spark's locations lie under wal_root"),
@@ -137,8 +150,52 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "data-inline-threshold": _Idle(_SPARK_STATE),
     "write-buffer-size": _Idle(_SPARK_STATE),
     "file-merging.enabled": _Idle(_SPARK_STATE),
+    "file-merging.across-checkpoint-boundary": _Idle(_SPARK_STATE),
+    "file-merging.max-file-size": _Idle(_SPARK_STATE),
+    "file-merging.max-space-amplification": _Idle(_SPARK_STATE),
+    "file-merging.max-subtasks-per-file": _Idle(_SPARK_STATE),
+    "file-merging.pool-blocking": _Idle(_SPARK_STATE),
+    "snapshot-compression": _Idle(_SPARK_STATE),
+    "state.backend.type": _Refused(
+        f"{_SPARK_STATE}: RocksDB, unless they name another spark.sql.streaming.stateStore.providerClass", ("rocksdb",)
+    ),
+    "state.changelog.enabled": _Idle(_CHANGES),
+    "state.changelog.storage": _Idle(_CHANGES),
+    "state.changelog.max-failures-allowed": _Idle(_CHANGES),
+    "state.changelog.periodic-materialize.enabled": _Idle(_CHANGES),
+    "state.changelog.periodic-materialize.interval": _Idle(_CHANGES),
+    "execution.state-recovery.path": _Refused(_RECOVERY),
+    "execution.state-recovery.claim-mode": _Refused(_RECOVERY),
+    "execution.state-recovery.ignore-unclaimed-state": _Refused(_RECOVERY, ("false",)),
+    "execution.state-recovery.from-local": _Idle(_SPARK_STATE),
+    "execution.state-recovery.approximate-local-recovery": _Idle("a restart computes all partitions again"),
+    "execution.state-recovery.without-channel-state.checkpoint-id": _Idle(_NO_CHANNELS),
 }
+"""Without their prefix where that is `execution.checkpointing.`; all that Flink 2 has, and what it renamed below."""
 _OLDER = {
+    "execution.checkpointing.alignment-timeout": "aligned-checkpoint-timeout",
+    "execution.checkpointing.checkpoints-after-tasks-finish.enabled": "checkpoints-after-tasks-finish",
+    "execution.checkpointing.approximate-local-recovery": "execution.state-recovery.approximate-local-recovery",
+    "execution.checkpointing.recover-without-channel-state.checkpoint-id": (
+        "execution.state-recovery.without-channel-state.checkpoint-id"
+    ),
+    "execution.savepoint.path": "execution.state-recovery.path",
+    "execution.savepoint-restore-mode": "execution.state-recovery.claim-mode",
+    "execution.savepoint.ignore-unclaimed-state": "execution.state-recovery.ignore-unclaimed-state",
+    "savepoints.state.backend.fs.dir": "savepoint-dir",
+    "state.backend": "state.backend.type",
+    "state.backend.changelog.enabled": "state.changelog.enabled",
+    "state.backend.changelog.max-failures-allowed": "state.changelog.max-failures-allowed",
+    "state.backend.changelog.periodic-materialize.enabled": "state.changelog.periodic-materialize.enabled",
+    "state.backend.changelog.periodic-materialize.interval": "state.changelog.periodic-materialize.interval",
+    "state.backend.changelog.storage": "state.changelog.storage",
+    "state.backend.fs.checkpointdir": "dir",
+    "state.backend.fs.memory-threshold": "data-inline-threshold",
+    "state.backend.fs.write-buffer-size": "write-buffer-size",
+    "state.backend.local-recovery": "local-backup.enabled",
+    "state.storage.fs.memory-threshold": "data-inline-threshold",
+    "state.storage.fs.write-buffer-size": "write-buffer-size",
+    "taskmanager.state.local.root-dirs": "local-backup.dirs",
     "state.checkpoints.num-retained": "num-retained",
     "state.checkpoint-storage": "storage",
     "state.checkpoints.dir": "dir",
@@ -147,6 +204,8 @@ _OLDER = {
     "state.checkpoints.create-subdir": "create-subdir",
     "state.checkpoint.cleaner.parallel-mode": "cleaner.parallel-mode",
 }
+_NAMES = {name if name.startswith(("state.", "execution.")) else _PREFIX + name: name for name in KEYS} | _OLDER
+"""Of each of Flink's keys the name in `KEYS`."""
 
 _RESTART = "restart-strategy."
 RESTART_TYPES: Mapping[str, str] = {
@@ -177,7 +236,7 @@ RESTART_KEYS: Mapping[str, _Taken] = {
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `CheckpointConfig` that Flink's keys stand for.
+    """The settings of `CheckpointConfig` that Flink's keys stand for; nested keys are taken, as in its config.yaml.
 
     An interval of 0 or less, by which Flink makes no checkpoints, is AT_MOST_ONCE, as fast as it goes.
     ConfigurationError names every key that is not known, or would promise what is not done, with the reason. A key that
@@ -185,11 +244,10 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     refused: list[str] = []
-    for key, value in given.items():
-        name = _OLDER.get(key, key.removeprefix(_PREFIX))
-        meaning = KEYS.get(name) if key in _OLDER or key.startswith(_PREFIX) else None
+    for key, value in _flat(given):
+        meaning = KEYS.get(_NAMES.get(key, ""))
         if meaning is None:
-            refused.append(f"{key}: Flink has no such key for checkpoints, or a newer one has")
+            refused.append(f"{key}: {_unknown(key)}")
         elif isinstance(meaning, _Taken):
             _take(meaning, key, value, found, refused)
         elif isinstance(meaning, _Idle):
@@ -204,6 +262,25 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys with dots, also where they are nested, as in Flink's config.yaml."""
+    for key, value in given.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _unknown(key: str) -> str:
+    if key.startswith(_RESTART) or f"{key}." == _RESTART:
+        return "RestartStrategy.from_flink takes it"
+    if key.startswith(("state.backend.rocksdb.", "state.backend.forst.")):
+        return f"{_SPARK_STATE}: spark.sql.streaming.stateStore.rocksdb.*"
+    close = [_PREFIX + key] if _PREFIX + key in _NAMES else get_close_matches(key, _NAMES, 1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"Flink has no such key for checkpoints, or a newer one has{hint}"
+
+
 def restart_of(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The type of the restart strategy that Flink's keys stand for, and its settings.
 
@@ -211,6 +288,7 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     key that is not known, and every value that cannot be read. Settings of another strategy than the one chosen have no
     effect in Flink either: a warning tells of them.
     """
+    given = dict(_flat(given))
     types = {key: given[key] for key in (f"{_RESTART}type", _RESTART.removesuffix(".")) if key in given}
     kinds = {RESTART_TYPES.get(str(value).strip().lower()) for value in types.values()} or {"exponential-delay"}
     kind = kinds.pop()
@@ -224,7 +302,8 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         if key in types:
             continue
         if meaning is None:
-            refused.append(f"{key}: Flink has no such key for restarts, or a newer one has")
+            other = "CheckpointConfig.from_flink takes it" if key in _NAMES else ""
+            refused.append(f"{key}: {other or 'Flink has no such key for restarts, or a newer one has'}")
         elif not types:
             refused.append(f"{key}: Flink does not look at it without {_RESTART}type")
         elif not key.startswith(f"{_RESTART}{kind}."):
@@ -237,9 +316,12 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 def _take(meaning: _Taken, key: str, value: Any, found: dict[str, Any], refused: list[str]) -> None:
     try:
-        found[meaning.name] = meaning.read(value)
+        read = meaning.read(value)
     except (TypeError, ValueError, OverflowError):
         refused.append(f"{key}={value!r}: give {meaning.plain}")
+        return
+    if found.setdefault(meaning.name, read) != read:
+        refused.append(f"{key}={value!r}: an older or newer name of this key says otherwise")
 
 
 def _raise_for(refused: list[str]) -> None:

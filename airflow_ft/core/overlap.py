@@ -35,6 +35,9 @@ LONGEST_PAUSE = 30.0
 RETAINED_TOGETHER = 20
 """So many delivered checkpoints are finalised, and old ones pruned, at once: until then each is read with every look at
 the open ones, and keeps its place on disk."""
+FOLLOWED_EACH = 5.0
+"""So often (seconds) a stream tells its sources how far it has confirmed, however little that is: people watch the lag
+of consumer groups."""
 PRUNED_EACH, PRUNED_BYTES = 60.0, 256_000_000
 """A stream, whose next checkpoint waits meanwhile, prunes so often (seconds), or when it has delivered so much."""
 
@@ -75,6 +78,7 @@ class Overlap:
         self._progress, self._archive = progress, archive
         self._delivered = self._bytes = 0  # since it was finalised, and pruned
         self._pruned = time.monotonic()
+        self._is_told, self._follows = True, self._pruned + FOLLOWED_EACH  # when the sources hear the rest (monotonic)
         self._stop, self._wake = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
@@ -117,6 +121,7 @@ class Overlap:
             segments = checkpoint.plan.segments if checkpoint.plan else ()
             self._delivered += max(1, len(segments))
             self._bytes += sum(segment.bytes for segment in segments)
+            self._is_told = False
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
                 self._delivered = 0
@@ -130,12 +135,16 @@ class Overlap:
         """
         context = self._context
         if self._pulse and self._bytes < PRUNED_BYTES and time.monotonic() - self._pruned < PRUNED_EACH:
-            finalise(context.store, context.pipeline, self._progress)
+            self._tell_sources()
             return
         self._pruned, self._bytes = time.monotonic(), 0
         self._coordinator.close()  # the sinks are told over connections of their own to forget old markers
         retain(context.store, context.pipeline, self._config, context.participants, self._archive, self._progress)
         give_back()
+
+    def _tell_sources(self) -> None:
+        self._is_told = finalise(self._context.store, self._context.pipeline, self._progress)
+        self._follows = time.monotonic() + (FOLLOWED_EACH if self._is_told else PRUNED_EACH)
 
     def check(self) -> None:
         """Raises what ended it, such as DeclinedError."""
@@ -151,6 +160,8 @@ class Overlap:
             self._wake.clear()
             try:
                 self.deliver()
+                if self._pulse and not self._is_told and time.monotonic() >= self._follows:
+                    self._tell_sources()
                 pause, waiting = self._interval, self._wake
             except FencedError:  # whoever watches the stage's lease hears of it too
                 return
@@ -160,6 +171,7 @@ class Overlap:
                     self._error = error
                     return
                 log.warning("%s (failure %d in a row)", error, failures)
+                pause, waiting = self._interval, self._wake  # a pause beyond the time-out lets the next one expire, too
             except TransientError as error:
                 pause, waiting = min(LONGEST_PAUSE, 2 * pause), self._stop
                 log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)

@@ -17,9 +17,17 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow_ft.core.arguments import shown
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    LeaseHeldError,
+    RestartsExhaustedError,
+    StoreUnavailableError,
+    TerminalError,
+)
 from airflow_ft.core.flink import RESTART_TYPES, restart_of
 from airflow_ft.core.kinds import Count, Duration, Number, check_settings, kinds_of, read_settings
+from airflow_ft.core.ports import Store
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +127,24 @@ def wait_after(error: Exception, restarts: Restarts, what: str) -> float | None:
     log.warning("%s: %s", type(error).__name__, error)
     log.warning("%s is restarted in %.1f s (restart %d: %s)", what, wait, restarts.count, restarts.strategy)
     return wait
+
+
+def is_tolerated(error: AirflowFtError, store: Store, pipeline: str, tolerable: int) -> bool:
+    """Whether what failed is a checkpoint alone, of which so many in a row are no failure of the stream (-1: all)."""
+    if not error.abort_reason.counts or tolerable == 0:
+        return False
+    return tolerable < 0 or store.failed_in_a_row(pipeline) <= tolerable
+
+
+def given_up(error: AirflowFtError, strategy: RestartStrategy) -> AirflowFtError:
+    """What to raise for the last failure of a stream, which nobody is to try again: Airflow's retries would begin the
+    strategy anew. They are for what it does not speak of: workers that die, an older owner, the decision log.
+    """
+    if isinstance(error, TerminalError | LeaseHeldError | StoreUnavailableError):
+        return error
+    what = f"{error.what.rstrip('.')}. It is not restarted any more ({strategy})."
+    where = ("unconnected", "pipeline", "checkpoint", "participant", "sink", "column", "row")
+    return RestartsExhaustedError(what, remedy=error.remedy).located(**{name: getattr(error, name) for name in where})
 
 
 @dataclass(frozen=True, kw_only=True)

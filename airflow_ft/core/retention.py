@@ -62,8 +62,10 @@ def delete_delivered(store: Store, pipeline: str, archive: Archive, through: int
     return count
 
 
-def finalise(store: Store, pipeline: str, progress: Progress) -> None:
+def finalise(store: Store, pipeline: str, progress: Progress) -> bool:
     """Tells the sources how far what is COMPLETED goes; such numbers are no longer among the open ones then.
+
+    Whether they have heard it all.
 
     When they cannot be told, only the newest number waits for the next time, which says it all: else the open ones,
     and the log, would grow with every checkpoint for as long as a source's cluster takes no offsets (R19).
@@ -75,7 +77,7 @@ def finalise(store: Store, pipeline: str, progress: Progress) -> None:
             if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan
         ]
         if not waiting:
-            return
+            return True
         for checkpoint in waiting[:-1]:
             store.finalise(pipeline, checkpoint.number)
         plan = waiting[-1].plan
@@ -83,7 +85,9 @@ def finalise(store: Store, pipeline: str, progress: Progress) -> None:
         progress(store.checkpoint(pipeline, plan.segments[-1].number))  # positions only grow
         store.finalise(pipeline, waiting[-1].number)
     except AirflowFtError as error:
-        log.warning("the group offsets of %s do not follow this time (the next run tries again): %s", pipeline, error)
+        log.warning("the group offsets of %s do not follow this time (it is tried again): %s", pipeline, error)
+        return False
+    return True
 
 
 def _prune(

@@ -32,8 +32,8 @@ class StreamingPipelineOperator(StageOperator):
     and goes on for as long as nobody stops it.
 
     It settles first what earlier runs left. A job that raises, a driver that dies and servers that are away are
-    restarted in this task, by the pipeline's `restart`; what that gives up on, and a worker that dies, by Airflow's
-    `retries`.
+    restarted in this task, by the pipeline's `restart`; what that gives up on fails the task for good. Airflow's
+    `retries` are for workers that die, and a decision log that is away for longer.
 
     It stops after the checkpoint under way, delivers what is staged and succeeds, when it is asked to
     (`airflow ft stop`), or when somebody pauses its DAG. When the task is marked or cleared, it ends at once, and

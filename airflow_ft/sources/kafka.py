@@ -56,7 +56,8 @@ class KafkaSource:
         starting_offsets: counts only until something is published: later runs go on from the checkpoint. One of
 
             - "earliest" or "latest",
-            - `{topic: {partition: offset}}` (-2: earliest, -1: latest),
+            - `{topic: {partition: offset}}` (-2: earliest, -1: latest); a partition that is not named starts at its
+              earliest,
             - a datetime with a zone: the first record at or after it; a partition without one starts at its end,
             - "group_offsets": where the group `group_id` stands, and at the earliest offset of a partition where it
               does not, so that a pipeline goes on from another consumer,
@@ -137,6 +138,12 @@ class KafkaSource:
                         f"a partition of {topic!r} in starting_offsets", partition, int, "give its number.", of=of
                     )
                     check_type(f"starting_offsets[{topic!r}][{partition}]", offset, int, "give an offset.", of=of)
+                    if partition < 0 or offset < -2:
+                        raise ConfigurationError(
+                            f"starting_offsets[{topic!r}][{partition}] of {of} is {offset}",
+                            remedy="partitions count from 0, and so do offsets; -2 stands for the earliest, -1 for the"
+                            " latest",
+                        )
         check_options("options", self.options, of=of)
 
     def _check_start(self) -> None:
@@ -167,8 +174,9 @@ class KafkaSource:
                 raise ConfigurationError("starting_offsets of KafkaSource is a datetime without a zone")
         elif self.pattern or set(start) != set(self.topics) or not all(start.values()):
             raise ConfigurationError(
-                "starting_offsets of KafkaSource has to name every topic with all of its partitions",
-                remedy="-2 stands for the earliest offset of a partition, -1 for the latest",
+                "starting_offsets of KafkaSource has to name every topic, and offsets of its partitions",
+                remedy="-2 stands for the earliest offset of a partition, as of those that are not named, -1 for the"
+                " latest",
             )
 
     def rendered_from(self, declared: KafkaSource) -> None:

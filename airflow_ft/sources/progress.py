@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_AS_LIBRDKAFKA = str.maketrans("-_", "+/")
+"""The driver has ids of topics from Java, which writes base64 as for URLs; about each second id has such a letter."""
+
 
 class GroupOffsets:
     """Commits the end positions of a checkpoint to the `group_id` of each Kafka source. See `core.ports.Progress`."""
@@ -28,6 +31,7 @@ class GroupOffsets:
         kafka = {name: source for name, source in sources.items() if isinstance(source, KafkaSource)}
         self._sources = {name: source for name, source in kafka.items() if source.group_id and source.commit_offsets}
         self._connections = connections
+        self._told: set[str] = set()
 
     def __call__(self, checkpoint: Checkpoint) -> None:
         """SinkUnavailableError or SinkAccessError, naming the connection, when a cluster does not take them."""
@@ -43,6 +47,7 @@ class GroupOffsets:
         from airflow_ft.kafka.topics import other_topics, topic_ids
 
         group = str(source.group_id)
+        ids = {topic: found.translate(_AS_LIBRDKAFKA) for topic, found in ids.items()}
         clients = KafkaClients(KafkaSettings.from_connection(self._connections(source.conn_id)))
         now = topic_ids(clients, ids)
         if left := {*other_topics(ids, now), *(topic for topic, found in now.items() if found is None)}:
@@ -61,4 +66,6 @@ class GroupOffsets:
                     consumer.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
                 raise clients.error(error.args[0], f"committing the offsets of group {group}") from None
-        log.info("group %s stands at the end of what is confirmed (%d partitions)", group, len(offsets))
+        level = logging.DEBUG if group in self._told else logging.INFO  # a stream says so each few seconds, for days
+        self._told.add(group)
+        log.log(level, "group %s stands at the end of what is confirmed (%d partitions)", group, len(offsets))

@@ -274,6 +274,20 @@ def test_what_is_not_decided_in_time_expires_and_its_rows_travel_on(world: World
     world.check_exactly_once([one, two])
 
 
+def test_all_that_is_not_decided_in_time_expires_at_once(world: World) -> None:
+    """A stream that runs ahead of a sink that is away would be restarted once for each of them, when that is back."""
+    numbers = world.stage(5)
+    hasty = Coordinator(
+        world.store, PIPELINE, coordinator(world).epoch, Systems(world.systems), timeout=timedelta(microseconds=1)
+    )
+    with pytest.raises(CheckpointExpiredError, match="checkpoint 1: it was not decided within"):
+        hasty.expire()
+    assert {state(world, number) for number in numbers} == {CheckpointState.ABORTED}
+    hasty.expire()
+    world.steps(world.context(7))
+    world.check_exactly_once(numbers)
+
+
 def test_a_store_older_than_the_sink_halts_the_pipeline(world: World) -> None:
     world.stage(1)
     world.systems["db"].rank = (99, 1)

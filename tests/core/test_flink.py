@@ -29,6 +29,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-flink.md"
         ("1500 ms", timedelta(seconds=1.5)),
         ("2 Hours", timedelta(hours=2)),
         ("1d", timedelta(days=1)),
+        (timedelta(minutes=2), timedelta(minutes=2)),
+        (timedelta(minutes=-2), "give a duration"),
         ("5 millis", None),
         ("soon", "give a duration"),
         ("-1 s", "give a duration"),
@@ -50,8 +52,10 @@ def test_what_is_taken_counts_as_given() -> None:
     config = CheckpointConfig.from_flink({"state.checkpoints.num-retained": "7"})
     assert config.to_json() == {"num_retained": 7}
     assert CheckpointConfig.from_flink({}).to_json() == {}
-    with pytest.raises(ConfigurationError, match=r"num-retained=3.7: give a whole number"):
-        CheckpointConfig.from_flink({"execution.checkpointing.num-retained": 3.7})
+    for name in ("num-retained", "max-concurrent-checkpoints", "tolerable-failed-checkpoints"):
+        for wrong in (3.7, True):
+            with pytest.raises(ConfigurationError, match=rf"{name}={wrong}: give a whole number"):
+                CheckpointConfig.from_flink({f"execution.checkpointing.{name}": wrong})
 
 
 def test_every_key_that_would_promise_more_is_named_with_its_reason() -> None:
@@ -146,6 +150,83 @@ def test_a_value_that_is_what_is_done_anyway_is_no_mistake(caplog: pytest.LogCap
     assert ["execution.checkpointing.dir has no effect" in record.getMessage() for record in caplog.records] == [True]
 
 
+FLINK_2 = """
+execution.checkpointing.: aligned-checkpoint-timeout alignment-timeout approximate-local-recovery
+    checkpoints-after-tasks-finish checkpoints-after-tasks-finish.enabled cleaner.parallel-mode create-subdir
+    data-inline-threshold dir externalized-checkpoint-retention file-merging.across-checkpoint-boundary
+    file-merging.enabled file-merging.max-file-size file-merging.max-space-amplification
+    file-merging.max-subtasks-per-file file-merging.pool-blocking incremental interval interval-during-backlog
+    local-backup.dirs local-backup.enabled max-concurrent-checkpoints min-pause mode num-retained
+    recover-without-channel-state.checkpoint-id savepoint-dir snapshot-compression storage timeout
+    tolerable-failed-checkpoints unaligned unaligned.enabled unaligned.forced unaligned.interruptible-timers.enabled
+    unaligned.max-subtasks-per-channel-state-file write-buffer-size
+execution.: savepoint-restore-mode savepoint.ignore-unclaimed-state savepoint.path
+    state-recovery.approximate-local-recovery state-recovery.claim-mode state-recovery.from-local
+    state-recovery.ignore-unclaimed-state state-recovery.path state-recovery.without-channel-state.checkpoint-id
+savepoints.state.backend.fs.: dir
+state.: backend backend.changelog.enabled backend.changelog.max-failures-allowed
+    backend.changelog.periodic-materialize.enabled backend.changelog.periodic-materialize.interval
+    backend.changelog.storage backend.fs.checkpointdir backend.fs.memory-threshold backend.fs.write-buffer-size
+    backend.incremental backend.local-recovery backend.type changelog.enabled changelog.max-failures-allowed
+    changelog.periodic-materialize.enabled changelog.periodic-materialize.interval changelog.storage
+    checkpoint-storage checkpoint.cleaner.parallel-mode checkpoints.create-subdir checkpoints.dir
+    checkpoints.num-retained savepoints.dir storage.fs.memory-threshold storage.fs.write-buffer-size
+taskmanager.state.local.: root-dirs
+"""
+"""What Flink 2.0.1 reads: keys and older names of CheckpointingOptions, StateBackendOptions, StateChangelogOptions and
+StateRecoveryOptions, and snapshot-compression of ExecutionOptions.
+"""
+
+
+@pytest.mark.parametrize("group", FLINK_2.strip().replace("\n    ", " ").splitlines())
+def test_every_key_of_flink_2_has_an_answer_of_its_own(group: str) -> None:
+    prefix, _, names = group.partition(": ")
+    for name in names.split():
+        try:
+            CheckpointConfig.from_flink({prefix + name: "?"})  # taken, refused for its value, or without an effect
+        except ConfigurationError as error:
+            assert f"{prefix}{name}='?': " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"execution.checkpointing.intervall": "1 s"}, r"did you mean execution\.checkpointing\.interval\?"),
+        ({"interval": "1 s"}, r"did you mean execution\.checkpointing\.interval\?"),
+        ({"restart-strategy.type": "none"}, r"restart-strategy\.type: RestartStrategy\.from_flink takes it"),
+        ({"restart-strategy": "none"}, r"restart-strategy: RestartStrategy\.from_flink takes it"),
+        ({"state.backend.type": "hashmap"}, r"type='hashmap': .*stateStore\.providerClass"),
+        ({"state.backend.rocksdb.memory.managed": "true"}, r"managed: .*stateStore\.rocksdb"),
+        ({"execution.savepoint.path": "/s"}, r"path='/s': .*from_savepoint"),
+        (
+            {"execution.checkpointing.unaligned": "true", "execution.checkpointing.unaligned.enabled": "false"},
+            "an older or newer name of this key says otherwise",
+        ),
+    ],
+)
+def test_what_is_not_taken_says_what_is_to_be_done_instead(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        CheckpointConfig.from_flink(settings)
+
+
+def test_a_nested_configuration_is_taken_as_flinks_config_yaml_has_it() -> None:
+    given = {
+        "interval": "1 s",
+        "unaligned": {"enabled": True},
+        "externalized-checkpoint-retention": "NO_EXTERNALIZED_CHECKPOINTS",
+    }
+    config = CheckpointConfig.from_flink({"execution": {"checkpointing": given}, "state": {"backend": "rocksdb"}})
+    assert config.to_json() == {
+        "interval": 1.0,
+        "unaligned": True,
+        "externalized_retention": "NO_EXTERNALIZED_CHECKPOINTS",
+    }
+    restart = {"type": "fixed-delay", "fixed-delay": {"attempts": 3, "delay": "10 s"}}
+    assert RestartStrategy.from_flink({"restart-strategy": restart}) == FixedDelay(
+        attempts=3, delay=timedelta(seconds=10)
+    )
+
+
 def key(name: str) -> str:
     return f"restart-strategy.{name}"
 
@@ -220,7 +301,7 @@ def test_a_restart_strategy_is_taken_from_flinks_keys(
             r"restart-strategy\.fixed-delay\.tries: Flink has no",
         ),
         ({key("type"): "none", "fixed-delay.delay": 3}, "fixed-delay.delay: Flink has no such key"),
-        ({"execution.checkpointing.timeout": "1 min"}, "execution.checkpointing.timeout: Flink has no such key"),
+        ({"execution.checkpointing.timeout": "1 min"}, "timeout: CheckpointConfig.from_flink takes it"),
         ({key("type"): "fixed-delay", key("fixed-delay.attempts"): 3.7}, "attempts=3.7: give a whole number"),
         ({key("type"): "fixed-delay", key("fixed-delay.delay"): "soon"}, "delay='soon': give a duration"),
         (

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from airflow_ft.core import overlap
-from airflow_ft.core.errors import DeclinedError, StateConflictError, TransientError
+from airflow_ft.core.errors import DeclinedError, SinkUnavailableError, StateConflictError, TransientError
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AbortReason, RunKey, Segment, SparkPosition
+from airflow_ft.core.model import AbortReason, Checkpoint, RunKey, Segment, SparkPosition
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.steps import prepare_step
 from tests.core.systems import NoArchive
 from tests.core.test_every_crash_point import MIXES, finish, systems
 from tests.core.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, World, crash
 from tests.density import stride
+from tests.waiting import wait_for
 
 
 class Archive(NoArchive):
@@ -239,3 +240,29 @@ def test_a_stream_finalises_often_and_prunes_now_and_then(tmp_path: Path, monkey
             stage.publish()
             beside.deliver()
         assert len(archive.deleted) == pruned + 4
+
+
+def test_the_sources_of_a_stream_hear_soon_of_one_checkpoint_also_after_they_were_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches the lag of a consumer group does not wait until so many more have come."""
+    monkeypatch.setattr(overlap, "FOLLOWED_EACH", 0.0)
+    monkeypatch.setattr(overlap, "PRUNED_EACH", 0.0)
+    world = World(tmp_path, systems=systems(next(iter(MIXES))))
+    heard: list[int] = []
+    tries = iter([SinkUnavailableError("the source's cluster is away."), None])
+
+    def progress(checkpoint: Checkpoint) -> None:
+        if (error := next(tries)) is not None:
+            raise error
+        heard.append(checkpoint.number)
+
+    with staging(world) as stage:
+        context = world.context(run=RUN)
+        rest = (world.delivery, world.config, progress, NoArchive())
+        with Overlap(context, stage.epoch, *rest, interval=0.01, streaming=True) as beside:
+            stage.publish()
+            beside.wake()
+            wait_for(lambda: heard, 30.0, "the source hears of the only checkpoint")
+            beside.check()
+    assert heard == stage.numbers

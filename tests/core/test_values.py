@@ -98,6 +98,13 @@ def test_unaligned_needs_exactly_once_wherever_the_two_are_said(mode: Checkpoint
     assert moded.resolved(unaligned.of_scheduled()).mode is mode  # says nothing to a scheduled pipeline
 
 
+def test_who_wants_no_unaligned_checkpoints_need_not_mind_what_others_say_of_their_time_out() -> None:
+    others = CheckpointConfig(unaligned=True, aligned_timeout=timedelta(seconds=30))
+    assert CheckpointConfig(unaligned=False).resolved(others).to_json() == {"unaligned": False}
+    later = CheckpointConfig(aligned_timeout=timedelta(seconds=5), unaligned=True).resolved(others)
+    assert later.aligned_timeout == timedelta(seconds=5)
+
+
 def test_final_states_are_final() -> None:
     final = {CheckpointState.COMPLETED, CheckpointState.ABORTED, CheckpointState.SUBSUMED}
     assert not {old for old, _ in TRANSITIONS} & final

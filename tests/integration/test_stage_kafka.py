@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.core.errors import ConfigurationError, JobError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
@@ -233,6 +233,24 @@ def test_it_starts_at_the_offsets_that_are_named(
         fill(kafka.bootstrap, topic, [f'{{"id": {number}}}'], partition)
     pipeline.complete(_plain(pipeline, kafka, source))
     assert _ids(pipeline) == [3, 4, 7, 8, 9, 10, 11]
+
+
+def test_a_partition_that_is_not_named_starts_at_its_earliest_and_one_that_is_not_there_is_refused(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    topic = topic_factory(partitions=2)
+    for partition, numbers in enumerate(((1, 2, 3), (4, 5))):
+        fill(kafka.bootstrap, topic, [f'{{"id": {number}}}' for number in numbers], partition)
+    absent = KafkaSource(topics=[topic], starting_offsets={topic: {0: 1, 2: 0}})
+    with pytest.raises(ConfigurationError, match=rf"'numbers' names partitions of topic '{topic}' .*: 2\. It has 2"):
+        pipeline.stage(_plain(pipeline, kafka, absent))
+    source = KafkaSource(topics=[topic], starting_offsets={topic: {0: 1}})
+    pipeline.complete(_plain(pipeline, kafka, source))
+    assert _ids(pipeline) == [2, 3, 4, 5]
+    kafka.add_partitions(topic, 3)
+    fill(kafka.bootstrap, topic, ['{"id": 6}'], 2)
+    pipeline.complete(_plain(pipeline, kafka, source))
+    assert _ids(pipeline) == [2, 3, 4, 5, 6]
 
 
 def test_a_bound_of_records_to_a_task_changes_nothing_of_what_is_read(

@@ -15,17 +15,18 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, RequestKind
+from airflow_ft.core.overlap import RETAINED_TOGETHER
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import verify
 from airflow_ft.savepoints.restoring import restore
@@ -175,6 +176,24 @@ class World:
         asked = self.store.ask(self.pipeline, RequestKind.STOP, arguments, "a test")
         assert self._running[1].wait(240) == 0, self.log()
         return self.store.request(self.pipeline, asked).outcome
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """The table is not there, for the duration of the block."""
+        self.database.sql("RENAME TABLE numbers TO elsewhere")
+        try:
+            yield
+        finally:
+            self.database.sql("RENAME TABLE elsewhere TO numbers")
+
+    def expired(self) -> list[Checkpoint]:
+        return [c for c in self.aborted() if c.reason is AbortReason.EXPIRED]
+
+    def committed(self, group: str) -> int:
+        """How many numbers a consumer group has behind it."""
+        places = [TopicPartition(self.input, partition) for partition in range(2)]
+        with closing(Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": group})) as consumer:
+            return sum(max(0, place.offset) for place in consumer.committed(places, 30))
 
     def aborted(self) -> list[Checkpoint]:
         return [c for c in self.store.checkpoints(self.pipeline, 1000) if c.reason is not None]
@@ -350,6 +369,78 @@ def test_a_gate_opens_on_what_a_running_stream_has_confirmed(world: World) -> No
             world.until_confirmed(2)
             assert Gate(number=world.confirmed()).is_open(world.store, world.pipeline)
         world.stop()
+
+
+def test_the_consumer_group_of_a_running_stream_stands_where_it_has_confirmed(world: World) -> None:
+    """Whoever watches its lag sees that all is read, though little comes and nobody stops the stream."""
+    group = f"{world.pipeline}-readers"
+    world.send(10)
+    with world.task(world.stream(source={"group_id": group})):
+        world.until_all_is_there()
+        world.until(lambda: world.committed(group) == world.sent)
+        world.send(1)
+        world.until(lambda: world.committed(group) == world.sent)
+        assert world.confirmed() < RETAINED_TOGETHER, "few checkpoints"
+        world.stop()
+
+
+def test_an_unaligned_stream_goes_on_while_a_sink_is_away_and_its_driver_is_killed(world: World) -> None:
+    """It waits for the sink up to the time-out of each alignment, and goes back to waiting when the sink is there."""
+    checkpointing = {"interval": 0.3, "unaligned": True, "aligned_timeout": 1}
+    with world.task(world.stream(checkpointing=checkpointing)):
+        with world.sending():
+            world.until_confirmed(2)
+            with world.away():
+                world.until(lambda: world.store.undelivered(world.pipeline) >= 3)
+                before, waiting = world.driver(), world.store.undelivered(world.pipeline)
+                os.kill(before, signal.SIGKILL)
+                world.until(lambda: world.store.undelivered(world.pipeline) >= waiting + 2)
+                assert world.driver() != before
+            world.until_confirmed(3)
+        world.until_all_is_there()
+        world.stop()
+    world.check_exactly_once()
+
+
+@pytest.mark.parametrize("tolerable", [-1, 1])
+def test_checkpoints_that_expire_while_a_sink_is_away_show_nothing_and_come_with_later_ones(
+    world: World, tolerable: int
+) -> None:
+    """What is not tolerated any more takes a new driver: the strategy's, not Airflow's."""
+    restart = {"type": "fixed-delay", "attempts": 20, "delay": 0.1}
+    checkpointing = {"interval": 0.3, "timeout": 2, "tolerable_failures": tolerable}
+    with world.task(world.stream(checkpointing=checkpointing, restart=restart)):
+        world.send(10)
+        world.until_confirmed()
+        with world.away():
+            shown = len(world.records())
+            world.send(10)
+            world.until(lambda: len(world.expired()) > 2)
+            assert len(world.records()) == shown, "nothing of them, in any sink"
+        world.until_all_is_there()
+        assert (world.log().count("the stream is restarted") > 0) == (tolerable == 1)
+        world.stop()
+    world.check_exactly_once()
+
+
+def test_at_least_once_a_sink_that_is_away_holds_up_itself_and_what_is_triggered(world: World) -> None:
+    checkpointing = {"interval": 0.3, "mode": "AT_LEAST_ONCE", "max_concurrent": 2}
+    with world.task(world.stream(checkpointing=checkpointing)):
+        world.send(10)
+        world.until_all_is_there()
+        world.until(lambda: not world.store.undelivered(world.pipeline))
+        with world.away():
+            for more in (1, 2):
+                world.send(10)
+                world.until(lambda more=more: world.store.undelivered(world.pipeline) >= more)
+            world.until(lambda: len(set(world.records())) == world.sent)
+            world.send(10)
+            world.until(lambda: re.search(r"no checkpoint is triggered .*TOO_MANY_QUEUED", world.log()))
+            assert len(set(world.records())) == world.sent - 10, "nothing more is read"
+        world.until_all_is_there()
+        world.stop()
+    assert Counter(world.rows()) == Counter(range(world.sent)), "a marker is a marker"
+    assert set(world.records()) == set(range(world.sent))
 
 
 @pytest.mark.parametrize("bounded", [False, True])

@@ -311,6 +311,7 @@ def product_over_models() -> Iterator[Running]:
             "give_back": lambda: None,
             "RETAINED_TOGETHER": 2,
             "PRUNED_EACH": 8.0,
+            "FOLLOWED_EACH": float("inf"),  # sources are told with each second checkpoint
         }),
         (pulse, {"time": waiting}),
         (stage, {

@@ -32,6 +32,8 @@ def _connection(**extra: Any) -> ConnectionInfo:
         ({"topics": ["a"], "starting_offsets": dt.datetime(2026, 1, 1)}, "without a zone"),
         ({"topics": ["a", "b"], "starting_offsets": {"a": {0: 1}}}, "every topic"),
         ({"topics": ["a"], "starting_offsets": {"a": {}}}, "every topic"),
+        ({"topics": ["a"], "starting_offsets": {"a": {0: -3}}}, "is -3"),
+        ({"topics": ["a"], "starting_offsets": {"a": {-1: 0}}}, "-1"),
         ({"topics": ["a"], "isolation_level": "committed"}, "read_committed or"),
         ({"topics": ["a"], "max_offsets_per_trigger": 0}, "at least 1"),
         ({"topics": ["a"], "options": {"failOnDataLoss": "false"}}, "failOnDataLoss"),

@@ -18,6 +18,7 @@ from airflow_ft.core.errors import (
     FencedError,
     JobError,
     LeaseHeldError,
+    RestartsExhaustedError,
     StageError,
     TurnHeldError,
     WalCorruptError,
@@ -354,7 +355,9 @@ def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "error", [StageError("killed"), WalCorruptError("its base is missing")], ids=["failed", "files"]
+    "error",
+    [StageError("killed"), RestartsExhaustedError("a file is missing"), WalCorruptError("its base is missing")],
+    ids=["failed", "restarted", "files"],
 )
 def test_what_a_driver_reports_after_somebody_took_over_is_that(error: AirflowFtError, tmp_path: Path) -> None:
     world = World(tmp_path)

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import AirflowFtError, JobError, SinkAccessError, StageError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    CheckpointExpiredError,
+    JobError,
+    LeaseHeldError,
+    RestartsExhaustedError,
+    SinkAccessError,
+    StageError,
+    StoreUnavailableError,
+    TerminalError,
+)
 from airflow_ft.core.model import ExternalizedRetention, RequestKind
 from airflow_ft.core.restart import FixedDelay, NoRestart
 from airflow_ft.spark.request import StageRequest, StageResult
@@ -54,21 +64,31 @@ class Ending:
     ("error", "last_try", "is_over"),
     [
         (JobError("the value 15 is bad"), False, True),
-        (StageError("the driver was killed"), False, False),
-        (StageError("the driver was killed"), True, True),
+        (StageError("the driver was killed"), False, True),
+        (SinkAccessError("there is no table"), False, True),
+        (StoreUnavailableError("the decision log is away"), False, False),
+        (LeaseHeldError("an older owner is at work on it"), False, False),
+        (StoreUnavailableError("the decision log is away"), True, True),
     ],
 )
 def test_what_nobody_tries_again_has_failed_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: AirflowFtError, last_try: bool, is_over: bool
 ) -> None:
-    """What is staged is delivered first, where that is possible: only what is confirmed can be deleted."""
+    """What is staged is delivered first, where that is possible: only what is confirmed can be deleted.
+
+    Airflow tries nothing again that the restart strategy has given up on: that would begin the strategy anew.
+    """
     ending = Ending(World(tmp_path), monkeypatch, error)
-    with pytest.raises(type(error)):
+    with pytest.raises(AirflowFtError, match=error.what) as caught:
         ending.step(last_try=last_try)
+    assert isinstance(caught.value, TerminalError) == (is_over and not last_try)
+    assert ("It is not restarted any more (never)" in str(caught.value)) == isinstance(
+        caught.value, RestartsExhaustedError
+    )
     assert ending.cleaned == ([(True, 1, True)] if is_over else [])
     ending.world.systems["log"].away = False
     ending.cleaned.clear()
-    with pytest.raises(type(error)):
+    with pytest.raises(AirflowFtError, match=error.what):
         ending.step(last_try=last_try)
     assert ending.cleaned == ([(True, 0, True)] if is_over else [])
 
@@ -110,12 +130,37 @@ def test_sinks_are_looked_at_before_the_first_driver_until_they_are_ready(
     assert said == ["looked", "looked", "launched", "launched"]
 
 
+@pytest.mark.parametrize("tolerable", [0, -1])
+def test_a_checkpoint_that_took_its_driver_with_it_is_tolerated_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tolerable: int
+) -> None:
+    """A job that hangs does not end when its checkpoint has expired: its process has to."""
+    ending = Ending(World(tmp_path), monkeypatch)
+    ending.overlap = (ending.overlap[0], replace(ending.overlap[1], tolerable_failures=tolerable), *ending.overlap[2:])
+    errors = iter([CheckpointExpiredError("it was not staged in time"), None])
+
+    def launch(request: StageRequest, *arguments: Any, **more: Any) -> StageResult:
+        if (error := next(errors)) is not None:
+            number = ending.world.store.trigger(PIPELINE, request.epoch, request.run)
+            ending.world.store.give_up(PIPELINE, request.epoch, error.abort_reason, f"of {number}")
+            raise error
+        return ending._launch(request, *arguments, **more)
+
+    monkeypatch.setattr("airflow_ft.spark.task.stage.run_stage", launch)
+    if tolerable:
+        ending.step()
+    else:
+        with pytest.raises(RestartsExhaustedError):
+            ending.step()
+    assert len(list(errors)) == (0 if tolerable else 1)
+
+
 def test_nothing_is_begun_when_the_sinks_do_not_become_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ending = Ending(World(tmp_path), monkeypatch, JobError("it was started"))
 
     def lacks() -> None:
         raise SinkAccessError("there is no table.")
 
-    with pytest.raises(SinkAccessError, match="there is no table"):
+    with pytest.raises(RestartsExhaustedError, match="there is no table"):
         ending.step(preflight=lacks)
     assert ending.world.store.pipeline(PIPELINE).epoch == 0

@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.errors import ConfigurationError, JobError, StageError
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import Source, source_from_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
 from airflow_ft.sources.modes import not_replayable, read_again
-from airflow_ft.spark.driver.kafka_admin import TopicAdmin
+from airflow_ft.spark.driver.kafka_admin import EARLIEST, TopicAdmin
 from airflow_ft.spark.driver.listing import Listing, static_listings
 
 if TYPE_CHECKING:
@@ -85,18 +85,39 @@ class Sources(Mapping[str, "DataFrame"]):
         spec = self._specs[name]
         connection = self._connections.get(spec.conn_id) if spec.conn_id else None
         tags = {_TAG: name} if streaming else None
-        if streaming and name in self._begins and connection is not None:
-            spec, ids = _starting(self._spark, name, spec, connection)
-            self.started[name] = ids
+        if connection is not None and isinstance(spec, KafkaSource):
+            if streaming and name in self._begins and spec.starting_offsets == GROUP_OFFSETS:
+                spec, self.started[name] = _at_group(self._spark, name, spec, connection)
+            elif isinstance(spec.starting_offsets, Mapping) and (name in self._begins or not streaming):
+                spec = _at_offsets(self._spark, name, spec, connection)
         return spec.read(self._spark, connection, streaming=streaming, tags=tags)
 
 
-def _starting(
-    spark: SparkSession, name: str, spec: Source, connection: ConnectionInfo
-) -> tuple[Source, Mapping[str, str]]:
+def _at_offsets(spark: SparkSession, name: str, spec: KafkaSource, connection: ConnectionInfo) -> KafkaSource:
+    """A source that starts at the offsets that are given, and at the earliest of other partitions: Spark would fail.
+
+    ConfigurationError for partitions that are not there.
+    """
+    given = spec.starting_offsets
+    assert isinstance(given, Mapping)
+    with closing(TopicAdmin(spark, name, spec, connection)) as admin:
+        there = admin.partitions()
+    for topic, offsets in given.items():
+        if gone := sorted(partition for partition in offsets if not 0 <= partition < there[topic]):
+            raise ConfigurationError(
+                f"starting_offsets of source {name!r} names partitions of topic {topic!r} that it does not have:"
+                f" {', '.join(map(str, gone))}. It has {there[topic]}, from 0 on.",
+                participant=spec.conn_id,
+                remedy="leave them out: a partition that is not named, or comes later, is read from its beginning.",
+            )
+    filled = {t: {p: given[t].get(p, EARLIEST) for p in range(partitions)} for t, partitions in there.items()}
+    return replace(spec, starting_offsets=filled)
+
+
+def _at_group(
+    spark: SparkSession, name: str, spec: KafkaSource, connection: ConnectionInfo
+) -> tuple[KafkaSource, Mapping[str, str]]:
     """A source that starts where a group stands, with its offsets (Spark knows no such start), and its topics' ids."""
-    if not isinstance(spec, KafkaSource) or spec.starting_offsets != GROUP_OFFSETS:
-        return spec, {}
     with closing(TopicAdmin(spark, name, spec, connection)) as admin:
         before = admin.ids(spec.topics)
         offsets = admin.group_offsets()

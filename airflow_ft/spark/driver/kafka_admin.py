@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SECONDS = 60
 _LATEST_SECONDS = 5
 _PARTITIONS_SECONDS = 10.0
-_EARLIEST = -2  # in Spark's words
+EARLIEST = -2  # in Spark's words
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # of brokers that give topics no ids
 _MANY = 20  # topics: from then on one answer about all of a cluster takes less than some of py4j's calls for each
 _LISTED = re.compile(r"\(name=([\w.-]+), topicId=([\w-]{22}), internal=")  # as Java's TopicListing prints itself
@@ -74,7 +74,7 @@ class TopicAdmin:
 
     def group_offsets(self) -> dict[str, dict[int, int]]:
         """Where the source's group stands: topic -> partition -> offset; -2 (the earliest) where it does not."""
-        group, source = str(self._source.group_id), self._source
+        group = str(self._source.group_id)
         # Stable ones: a transaction that has committed offsets may not have ended for the group's own log yet.
         options = self._jvm.org.apache.kafka.clients.admin.ListConsumerGroupOffsetsOptions().requireStable(True)
         where = self._asked(
@@ -87,16 +87,22 @@ class TopicAdmin:
             if entry.getValue() is not None:
                 partition = entry.getKey()
                 committed[str(partition.topic()), int(partition.partition())] = int(entry.getValue().offset())
-        found: dict[str, dict[int, int]] = {}
-        for topic, described in self._described(source.topics).items():
+        return {
+            topic: {number: committed.get((topic, number), EARLIEST) for number in range(partitions)}
+            for topic, partitions in self.partitions().items()
+        }
+
+    def partitions(self) -> dict[str, int]:
+        """How many each of the source's listed topics has; StageError when one does not exist."""
+        found: dict[str, int] = {}
+        for topic, described in self._described(self._source.topics).items():
             if described is None:
                 raise StageError(
                     f"topic {topic!r} of source {self._name!r} does not exist.",
-                    participant=source.conn_id,
+                    participant=self._source.conn_id,
                     remedy="create it, or take it out of the source.",
                 )
-            partitions = range(int(described.partitions().size()))
-            found[topic] = {number: committed.get((topic, number), _EARLIEST) for number in partitions}
+            found[topic] = int(described.partitions().size())
         return found
 
     def latest(self, names: Sequence[str]) -> Mapping[str, Mapping[str, int]]:

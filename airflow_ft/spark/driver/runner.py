@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, ConfigurationError, JobError, StageError
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
-from airflow_ft.core.restart import Restarts, RestartStrategy, wait_after
+from airflow_ft.core.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.failures import as_error
@@ -198,13 +198,14 @@ class Attempt:
         if isinstance(cause, ManyRowsError):
             wait, self._expects_few = 0.0, False  # such a job would meet it again and again
             log.info("%s It is computed again at once, and from now on Spark writes all of them.", cause.what)
-        elif cause.abort_reason.counts and (tolerable < 0 or store.failed_in_a_row(request.pipeline) <= tolerable):
+        elif is_tolerated(cause, store, request.pipeline, tolerable):
             wait = 0.0
             log.warning("%s: %s", type(cause).__name__, cause)
             log.warning("the job is restarted at once: tolerable_failures is %d", tolerable)
         else:
             wait = wait_after(cause, restarts, "the job")
             if wait is None:
+                self._failed = given_up(cause, restarts.strategy)
                 raise error
         if self._requests.is_to_drain():
             time.sleep(wait)

@@ -13,7 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import AirflowFtError, FencedError, StageError, StoreUnavailableError, WalCorruptError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    FencedError,
+    RestartsExhaustedError,
+    StageError,
+    StoreUnavailableError,
+    WalCorruptError,
+)
 from airflow_ft.core.lag import Unit
 from airflow_ft.core.model import AbortReason
 from airflow_ft.core.ports import MOST_EVENTS, Store
@@ -193,7 +200,7 @@ def raise_if_fenced(store: Store, request: StageRequest, error: Exception) -> No
 
     It may have been stopped in the middle of anything, or miss files that the newer owner has deleted.
     """
-    if not isinstance(error, StageError | WalCorruptError):
+    if not isinstance(error, StageError | RestartsExhaustedError | WalCorruptError):
         return
     with suppress(StoreUnavailableError):
         epoch = store.pipeline(request.pipeline).epoch

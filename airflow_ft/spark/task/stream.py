@@ -31,7 +31,7 @@ from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import Pipeline, Request, RequestKind
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress, Store
-from airflow_ft.core.restart import RestartStrategy, wait_after
+from airflow_ft.core.restart import RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.core.steps import (
     Confirmation,
     Context,
@@ -98,7 +98,7 @@ def stream_step(
         for request in early:
             store.answer(pipeline, request.id, "nothing was running")
     stopping = _Stopping(store, pipeline, why_stop)
-    restarts = strategy.begin(time.monotonic())
+    restarts, tolerable = strategy.begin(time.monotonic()), overlap[1].tolerable_failures
     epoch = 0
     looked = False
 
@@ -134,9 +134,13 @@ def stream_step(
                 if stopping.killed:
                     log.info("the driver was ended at once, as asked; what it had not published was given up")
                     return False
+                if is_tolerated(error, store, pipeline, tolerable):  # its job hangs, so its driver had to end
+                    log.warning("%s", error)
+                    log.warning("the stream is restarted at once: tolerable_failures is %d", tolerable)
+                    continue
                 wait = wait_after(error, restarts, "the stream")
                 if wait is None:
-                    raise
+                    raise given_up(error, strategy) from error
                 stopping.wait(wait)
         return False
 
