@@ -22,6 +22,7 @@ from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.numbers import MOST_LISTED
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import store_url
+from airflow_ft.sources import KafkaSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,11 +185,16 @@ def request(
 ) -> StageRequest:
     """What the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks.
 
-    `spec` has its defaults.
+    `spec` has its defaults. SinkAccessError, ConfigurationError for connections of sources that cannot be read by:
+    here, since Spark takes its time to start.
     """
     from airflow_ft.spark.request import StageRequest, listed
 
     conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
+    found = {conn_id: connections(conn_id) for conn_id in sorted(conn_ids)}
+    for source in spec.sources.values():
+        if isinstance(source, KafkaSource):
+            source.reader_options(found[source.conn_id])
     assert spec.wal_root is not None and spec.jars is not None and spec.keep_session is not None
     assert isinstance(spec.job, str | InlineJob)
     return StageRequest(
@@ -204,7 +210,7 @@ def request(
         job=spec.job,
         job_arguments=spec.job_args,
         sources={name: source.to_json() for name, source in spec.sources.items()},
-        connections={conn_id: connections(conn_id) for conn_id in sorted(conn_ids)},
+        connections=found,
         sinks=tuple(name for name in spec.sinks if name not in spec.optional),
         optional_sinks=tuple(name for name in spec.sinks if name in spec.optional),
         dead_letters=DeadLetters.of(spec.dead_letters),

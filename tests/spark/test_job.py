@@ -50,7 +50,11 @@ def _run(spark: SparkSession, folder: Path, fault: str) -> Segment:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("list", "transform returned list, not a DataFrame"),
+        ("list", r"transform returned list, not a DataFrame of Spark\. Remedy: return one, such as"),
+        ("nothing", r"transform returned NoneType, not .*Remedy: end the function with `return`"),
+        ("pandas", r"transform returned pandas\.DataFrame, not a DataFrame of Spark.*mapInPandas.*createDataFrame"),
+        ("pandas on spark", r"returned pyspark\.pandas\.DataFrame, not .*frame\.to_spark\(\)"),
+        ("pandas split", r"split, for orders, returned pandas\.DataFrame, not .*createDataFrame"),
         ("dictionary", "dictionary of DataFrames, which is not supported yet"),
         ("no columns", "without columns"),
         ("two columns", "two columns named n"),
