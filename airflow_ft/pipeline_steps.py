@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.backpressure import retained_batches
 from airflow_ft.core.dead_letters import DeadLetters
-from airflow_ft.core.errors import SinkUnavailableError, together
+from airflow_ft.core.errors import SinkUnavailableError, StageError, together
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.numbers import MOST_LISTED
@@ -122,6 +124,7 @@ def staging(
         return request(spec, run.run, pipeline, epoch, attempt, connections)
 
     def preflight() -> None:
+        require_log(spec)
         require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
@@ -137,6 +140,33 @@ def staging(
         # With AT_MOST_ONCE nothing is gone on with, so nothing can come once more.
         "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
     }
+
+
+def require_log(spec: PipelineSpec) -> None:
+    """StageError where the folder of the write-ahead log cannot be made or written, before Spark is started.
+
+    `spec` has its defaults. Another place than a disk is asked when it is used.
+    """
+    from airflow_ft.wal.filesystem import is_hdfs, local_path
+
+    root = spec.wal_root or ""
+    if is_hdfs(root):
+        return
+    folder = local_path(root)
+    why = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+    else:
+        why = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    if why:
+        raise StageError(
+            f"the write-ahead log cannot be written to {folder}: {why}.",
+            pipeline=spec.pipeline,
+            remedy=f"let the user who runs tasks own it; or name another folder, as wal_root or in"
+            f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
+        )
 
 
 def require_ready(spec: PipelineSpec, connections: ConnectionResolver, former: Former | None = None) -> None:

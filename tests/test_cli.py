@@ -589,8 +589,14 @@ def test_doctor_reads_a_dag_that_never_ran(
     ("text", "words"),
     [
         (None, r"there is no \S+a_dag.py\. Remedy: name the file"),
-        ("import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n", r"list of names.*\(line 3\) Remedy: mend the DAG"),
-        ("import airflow_ft as ft\n\nft.KafkaSource(topic='a')\n", r"unexpected keyword argument 'topic' \(line 3\)"),
+        (
+            "import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n",
+            r"ConfigurationError: .* list of names\. Remedy: write \[\"a\"\]\.$",
+        ),
+        (
+            "import airflow_ft as ft\n\nft.KafkaSource(topic='a')\n",
+            r"unexpected keyword argument 'topic' \(line 3\) Remedy: mend",
+        ),
         ("x = 1\nwith DAG\n", r"SyntaxError: .* \(line 2\)"),
         ("import airflow_ft as ft\n", r"no DAG of \S+a_dag.py has the pipeline 'new'\. Remedy: name the file"),
     ],

@@ -102,10 +102,9 @@ def _task(pipeline: str, file: str) -> StageOperator:
         raise ConfigurationError(f"there is no {file}.", remedy="name the file that declares the pipeline.")
     bag: Any = DagBag(dag_folder=file, safe_mode=False, load_op_links=False)
     for path, error in bag.import_errors.items():
-        raise ConfigurationError(
-            f"{path} cannot be imported: {_told(error, path)}",
-            remedy="mend the DAG; `airflow dags list-import-errors` and `python FILE` show the whole traceback.",
-        )
+        told = _told(error, path)
+        whole = "mend the DAG; `python FILE` shows the whole traceback."
+        raise ConfigurationError(f"{path} cannot be imported: {told}", remedy="" if "Remedy: " in told else whole)
     tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, StageOperator)]
     for task in tasks:
         if task.pipeline == pipeline:
@@ -118,7 +117,9 @@ def _task(pipeline: str, file: str) -> StageOperator:
 
 
 def _told(error: str, path: str) -> str:
-    """The end of a traceback, and the line of the DAG file at which it was: "ValueError: ... (line 7)"."""
+    """The end of a traceback, and the line of the DAG file at which it was, where Airflow tells so much of it:
+    "ValueError: ... (line 7)".
+    """
     lines = [line.strip() for line in error.strip().splitlines()]
     at = re.findall(rf'File "[^"]*{re.escape(Path(path).name)}", line (\d+)', error)
     return f"{lines[-1]}{f' (line {at[-1]})' if at else ''}"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -98,6 +99,20 @@ def test_a_reference_that_is_no_job_is_refused(reference: str, message: str) -> 
 def test_arguments_go_to_the_class_or_to_transform(spark: SparkSession) -> None:
     assert Job(f"{HERE}:unsplit", {"rows": 5}).transform(spark, Sources(spark, {}, {})).count() == 5
     assert Job(f"{HERE}:unsplit", {}).transform(spark, Sources(spark, {}, {})).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "words"),
+    [
+        (f"{HERE}:Job", {"falt": ""}, "its constructor cannot be called: got an unexpected keyword argument 'falt'"),
+        (f"{HERE}:unsplit", {"row": 5}, "transform cannot be called: got an unexpected keyword argument 'row'"),
+    ],
+)
+def test_arguments_that_the_job_does_not_take_are_named(
+    spark: SparkSession, job: str, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(JobError, match=rf"job {job}: {words}\. Remedy: job_args has {next(iter(arguments))}: let it"):
+        Job(job, arguments).transform(spark, Sources(spark, {}, {}))
 
 
 def test_several_sinks_need_a_split(spark: SparkSession) -> None:

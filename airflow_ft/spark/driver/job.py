@@ -47,6 +47,7 @@ class Job:
         found: Any = self._imported() if isinstance(given, str) else _called(load, given)
         self._arguments = dict(arguments)
         if inspect.isclass(found):
+            self._require_fit(found, (), self._arguments, "its constructor")
             found, self._arguments = _called(found, **self._arguments), {}
         elif isinstance(given, InlineJob):
             found = SimpleNamespace(transform=found)
@@ -92,6 +93,7 @@ class Job:
 
     def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
         """The job's DataFrame."""
+        self._require_fit(self._object.transform, (spark, sources), self._arguments, "transform")
         frame = _called(self._object.transform, spark, sources, **self._arguments)
         if isinstance(frame, Mapping):
             raise self._error(
@@ -99,6 +101,18 @@ class Job:
                 "return one DataFrame, and divide its rows in split(batch).",
             )
         return self._checked(frame, "transform")
+
+    def _require_fit(self, function: Any, given: tuple[Any, ...], arguments: Mapping[str, Any], what: str) -> None:
+        """JobError where it does not take these arguments, which the author has named in `job_args`."""
+        try:
+            inspect.signature(function).bind(*given, **arguments)
+        except ValueError:  # it says nothing of what it takes
+            return
+        except TypeError as error:
+            told = ", ".join(arguments) or "nothing"
+            raise self._error(
+                f"{what} cannot be called: {error}", f"job_args has {told}: let it name what the job takes."
+            ) from None
 
     def split(self, batch: DataFrame, sinks: Sequence[str], optional: Sequence[str]) -> dict[str, DataFrame]:
         """The rows for each sink: all of `sinks`, and those of `optional` that the job returned."""

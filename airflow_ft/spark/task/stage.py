@@ -103,7 +103,10 @@ def _tell_another_dag(context: Context) -> None:
     Not refused: a DAG may have been renamed, and a second one may deliver the same into the same sinks.
     """
     newest = next(iter(context.store.checkpoints(context.pipeline, 1)), None)
-    if newest is None or newest.run.is_plain or context.run.is_plain or newest.run.dag_id == context.run.dag_id:
+    other = None if newest is None else newest.run
+    if newest is None or other is None or other.is_plain or context.run.is_plain:
+        return
+    if other.dag_id == context.run.dag_id:
         return
     logger.warning(
         "pipeline %r: its newest checkpoint, %d, is of the DAG %s, and this is %s. DAGs that name the same pipeline"
@@ -111,9 +114,9 @@ def _tell_another_dag(context: Context) -> None:
         " DAG's former name, give one of them another pipeline=.",
         context.pipeline,
         newest.number,
-        newest.run.dag_id,
+        other.dag_id,
         context.run.dag_id,
-        newest.run.dag_id,
+        other.dag_id,
     )
 
 
