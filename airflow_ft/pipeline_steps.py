@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,12 +18,13 @@ from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.backpressure import retained_batches
 from airflow_ft.core.dead_letters import DeadLetters
-from airflow_ft.core.errors import ConfigurationError, SinkUnavailableError, together
+from airflow_ft.core.errors import ConfigurationError, SinkUnavailableError, StageError, together
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.numbers import MOST_LISTED
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import store_url
+from airflow_ft.sources import KafkaSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,6 +141,7 @@ def staging(
         return request(spec, run.run, pipeline, epoch, attempt, connections)
 
     def preflight() -> None:
+        require_log(spec)
         require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
@@ -153,6 +157,33 @@ def staging(
         # With AT_MOST_ONCE nothing is gone on with, so nothing can come once more.
         "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
     }
+
+
+def require_log(spec: PipelineSpec) -> None:
+    """StageError where the folder of the write-ahead log cannot be made or written, before Spark is started.
+
+    `spec` has its defaults. Another place than a disk is asked when it is used.
+    """
+    from airflow_ft.wal.filesystem import is_hdfs, local_path
+
+    root = spec.wal_root or ""
+    if is_hdfs(root):
+        return
+    folder = local_path(root)
+    why = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+    else:
+        why = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    if why:
+        raise StageError(
+            f"the write-ahead log cannot be written to {folder}: {why}.",
+            pipeline=spec.pipeline,
+            remedy=f"let the user who runs tasks own it; or name another folder, as wal_root or in"
+            f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
+        )
 
 
 def require_ready(spec: PipelineSpec, connections: ConnectionResolver, former: Former | None = None) -> None:
@@ -201,12 +232,17 @@ def request(
 ) -> StageRequest:
     """What the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks.
 
-    `spec` has its defaults.
+    `spec` has its defaults. SinkAccessError, ConfigurationError for connections of sources that cannot be read by:
+    here, since Spark takes its time to start.
     """
     from airflow_ft.spark.request import StageRequest, listed
     from airflow_ft.spark.state.locations import behind_the_beginning
 
     conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
+    found = {conn_id: connections(conn_id) for conn_id in sorted(conn_ids)}
+    for source in spec.sources.values():
+        if isinstance(source, KafkaSource):
+            source.reader_options(found[source.conn_id])
     assert spec.wal_root is not None and spec.jars is not None and spec.keep_session is not None
     assert isinstance(spec.job, str | InlineJob)
     if pipeline.base is not None and behind_the_beginning(pipeline.base) is None:
@@ -224,7 +260,7 @@ def request(
         job=spec.job,
         job_arguments=spec.job_args,
         sources={name: source.to_json() for name, source in spec.sources.items()},
-        connections={conn_id: connections(conn_id) for conn_id in sorted(conn_ids)},
+        connections=found,
         sinks=tuple(name for name in spec.sinks if name not in spec.optional),
         optional_sinks=tuple(name for name in spec.sinks if name in spec.optional),
         dead_letters=DeadLetters.of(spec.dead_letters),

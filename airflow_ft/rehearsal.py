@@ -184,6 +184,7 @@ def rehearse(
     """`dry_run` with connections of one's own; `on_line` gets Spark's lines, `on_start` its process."""
     from airflow_ft.doctor import examine_sinks
     from airflow_ft.hooks.store import check_store, participant_factory
+    from airflow_ft.pipeline_steps import require_log
     from airflow_ft.wal import open_wal
 
     spec = settings.resolved(spec)
@@ -194,6 +195,7 @@ def rehearse(
             pipeline=spec.pipeline,
         )
     check_store(spec.store)
+    require_log(spec)
     if (savepoint := spec.savepoint) is not None and savepoint.is_given:
         raise ConfigurationError(
             f"a dry run shows what would come from where the pipeline stands, and not from {savepoint.path}.",
@@ -234,7 +236,10 @@ def columns_of(spec: PipelineSpec, connections: ConnectionResolver) -> Mapping[s
 
     Raises what `dry_run` does.
     """
+    from airflow_ft.pipeline_steps import require_log
+
     spec = settings.resolved(spec)
+    require_log(spec)
     with _scratch(spec) as (root, url):
         with closing(_log_of(spec, connections, url)) as store:
             stands = _standing(store, spec)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.arguments import (
     check_job,
+    check_plain,
     check_text,
     check_texts,
     check_type,
@@ -36,7 +37,7 @@ from airflow_ft.core.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.core.secrets import without_secrets
 from airflow_ft.sinks.registry import system
 from airflow_ft.sources.modes import check_mode
-from airflow_ft.templates import declared, declared_name, plain, rebuild
+from airflow_ft.templates import declared, declared_name, no_suffix, plain, rebuild
 
 if TYPE_CHECKING:
     from airflow_ft.core.ports import SinkSpec
@@ -153,6 +154,7 @@ class PipelineSpec:
             self._check_job,
             self._check_places,
             self._check_sinks,
+            self._check_split,
             self._check_checkpointing,
             self._check_restart,
             self._check_savepoint,
@@ -176,6 +178,17 @@ class PipelineSpec:
         check_type("job_args", self.job_args, Mapping, 'give a dictionary, such as {"limit": 100}.')
         for name in self.job_args:
             check_text("a name in job_args", name)
+        check_plain("job_args", self.job_args)
+
+    def _check_split(self) -> None:
+        """Of a job of the DAG file, which is known; a module is for the driver to import."""
+        apart = [name for name in self.sinks if name not in self.optional]
+        if isinstance(self.job, InlineJob) and not self.job.divides and len(apart) > 1:
+            raise ConfigurationError(
+                f"the job {self.job.reference} has no split(batch), and there are several sinks: {', '.join(apart)}.",
+                remedy="write a class below @job, with transform(self, spark, sources), and split(self, batch) that"
+                " returns {sink name: DataFrame}.",
+            )
 
     def _check_places(self) -> None:
         for name in ("commit_point", "store", "wal_root", "spark_master"):
@@ -211,7 +224,9 @@ class PipelineSpec:
         _check_specs("sink", self.sinks, _SINK, 'MySqlSink(table="shop.orders")')
         check_texts("optional_sinks", self.optional_sinks)
         if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
-            raise ConfigurationError(f"optional_sinks names no sink: {', '.join(unknown)}.")
+            raise ConfigurationError(
+                f"optional_sinks names no sink: {', '.join(unknown)}.", remedy=f"name some of {', '.join(self.sinks)}."
+            )
         object.__setattr__(self, "dead_letters", DeadLetters.of(self.dead_letters))
         if self.dead_letters is not None and self.optional.issuperset(self.sinks):
             raise ConfigurationError(
@@ -363,9 +378,11 @@ class PipelineSpec:
     def rendered(self, values: Mapping[str, Any]) -> PipelineSpec:
         """With what Airflow has rendered of some fields (as `plain` gave them), checked anew."""
         changed = dict(values)
+        if self.suffix is not None and changed.get("suffix", self.suffix) is None:
+            raise no_suffix(self.pipeline, None)  # the name without one is another pipeline's
         for name in ("sources", "sinks"):
             if name in changed:
-                changed[name] = rebuild(getattr(self, name), changed[name])
+                changed[name] = rebuild(getattr(self, name), changed[name], kind=name.removesuffix("s"))
         if "checkpointing" in changed:
             changed["checkpointing"] = CheckpointConfig.from_json(changed["checkpointing"])
         if changed.get("restart") is not None:

@@ -42,10 +42,22 @@ def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
     if suffix is None or hasattr(suffix, "resolve") or hasattr(pipeline, "resolve"):
         name, left = pipeline, suffix
     else:
+        if str(suffix).strip() in ("", "None"):
+            raise no_suffix(pipeline, suffix)
         name, left = f"{pipeline}-{suffix}", None
     if not is_late(name):
         check_name("pipeline", name)
     return name, left
+
+
+def no_suffix(pipeline: str, suffix: object) -> ConfigurationError:
+    """What to raise where a suffix that was declared turns out to be none."""
+    return ConfigurationError(
+        f"suffix is {suffix!r}, which tells no pipeline from another.",
+        remedy="give each pipeline a suffix of its own, or leave it out; what a group is expanded over may hold no"
+        " empty value.",
+        pipeline=without_jinja(pipeline),
+    )
 
 
 def plain(value: Any) -> Any:
@@ -59,20 +71,50 @@ def plain(value: Any) -> Any:
     return value
 
 
-def rebuild(declared: Mapping[str, S], rendered: Mapping[str, Mapping[str, Any]]) -> dict[str, S]:
-    """The specifications by name, validated anew. ConfigurationError names the one that cannot work."""
+def rebuild(
+    declared: Mapping[str, S], rendered: Mapping[str, Mapping[str, Any]], *, kind: str = "sink"
+) -> dict[str, S]:
+    """The specifications by name, validated anew. ConfigurationError names the one that cannot work.
+
+    kind: what they are, "sink" or "source".
+    """
     specs = {}
     for name, values in rendered.items():
-        if left := _unrendered(values):
-            raise ConfigurationError(f"{left!r} still contains Jinja after rendering.", sink=name)
         try:
+            _check_rendered(declared[name], values)
             specs[name] = spec = type(declared[name])(**values)
             if hasattr(spec, "rendered_from"):
                 spec.rendered_from(declared[name])
         except ConfigurationError as error:
-            error.located(sink=name)
+            if kind != "sink":
+                error.what = f"{kind} {name!r}: {error.what}"
+            error.located(sink=name if kind == "sink" else "")
             raise
     return specs
+
+
+def _check_rendered(spec: Any, values: Mapping[str, Any]) -> None:
+    """ConfigurationError for Jinja that is left, and for what became None: a table of that name is nobody's wish."""
+    if left := _unrendered(values):
+        raise ConfigurationError(
+            f"{left!r} still contains Jinja after rendering.", remedy="a value must not be Jinja itself."
+        )
+    for each in fields(spec):
+        if not each.init or each.default is None:  # None is what it is without a word, too
+            continue
+        for written, given in _texts(plain(getattr(spec, each.name)), values.get(each.name)):
+            if is_template(written) and given in (None, without_jinja(written, "None")):
+                raise ConfigurationError(
+                    f"{each.name} is {written!r}, and in this run that is {given!r}.",
+                    remedy="give the param, variable or output that it names a value, or mend the name.",
+                )
+
+
+def _texts(written: Any, given: Any) -> list[tuple[Any, Any]]:
+    """A value, or those of a list, before and after rendering; mappings are for others to judge."""
+    if isinstance(written, list):
+        return list(zip(written, given, strict=False)) if isinstance(given, list) else []
+    return [] if isinstance(written, Mapping) else [(written, given)]
 
 
 def _unrendered(value: Any) -> str | None:

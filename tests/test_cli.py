@@ -581,8 +581,35 @@ def test_doctor_reads_a_dag_that_never_ran(
     text = capsys.readouterr().out
     for words in ("never ran", f"{tmp_path} is there", "the Airflow connection is not defined", "connections add"):
         assert words in text, text
-    with pytest.raises(SystemExit, match="has the pipeline 'other'"):
+    with pytest.raises(SystemExit, match=r"has the pipeline 'other', only new.*name one of them"):
         ft("doctor", "other", "--dag", str(dag))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, r"there is no \S+a_dag.py\. Remedy: name the file"),
+        (
+            "import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n",
+            r"ConfigurationError: .* list of names\. Remedy: write \[\"a\"\]\.$",
+        ),
+        (
+            "import airflow_ft as ft\n\nft.KafkaSource(topic='a')\n",
+            r"unexpected keyword argument 'topic' \(line 3\) Remedy: mend",
+        ),
+        ("x = 1\nwith DAG\n", r"SyntaxError: .* \(line 2\)"),
+        ("import airflow_ft as ft\n", r"no DAG of \S+a_dag.py has the pipeline 'new'\. Remedy: name the file"),
+    ],
+)
+def test_a_dag_that_cannot_be_read_is_told_in_a_line(
+    world: World, ft: Any, tmp_path: Path, text: str | None, words: str
+) -> None:
+    dag = tmp_path / "a_dag.py"
+    if text is not None:
+        dag.write_text(text)
+    with pytest.raises(SystemExit, match=words) as ended:
+        ft("dry-run", "new", "--dag", str(dag))
+    assert "\n" not in str(ended.value.code)
 
 
 def test_doctor_renders_what_it_can_and_says_what_it_left_out(

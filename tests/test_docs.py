@@ -112,6 +112,19 @@ def test_every_error_is_explained() -> None:
             assert re.search(rf"^\|[^|]*\b{name}\b[^|]*\| {again} \|", page, re.MULTILINE), name
 
 
+def test_every_error_of_what_somebody_has_written_ends_with_a_remedy() -> None:
+    """As docs/operations.md promises."""
+    written = {"ConfigurationError", "JobError", "SinkAccessError", "UnfitTargetError", "DeclinedError"}
+    without = []
+    for file in sorted((PROJECT / "airflow_ft").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in written:
+                given = {keyword.arg for keyword in node.keywords}
+                if not given & {"remedy", None} and ast.unparse(node) != "JobError(_ENOUGH)":  # nobody reads that one
+                    without.append(f"{file.relative_to(PROJECT)}:{node.lineno}")
+    assert not without
+
+
 @pytest.mark.parametrize("value", HaltReason)
 def test_every_reason_is_explained(value: str) -> None:
     assert value in TEXT["docs/operations.md"]

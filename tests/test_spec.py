@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import FrozenInstanceError
-from datetime import timedelta
+from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,14 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, defaults, take_spec
 from tests.operators.declared import SINKS, spec
+
+
+class Output:
+    """Stands for what there is in a run alone, as Airflow's XComArg does."""
+
+    def iter_references(self) -> None: ...
+
+    def resolve(self) -> None: ...
 
 
 def rendered(declared: PipelineSpec, **values: Any) -> PipelineSpec:
@@ -157,6 +167,35 @@ def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
         take_spec({"zzzzzzzz": "/wal"}, ("tooltip",))
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"folder": Path("/data")}, r"job_args\['folder'\] is a PosixPath, which .* Remedy: .* str\(path\)"),
+        ({"since": [1, {"at": date(2026, 1, 2)}]}, r"job_args\['since'\]\[1\]\['at'\] is a date, .*isoformat"),
+        ({"rate": lambda n: n}, r"job_args\['rate'\] is the function <lambda>"),
+        ({"names": {"a"}}, r"job_args\['names'\] is a set"),
+        ({"key": b"planted"}, r"job_args\['key'\] is a bytes"),
+        ({"lock": threading.Lock()}, r"job_args\['lock'\] is a lock"),
+    ],
+)
+def test_what_the_driver_cannot_be_handed_is_named_where_it_is_written(given: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"pipeline 'orders': {words}") as told:
+        spec(job_args=given)
+    assert "planted" not in str(told.value)
+    declared = spec(job_args={"of a task": Output(), "many": (1, 2.5, None, True), "by": {1: "one"}})
+    with pytest.raises(ConfigurationError, match=words):
+        rendered(declared, job_args=given)
+
+
+@pytest.mark.parametrize("suffix", [None, "", "None"])
+def test_a_suffix_that_a_run_has_none_for_is_not_left_out(suffix: Any) -> None:
+    """Else it would be the pipeline whose name has none, or share one with the next empty value."""
+    declared = spec(suffix=Output())
+    assert rendered(declared, suffix="de").pipeline == "orders-de" and rendered(spec()).pipeline == "orders"
+    with pytest.raises(ConfigurationError, match=rf"pipeline 'orders': suffix is {suffix!r}, which tells no pipeline"):
+        rendered(declared, suffix=suffix)
+
+
 def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
     kept = spec(
         spark_conf={
@@ -172,7 +211,7 @@ def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
             "jdbc": "jdbc:mysql://ada:planted-7@h/db?user=ada&password=planted-8&ssl=true",
             "password": ["planted-9"],
             "weights": {1: 0.5, "rest": 1},
-            "of another task": object(),
+            "of another task": Output(),
         },
         sources={"in": KafkaSource(topics=["t"], options={"kafka.sasl.jaas.config": "planted-10"})},
         keep_session=timedelta(minutes=2),

@@ -55,6 +55,39 @@ def test_what_rendering_made_invalid_is_refused_by_name() -> None:
         rebuild({"orders": MySqlSink(table="{{ x }}")}, {"orders": fields})
 
 
+@pytest.mark.parametrize(
+    ("spec", "name", "given"),
+    [
+        (MySqlSink(table="shop.{{ x }}"), "table", "shop.None"),
+        (MySqlSink(table="{{ x }}"), "table", None),  # with render_template_as_native_obj
+        (KafkaSink(topic="{{ x }}"), "topic", "None"),
+        (KafkaSource(topics=["orders", "{{ x }}"]), "topics", ["orders", "None"]),
+        (FileSource(path="/data/{{ x }}/{{ y }}", schema="id bigint"), "path", "/data/None/None"),
+    ],
+)
+def test_what_jinja_makes_of_nothing_is_refused(spec: Any, name: str, given: Any) -> None:
+    """A table called None is nobody's wish, and rows that lie in it are not looked for there."""
+    with pytest.raises(ConfigurationError, match=rf"orders'.*: {name} is .*, and in this run that is") as told:
+        rebuild({"orders": spec}, {"orders": {**plain(spec), name: given}})
+    assert "None" in str(told.value) and told.value.remedy
+
+
+def test_what_need_not_be_given_may_be_nothing() -> None:
+    source = FileSource(path="/data", schema="id bigint", max_files_per_trigger="{{ x }}")
+    [again] = rebuild({"s": source}, {"s": {**plain(source), "max_files_per_trigger": "None"}}).values()
+    assert again.max_files_per_trigger is None
+    named = FileSource(path="/None/{{ x }}", schema="id bigint")
+    assert rebuild({"s": named}, {"s": {**plain(named), "path": "/None/a"}})["s"].path == "/None/a"
+
+
+def test_a_source_is_told_as_one() -> None:
+    declared = {"orders": KafkaSource(topics=["t"], starting_offsets="{{ x }}")}
+    with pytest.raises(ConfigurationError) as told:
+        rebuild(declared, {"orders": {**plain(declared["orders"]), "starting_offsets": "yesterday"}}, kind="source")
+    assert str(told.value).startswith("source 'orders': KafkaSource: starting_offsets is 'yesterday'. Remedy: give ")
+    assert not told.value.sink
+
+
 def test_a_nested_template_that_was_not_rendered_is_found() -> None:
     @dataclass(frozen=True)
     class Spec:

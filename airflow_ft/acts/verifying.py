@@ -62,7 +62,10 @@ def verify_participant(
     of_kind = system(plan.kind)
     module = of_kind.part("verify")
     if module is None:
-        raise ConfigurationError(f"sinks of kind {plan.kind!r} cannot be compared.")
+        raise ConfigurationError(
+            f"sinks of kind {plan.kind!r} cannot be compared.",
+            remedy="look at their rows by hand; whoever has written that kind can give it a part `verify`.",
+        )
     connection = of_kind.connection(plan, connections)
     return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal(), full=full))
 

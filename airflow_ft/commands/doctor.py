@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -68,7 +69,8 @@ def from_dag(pipeline: str, file: str) -> Patient:
     left_out: dict[str, str] = {}
     task = _task(pipeline, file)
     values = rendered(task, left_out)
-    sinks, sources = rebuild(task.spec.sinks, values.pop("sinks")), rebuild(task.spec.sources, values.pop("sources"))
+    sinks = rebuild(task.spec.sinks, values.pop("sinks"))
+    sources = rebuild(task.spec.sources, values.pop("sources"), kind="source")
     carrier = values.pop("commit_point")
     if carrier not in map(participant_name, sinks.values()):  # it is left out, or only a run renders it
         carrier = None
@@ -96,13 +98,28 @@ def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:
 def _task(pipeline: str, file: str) -> StageOperator:
     from airflow.dag_processing.dagbag import DagBag
 
+    if not Path(file).exists():
+        raise ConfigurationError(f"there is no {file}.", remedy="name the file that declares the pipeline.")
     bag: Any = DagBag(dag_folder=file, safe_mode=False, load_op_links=False)
     for path, error in bag.import_errors.items():
-        raise ConfigurationError(f"{path} cannot be imported: {error}", remedy="mend the DAG.")
-    for dag in bag.dags.values():
-        for task in dag.tasks:
-            if isinstance(task, StageOperator) and task.pipeline == pipeline:
-                return task
+        told = _told(error, path)
+        whole = "mend the DAG; `python FILE` shows the whole traceback."
+        raise ConfigurationError(f"{path} cannot be imported: {told}", remedy="" if "Remedy: " in told else whole)
+    tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, StageOperator)]
+    for task in tasks:
+        if task.pipeline == pipeline:
+            return task
+    others = ", ".join(dict.fromkeys(task.pipeline for task in tasks))
     raise ConfigurationError(
-        f"no DAG of {file} has the pipeline {pipeline!r}.", remedy="name the file that declares it."
+        f"no DAG of {file} has the pipeline {pipeline!r}{f', only {others}' if others else ''}.",
+        remedy="name one of them." if others else "name the file that declares it.",
     )
+
+
+def _told(error: str, path: str) -> str:
+    """The end of a traceback, and the line of the DAG file at which it was, where Airflow tells so much of it:
+    "ValueError: ... (line 7)".
+    """
+    lines = [line.strip() for line in error.strip().splitlines()]
+    at = re.findall(rf'File "[^"]*{re.escape(Path(path).name)}", line (\d+)', error)
+    return f"{lines[-1]}{f' (line {at[-1]})' if at else ''}"

@@ -48,7 +48,11 @@ def get(args: Namespace) -> None:
     with _open(args) as found:
         tables = found.states(args.operator)
         if not tables:
-            raise ConfigurationError("the operator has no state that can be looked up.", pipeline=found.pipeline)
+            raise ConfigurationError(
+                "the operator has no state that can be looked up.",
+                remedy=f"`airflow ft state show {found.pipeline}` tells which operators have.",
+                pipeline=found.pipeline,
+            )
         value = found.get(args.operator, key_of(tables[0].key, args.key), args.state)
         if value is None:
             raise ConfigurationError(

@@ -76,6 +76,31 @@ def check_texts(argument: str, value: object, *, of: str = "") -> None:
         check_text(f"{argument}[{index}]", each, of=of)
 
 
+def check_plain(argument: str, value: object) -> None:
+    """ConfigurationError for what is not data that can be written down as JSON; it names where that is.
+
+    Text, numbers, True, False, None, and lists, tuples and dictionaries of these. What a run makes, such as a task's
+    output, is judged when it is there.
+    """
+    if value is None or isinstance(value, str | int | float) or is_resolved_later(value):
+        return
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            check_plain(f"{argument}[{name!r}]", each)
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            check_plain(f"{argument}[{index}]", each)
+    else:  # it may be a secret: only its type is told
+        raise ConfigurationError(
+            f"{argument} is {_kind(value)}, which cannot be handed to Spark's driver.",
+            remedy="give text, numbers, lists or dictionaries: str(path), time.isoformat(); make the rest in the job.",
+        )
+
+
+def _kind(value: object) -> str:
+    return shown(value) if isclass(value) or isroutine(value) else f"a {type(value).__name__}"
+
+
 def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
     """How many at most: a whole number, at least 1, also as Jinja makes text of it ("", "None": no bound); Jinja as it
     is, for it is rendered later. ConfigurationError.

@@ -34,7 +34,8 @@ class InlineJob:
     """A function or class by source: what is needed to have it in a process that does not import its file.
 
     name: its own. file: the whole path, for tracebacks. parts: in the order in which they are to be executed; the last
-    one is the job. postponed: its file says `from __future__ import annotations`.
+    one is the job. postponed: its file says `from __future__ import annotations`. divides: it has a `split`, or may
+    have one.
 
     ConfigurationError when the source is longer than 256 KB.
     """
@@ -43,6 +44,7 @@ class InlineJob:
     file: str
     parts: tuple[Part, ...]
     postponed: bool = False
+    divides: bool = True
 
     def __post_init__(self) -> None:
         size = sum(len(part.text.encode()) for part in self.parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isfunction
+from inspect import getattr_static, isasyncgenfunction, isclass, iscoroutinefunction, isfunction, signature
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -54,13 +54,15 @@ def _taken(definition: Any, frame: FrameType) -> InlineJob:
         )
     node, around = _definition(file, name, line)
     taking = Taking(name, file, frame.f_globals, job)
+    if (method := _lacking(definition, file.definition(node).text)) is not None:
+        raise taking.refused(method, "write `def transform(self, spark, sources):` in a class, without self by itself.")
     names = {**frame.f_globals, **frame.f_locals}
     if others := [each for each in node.decorator_list if not is_named(each, names, job)]:
         raise taking.refused(
             f"has the decorator {ast.unparse(others[0])} besides ours (line {others[0].lineno}).",
             "call it inside of the function, or leave it out.",
         )
-    return taking.take(node, around)
+    return taking.take(definition, node, around)
 
 
 def _checked(definition: Any) -> str:
@@ -79,6 +81,24 @@ def _checked(definition: Any) -> str:
             what, remedy="write `def transform(spark, sources):`, or a class with transform and split, below @job."
         )
     return str(name)
+
+
+def _lacking(definition: Any, text: str) -> str | None:
+    """What keeps it from being called as transform(spark, sources), as far as that shows here."""
+    function, given = definition, 2
+    if isclass(definition):
+        function, given = getattr_static(definition, "transform", None), 3
+        if function is None and "transform" not in text:
+            return "has no function transform(self, spark, sources)."
+        if isinstance(function, staticmethod):
+            function, given = function.__func__, 2
+    if not isfunction(function):
+        return None
+    try:
+        signature(function).bind_partial(*[None] * given)
+    except TypeError:
+        return f"takes ({', '.join(signature(function).parameters)}), and is called with (spark, sources)."
+    return None
 
 
 def _definition(file: SourceFile, name: str, line: int) -> tuple[Definition, set[str]]:

@@ -28,8 +28,8 @@ class Taking:
         self._parts: dict[Part, None] = {}
         self._known: set[str] = set()
 
-    def take(self, node: Definition, around: set[str]) -> InlineJob:
-        """The job whose definition this is; `around`: the local variables of the functions in which it stands.
+    def take(self, definition: object, node: Definition, around: set[str]) -> InlineJob:
+        """The job, and its definition in the file; `around`: the local variables of the functions in which it stands.
 
         ConfigurationError for what cannot be taken along.
         """
@@ -43,7 +43,9 @@ class Taking:
         self._known.add(node.name)
         self._take_names(node, names)
         parts = sorted(self._parts, key=lambda part: part.line)
-        return InlineJob(self._name, file.path, (*parts, file.definition(node)), file.postponed)
+        own = file.definition(node)
+        divides = isinstance(node, ast.ClassDef) and (hasattr(definition, "split") or "split" in own.text)
+        return InlineJob(self._name, file.path, (*parts, own), file.postponed, divides)
 
     def refused(self, what: str, remedy: str) -> ConfigurationError:
         """What is wrong with the job."""

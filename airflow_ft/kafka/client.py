@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.foreign_connections import require_type
 
 log = logging.getLogger(__name__)
 _THREAD = "airflow-ft-kafka-call"
@@ -152,6 +153,7 @@ class KafkaSettings:
     @classmethod
     def from_connection(cls, connection: ConnectionInfo) -> KafkaSettings:
         """Reads the extra; SinkAccessError when it cannot work. A host counts when bootstrap.servers is lacking."""
+        require_type(connection, "kafka")
         extra = dict(connection.extra)
 
         def refuse(what: str, remedy: str) -> SinkAccessError:

@@ -75,7 +75,9 @@ class CheckpointSensor(GateSensor):
         self._written = (self.pipeline, self.suffix)
         self._gate: Gate | None = None
         if (dag_id is None) is not (run_id is None):
-            raise ConfigurationError("dag_id and run_id go together.", pipeline=pipeline)
+            raise ConfigurationError(
+                "dag_id and run_id go together.", remedy="give both, or neither of them.", pipeline=pipeline
+            )
         if sum(condition is not None for condition in (number, run_id, as_of, after)) > 1:
             raise ConfigurationError(
                 "CheckpointSensor waits for one condition only.",

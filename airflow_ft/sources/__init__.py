@@ -31,5 +31,8 @@ def source_from_json(data: Mapping[str, Any]) -> Source:
     """The source that `to_json` described; ConfigurationError for an unknown kind."""
     kind = data.get("kind", "")
     if kind not in _KINDS:
-        raise ConfigurationError(f"there is no source of kind {kind!r}, only {', '.join(sorted(_KINDS))}")
+        raise ConfigurationError(
+            f"there is no source of kind {kind!r}, only {', '.join(sorted(_KINDS))}.",
+            remedy="install the release of airflow-ft that wrote it, or a newer one.",
+        )
     return _KINDS[kind].from_json(data)

@@ -69,28 +69,30 @@ class FileSource(PlainSource):
             )
         check_options("options", self.options, of=of)
         if not self.path:
-            raise ConfigurationError("FileSource needs the path of a folder")
+            raise ConfigurationError("FileSource needs the path of a folder.", remedy='give path="/data/orders".')
         if self.format not in _FORMATS:
-            raise ConfigurationError(f"format of FileSource is one of {', '.join(_FORMATS)}, not {self.format!r}")
-        if not self.schema and self.format != "text":
             raise ConfigurationError(
-                "FileSource needs a schema", remedy='give the columns as in SQL, such as schema="id bigint, at date"'
+                f"format of FileSource is {self.format!r}.", remedy=f"choose one of {', '.join(_FORMATS)}."
             )
+        if not self.schema and self.format != "text":
+            raise ConfigurationError("FileSource needs a schema.", remedy=ddl)
         options = {name.lower(): value for name, value in self.options.items()}
         if str(options.get("cleansource", "off")).lower() != "off":
             raise ConfigurationError(
-                "cleanSource is refused: it removes files before their rows were delivered (I10)",
-                remedy="remove files yourself, when their checkpoint is confirmed and out of retention",
+                "cleanSource is refused: it removes files before their rows were delivered (I10).",
+                remedy="remove files yourself, when their checkpoint is confirmed and out of retention.",
             )
         for name in _LEAVE_OUT:
             if str(options.get(name.lower(), "false")).lower() != "false":
                 raise ConfigurationError(
-                    f"{name} is refused: files that are gone or damaged would be left out, and count as read (I10)",
-                    remedy="leave it out; a file that cannot be read fails the stage, which names it",
+                    f"{name} is refused: files that are gone or damaged would be left out, and count as read (I10).",
+                    remedy="leave it out; a file that cannot be read fails the stage, which names it.",
                 )
         for option, name in _BOUNDS.items():
             if option.lower() in options:
-                raise ConfigurationError(f"option {option} of FileSource", remedy=f"use {name}")
+                raise ConfigurationError(
+                    f"option {option!r} of FileSource is set by the package.", remedy=f"use {name}."
+                )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

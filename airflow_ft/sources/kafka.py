@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ft.core.arguments import bound, check_options, check_text, check_texts, check_type, is_template
+from airflow_ft.core.arguments import bound, check_options, check_text, check_texts, check_type, is_template, shown
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.foreign_connections import require_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_ft.core.ports import ConnectionInfo
 
 GROUP_OFFSETS = "group_offsets"
+_STARTS = 'give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 StartingOffsets = str | Mapping[str, Mapping[int, int]] | datetime
 
@@ -94,27 +96,34 @@ class KafkaSource:
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str):
-            raise ConfigurationError("topics of KafkaSource is a list of names", remedy=f'write ["{self.topics}"]')
+            raise ConfigurationError("topics of KafkaSource is a list of names.", remedy=f'write ["{self.topics}"].')
         self._check_types()
         if bool(self.topics) == bool(self.pattern):
-            raise ConfigurationError("KafkaSource needs either topics or pattern")
+            raise ConfigurationError(
+                "KafkaSource needs either topics or pattern.",
+                remedy='give topics=["orders"], or pattern="orders-.*", which also finds topics that are made later.',
+            )
         if any(not topic or "," in topic for topic in self.topics):
-            raise ConfigurationError(f"topics of KafkaSource has an invalid name: {list(self.topics)}")
+            raise ConfigurationError(
+                f"topics of KafkaSource has an invalid name: {list(self.topics)}.",
+                remedy='give each topic as a text of its own: ["orders", "returns"].',
+            )
         object.__setattr__(self, "topics", tuple(self.topics))
         if not self.conn_id:
-            raise ConfigurationError("KafkaSource needs the id of an Airflow connection", remedy="set conn_id")
+            raise ConfigurationError("KafkaSource needs the id of an Airflow connection.", remedy="set conn_id.")
         if self.isolation_level not in ("read_committed", "read_uncommitted"):
             raise ConfigurationError(
-                f"isolation_level of KafkaSource is read_committed or read_uncommitted, not {self.isolation_level!r}"
+                f"isolation_level of KafkaSource is read_committed or read_uncommitted, not {self.isolation_level!r}.",
+                remedy="leave it out: read_committed reads what transactions have committed.",
             )
         if self.group_id is not None and not self.group_id:
-            raise ConfigurationError("group_id of KafkaSource is empty", remedy="leave it out, or name a group")
+            raise ConfigurationError("group_id of KafkaSource is empty.", remedy="leave it out, or name a group.")
         self._check_start()
         for name in self.options:
             if name.lower() in _RESERVED:
                 raise ConfigurationError(
-                    f"option {name!r} of KafkaSource is set by the package",
-                    remedy="use the field of KafkaSource, or the Airflow connection, instead",
+                    f"option {name!r} of KafkaSource is set by the package.",
+                    remedy="use the field of KafkaSource, or the Airflow connection, instead.",
                 )
 
     def _check_types(self) -> None:
@@ -128,8 +137,7 @@ class KafkaSource:
             check_type(name, getattr(self, name), bool, "give True or False.", of=of)
         most = bound("max_offsets_per_trigger", self.max_offsets_per_trigger, of, "offsets")
         object.__setattr__(self, "max_offsets_per_trigger", most)
-        start = 'give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
-        check_type("starting_offsets", self.starting_offsets, (str, Mapping, datetime), start, of=of)
+        check_type("starting_offsets", self.starting_offsets, (str, Mapping, datetime), _STARTS, of=of)
         if isinstance(self.starting_offsets, Mapping):
             for topic, offsets in self.starting_offsets.items():
                 check_type(f"starting_offsets[{topic!r}]", offsets, Mapping, "give {partition: offset}.", of=of)
@@ -156,28 +164,39 @@ class KafkaSource:
                 object.__setattr__(self, "starting_offsets", start)
         if isinstance(start, str):
             if start not in ("earliest", "latest", GROUP_OFFSETS):
-                raise ConfigurationError(
-                    'starting_offsets of KafkaSource is "earliest", "latest", "group_offsets", offsets or a datetime,'
-                    f" not {start!r}"
-                )
+                raise ConfigurationError(f"KafkaSource: starting_offsets is {shown(start)}.", remedy=_STARTS)
             if start == GROUP_OFFSETS and not self.group_id:
                 raise ConfigurationError(
-                    'starting_offsets="group_offsets" of KafkaSource needs group_id', remedy="name the group"
+                    'starting_offsets="group_offsets" of KafkaSource needs group_id.', remedy="name the group."
                 )
             if start == GROUP_OFFSETS and self.pattern:
                 raise ConfigurationError(
-                    'starting_offsets="group_offsets" of KafkaSource needs topics, not a pattern',
-                    remedy="list the topics for the first run; a pattern may take their place later",
+                    'starting_offsets="group_offsets" of KafkaSource needs topics, not a pattern.',
+                    remedy="list the topics for the first run; a pattern may take their place later.",
                 )
         elif isinstance(start, datetime):
             if start.tzinfo is None:
-                raise ConfigurationError("starting_offsets of KafkaSource is a datetime without a zone")
+                raise ConfigurationError(
+                    f"starting_offsets of KafkaSource is a time without a zone: {start.isoformat()}.",
+                    remedy="give datetime(2026, 1, 2, tzinfo=UTC), or text such as 2026-01-02T00:00:00+00:00.",
+                )
         elif self.pattern or set(start) != set(self.topics) or not all(start.values()):
             raise ConfigurationError(
-                "starting_offsets of KafkaSource has to name every topic, and offsets of its partitions",
+                "starting_offsets of KafkaSource has to name every topic, and offsets of its partitions"
+                f"{self._differing(start)}.",
                 remedy="-2 stands for the earliest offset of a partition, as of those that are not named, -1 for the"
-                " latest",
+                " latest.",
             )
+
+    def _differing(self, start: Mapping[str, Mapping[int, int]]) -> str:
+        """Of topics and starting offsets, what the one has and the other has not."""
+        if self.pattern:
+            return ", which a pattern cannot know"
+        lacking = [topic for topic in self.topics if not start.get(topic)]
+        besides = [topic for topic in start if topic not in self.topics]
+        found = [f"it lacks {', '.join(lacking)}"] if lacking else []
+        found += [f"{', '.join(besides)} is none of the topics"] if besides else []
+        return f": {'; '.join(found)}"
 
     def rendered_from(self, declared: KafkaSource) -> None:
         """Keeps what a time was rendered of: one that another run renders is the same start (`origin_file`)."""
@@ -248,13 +267,17 @@ class KafkaSource:
     ) -> DataFrame:
         """A streaming DataFrame of the topics, or a static one of what is there now (from `starting_offsets` on)."""
         if connection is None:
-            raise ConfigurationError(f"the connection {self.conn_id!r} was not handed to the Spark driver")
+            raise ConfigurationError(
+                f"the connection {self.conn_id!r} was not handed to the Spark driver.",
+                remedy="read it by sources[...] of the job, and not by itself.",
+            )
         options = self.reader_options(connection)
         if not streaming:
             options.pop("maxOffsetsPerTrigger", None)
             if self.starting_offsets in ("latest", GROUP_OFFSETS):
                 raise ConfigurationError(
-                    f'starting_offsets="{self.starting_offsets}" makes no sense for a static read of a topic'
+                    f'starting_offsets="{self.starting_offsets}" makes no sense for a static read of a topic.',
+                    remedy='give "earliest", offsets or a time; and let a source of its own be read as a stream.',
                 )
         reader = spark.readStream if streaming else spark.read
         return reader.format("kafka").options(**options, **(tags or {})).load()
@@ -276,16 +299,18 @@ def kafka_options(connection: ConnectionInfo) -> dict[str, str]:
     """The settings of an Airflow Kafka connection (librdkafka names, in its extra) as `kafka.` options of Spark.
 
     User name and password become a JAAS line; certificates in PEM files become PEM stores. Java's own settings
-    (`sasl.jaas.config`, `ssl.truststore.location` ...) are passed on. ConfigurationError when no broker is named.
+    (`sasl.jaas.config`, `ssl.truststore.location` ...) are passed on. ConfigurationError when no broker is named,
+    SinkAccessError for a connection that leads elsewhere.
     """
+    require_type(connection, "kafka")
     extra = {name: _text(value) for name, value in connection.extra.items()}
     servers = extra.get("bootstrap.servers") or extra.get("metadata.broker.list")
     if not servers:
         if not connection.host:
             raise ConfigurationError(
-                "the connection names no broker",
+                "the connection names no broker.",
                 participant=connection.conn_id,
-                remedy='put {"bootstrap.servers": "host:port"} into its extra',
+                remedy='put {"bootstrap.servers": "host:port"} into its extra.',
             )
         servers = f"{connection.host}:{connection.port or 9092}"
     options = {n: v for n, v in extra.items() if n in _PASSED or n.startswith(_PASSED_PREFIXES)}
@@ -312,9 +337,9 @@ def _sasl(options: dict[str, str], connection: ConnectionInfo) -> None:
         module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     else:
         raise ConfigurationError(
-            f"the SASL mechanism {mechanism} needs settings of Java's client",
+            f"the SASL mechanism {mechanism} needs settings of Java's client.",
             participant=connection.conn_id,
-            remedy="add sasl.jaas.config to the connection's extra",
+            remedy="add sasl.jaas.config to the connection's extra.",
         )
     options["sasl.jaas.config"] = f'{module} required username="{_quoted(login)}" password="{_quoted(password)}";'
 
@@ -343,9 +368,9 @@ def _file(path: str, connection: ConnectionInfo) -> str:
         return Path(path).read_text()
     except OSError as error:
         raise ConfigurationError(
-            f"{path!r} cannot be read: {error.strerror}",
+            f"{path!r} cannot be read: {error.strerror}.",
             participant=connection.conn_id,
-            remedy="mend the ssl.*.location settings of the connection",
+            remedy="mend the ssl.*.location settings of the connection.",
         ) from error
 
 

@@ -45,9 +45,11 @@ class SocketSource(PlainSource):
         check_type("port", self.port, int, "give a number from 1 to 65535.", of=of)
         check_type("include_timestamp", self.include_timestamp, bool, "give True or False.", of=of)
         if not self.host:
-            raise ConfigurationError("SocketSource needs the name or address of a host")
+            raise ConfigurationError(
+                "SocketSource needs the name or address of a host.", remedy='give host="localhost", for example.'
+            )
         if not 0 < self.port < 65536:
-            raise ConfigurationError(f"port of SocketSource is from 1 to 65535, not {self.port}")
+            raise ConfigurationError(f"SocketSource: port is {self.port}.", remedy="give a number from 1 to 65535.")
 
     def read(
         self,
@@ -59,6 +61,8 @@ class SocketSource(PlainSource):
     ) -> DataFrame:
         """A streaming DataFrame of the lines; there is no static one."""
         if not streaming:
-            raise ConfigurationError("a socket has no end, so a static read of it makes no sense")
+            raise ConfigurationError(
+                "a socket has no end, so a static read of it makes no sense.", remedy="read it by sources[...]."
+            )
         options = {"host": self.host, "port": str(self.port), "includeTimestamp": str(self.include_timestamp).lower()}
         return spark.readStream.format("socket").options(**options, **(tags or {})).load()

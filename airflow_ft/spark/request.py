@@ -139,7 +139,9 @@ class StageRequest:
             object.__setattr__(self, "base_is_clean", False)
         if not self.sinks or set(self.sinks) & set(self.optional_sinks):
             raise ConfigurationError(
-                "a pipeline needs at least one sink, and each is either optional or not.", pipeline=self.pipeline
+                "a pipeline needs at least one sink, and each is either optional or not.",
+                pipeline=self.pipeline,
+                remedy="declare a sink that the job may not leave out.",
             )
         for name, value in self.conf.items():
             if FIXED_CONF.get(name, value) != value:

@@ -38,7 +38,10 @@ class ParquetDeadLetters:
         """Beside the newest of the plan's segments: the plan alone tells where, whatever is configured by now."""
         pipeline, attempt, batch = filesystem(plan.segments[-1].location).uri(plan.segments[-1].location).rsplit("/", 2)
         if not batch.isdigit() or "-" not in attempt:
-            raise ConfigurationError(f"{plan.segments[-1].location} is not the folder of a segment.")
+            raise ConfigurationError(
+                f"{plan.segments[-1].location} is not the folder of a segment.",
+                remedy="bring the write-ahead log back to where it was.",
+            )
         return cls(pipeline, plan.number)
 
     def folder(self, sink: str) -> str:

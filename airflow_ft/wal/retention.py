@@ -27,7 +27,10 @@ def delete_segment(segment: Segment) -> None:
     location = files.uri(segment.location)
     attempt, _, batch = location.rpartition("/")
     if not batch.isdigit() or not _ATTEMPT.match(attempt.rpartition("/")[2]):
-        raise ConfigurationError(f"{location} is not the folder of a segment; nothing was deleted")
+        raise ConfigurationError(
+            f"{location} is not the folder of a segment; nothing was deleted.",
+            remedy="bring the write-ahead log back to where it was.",
+        )
     files.remove_tree(location)
 
 

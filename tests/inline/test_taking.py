@@ -14,6 +14,7 @@ from airflow_ft.spec import PipelineSpec
 from tests.inline.dag_files import HEAD, imported, job_of
 
 PLAIN = "@ft.job\ndef transform(spark, sources):\n    return sources['orders']\n"
+CLASS = "@ft.job\nclass Orders:\n    def transform(self, spark, sources):\n        return 1\n"
 DECLARED = {
     "pipeline": "orders",
     "sources": {"orders": FileSource(path="/data", schema="id bigint")},
@@ -156,12 +157,66 @@ def test_what_it_cannot_have_in_the_driver_is_refused_with_the_name(
             "            return 1\nmake('a')",
             "uses table of the function",
         ),
+        (
+            "@ft.job\ndef transform(spark):\n    pass",
+            r"transform .* takes \(spark\), and is called with \(spark, sources\)",
+        ),
+        ("@ft.job\ndef transform(spark, *, sources):\n    pass", r"takes \(spark, sources\), and is called"),
+        (
+            "@ft.job\nclass A:\n    def tranform(self, spark, sources):\n        pass",
+            "the job A .* has no function transf",
+        ),
+        (
+            "@ft.job\nclass A:\n    def transform(spark, sources):\n        pass",
+            r"the job A .* takes \(spark, sources\)",
+        ),
     ],
 )
 def test_what_is_no_job_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
         imported(tmp_path / "orders.py", f"{HEAD}{text}\n")
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def transform(self, *given):\n        return 1",
+        "def transform(self, spark, sources, *, large):\n        return 1",
+        "@staticmethod\n    def transform(spark, sources):\n        return 1",
+        "@classmethod\n    def transform(cls, spark, sources):\n        return 1",
+        "def __init__(self):\n        self.transform = print",
+    ],
+)
+def test_whatever_can_be_called_with_two_arguments_is_a_job(tmp_path: Path, text: str) -> None:
+    assert job_of(tmp_path / "orders.py", f"@ft.job\nclass Orders:\n    {text}\n", "Orders").divides is False
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        (PLAIN, True),
+        (CLASS, True),
+        (f"{CLASS}    def split(self, batch):\n        return {{}}\n", False),
+        (f"{CLASS}    def __init__(self):\n        self.split = print\n", False),
+        (f"class Base:\n    def split(self, batch):\n        pass\n{CLASS.replace('Orders:', 'Orders(Base):')}", False),
+    ],
+)
+def test_several_sinks_without_a_split_are_refused_where_they_are_declared(
+    tmp_path: Path, text: str, is_refused: bool
+) -> None:
+    found = job_of(tmp_path / "orders.py", text, "transform" if text == PLAIN else "Orders")
+    several = {**DECLARED, "job": found, "sinks": {name: SqliteSink(table=name) for name in ("orders", "refunds")}}
+    PipelineSpec(**{**DECLARED, "job": found})
+    PipelineSpec(**several, dead_letters="refunds")
+    if is_refused:
+        with pytest.raises(
+            ConfigurationError, match=r"pipeline 'orders': .* no split.batch., .*: orders, refunds"
+        ) as told:
+            PipelineSpec(**several)
+        assert "split(self, batch)" in told.value.remedy
+    else:
+        PipelineSpec(**several)
 
 
 def test_a_name_of_the_file_is_not_taken_for_a_variable_of_the_function_around(tmp_path: Path) -> None:
@@ -213,8 +268,8 @@ def test_more_source_than_is_kept_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_subclass_is_a_job_when_it_says_so_itself(tmp_path: Path) -> None:
-    made = imported(tmp_path / "orders.py", f"{HEAD}@ft.job\nclass A:\n    pass\nclass B(A):\n    pass\n")
-    assert isinstance(declared_job(made.A), InlineJob) and declared_job(made.B) is made.B
+    made = imported(tmp_path / "orders.py", f"{HEAD}{CLASS}class B(Orders):\n    pass\n")
+    assert isinstance(declared_job(made.Orders), InlineJob) and declared_job(made.B) is made.B
     with pytest.raises(ConfigurationError, match=r"job is the class B.*@airflow_ft.job above it"):
         PipelineSpec(job=made.B, **DECLARED)
 

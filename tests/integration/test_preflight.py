@@ -8,20 +8,23 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from airflow_ft import pipeline_steps
+from airflow_ft import pipeline_steps, settings
 from airflow_ft.core.errors import (
     ConfigurationError,
     SinkAccessError,
     SinkUnavailableError,
+    StageError,
     TerminalError,
     UnfitTargetError,
 )
 from airflow_ft.core.ports import ConnectionInfo, Store
+from airflow_ft.rehearsal import rehearse
 from airflow_ft.sinks import ready
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.spec import FilesSink
@@ -121,6 +124,21 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
     ):
         assert re.search(words, text), (words, text)
     assert "sink 'lines'" not in text and "wrong-password" not in text
+
+
+def test_a_log_that_cannot_be_written_is_told_before_spark_is_started(world: RealWorld, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    spec = settings.resolved(replace(declared(world), wal_root=str(tmp_path / "file" / "wal")))
+    words = (
+        r"pipeline '\S+': the write-ahead log cannot be written to \S+/file/wal: .*Remedy: .*\[airflow_ft\] wal_root"
+    )
+    with pytest.raises(StageError, match=words):
+        pipeline_steps.require_log(spec)
+    with pytest.raises(StageError, match=words):
+        rehearse(spec, world.connections)
+    (tmp_path / "file").unlink()
+    pipeline_steps.require_log(spec)
+    assert (tmp_path / "file" / "wal").is_dir()
 
 
 def test_one_that_lacks_something_is_tried_again(world: RealWorld) -> None:

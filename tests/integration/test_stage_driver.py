@@ -160,8 +160,14 @@ def test_a_job_that_is_not_there_is_named(pipeline: StageWorld) -> None:
 
 def test_malformed_input_fails_the_job_instead_of_becoming_null(pipeline: StageWorld) -> None:
     (pipeline.input / "x.json").write_text('{"k": "a", "n": "not a number"}\n')
-    with pytest.raises(JobError, match="MALFORMED"):
+    with pytest.raises(JobError, match=r"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*not a number") as told:
         pipeline.stage(pipeline.request(f"{JOBS}:Plain", _numbers(pipeline)))
+    assert "PERMISSIVE" in told.value.remedy and "\n" not in str(told.value)
+
+
+def test_a_master_that_cannot_be_is_named(pipeline: StageWorld) -> None:
+    with pytest.raises(StageError, match=r"Spark did not start, with the master 'local\[x\]': .*spark_master"):
+        pipeline.stage(pipeline.request(f"{JOBS}:Plain", _numbers(pipeline), master="local[x]", keep_session=0.0))
 
 
 def test_a_hanging_batch_expires_and_the_driver_ends(pipeline: StageWorld) -> None:

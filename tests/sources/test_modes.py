@@ -59,8 +59,8 @@ def test_a_socket_survives_json() -> None:
     [
         ({"host": "", "port": 1}, "needs the name or address"),
         ({"host": 5, "port": 1}, "host is 5"),
-        ({"host": "h", "port": 0}, "port of SocketSource is from 1 to 65535, not 0"),
-        ({"host": "h", "port": 65536}, "not 65536"),
+        ({"host": "h", "port": 0}, "port is 0.*from 1 to 65535"),
+        ({"host": "h", "port": 65536}, "port is 65536"),
         ({"host": "h", "port": "80"}, "port is '80'"),
         ({"host": "h", "port": 80, "include_timestamp": "no"}, "include_timestamp is 'no'"),
     ],

@@ -217,8 +217,8 @@ def test_bounds_and_beginnings_may_be_jinja_and_are_checked_when_it_is_rendered(
     for slice, start, message in (
         ("0", "latest", "max_offsets_per_trigger is '0'"),
         ("many", "latest", "max_offsets_per_trigger is 'many'"),
-        ("1", "yesterday", "not 'yesterday'"),
-        ("1", "2026-11-24T00:00:00", "datetime without a zone"),
+        ("1", "yesterday", "starting_offsets is 'yesterday'"),
+        ("1", "2026-11-24T00:00:00", "time without a zone"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             rendered(slice, start)

@@ -1,5 +1,6 @@
 """A job that fails where its argument says."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,10 @@ def helped(_: int) -> float:
     return float(no_such_helper.number)
 
 
+def column(frame: DataFrame) -> DataFrame:
+    return frame.select("idd")
+
+
 def transform(spark: SparkSession, sources: Any, where: str) -> DataFrame:
     frame = spark.range(2)
     match where:
@@ -32,6 +37,13 @@ def transform(spark: SparkSession, sources: Any, where: str) -> DataFrame:
             return frame.mapInPandas(shares, "share double")
         case "import":
             return frame.withColumn("share", F.udf(helped, "double")("id"))
+        case "lock":
+            lock = threading.Lock()
+            return frame.withColumn("share", F.udf(lambda n: n and lock, "double")("id"))
+        case "session":
+            return frame.withColumn("share", F.udf(lambda n: spark.range(n).count(), "long")("id"))
+        case "column":
+            return column(frame)
         case "collect":
             spark.readStream.format("rate").load().collect()
         case "module":

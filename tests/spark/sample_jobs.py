@@ -17,6 +17,9 @@ class Job:
         frame = spark.range(3).withColumnRenamed("id", "n")
         made: dict[str, Callable[[], Any]] = {
             "list": lambda: [frame],
+            "nothing": lambda: None,
+            "pandas": lambda: frame.toPandas(),
+            "pandas on spark": lambda: frame.pandas_api(),
             "dictionary": lambda: {"orders": frame},
             "no columns": lambda: frame.select(),
             "two columns": lambda: frame.select("n", F.col("n").alias("N")),
@@ -37,6 +40,8 @@ class Job:
             "no dictionary": batch,
             "no frame": {"orders": 1},
         }
+        if self.fault == "pandas split":
+            return {"orders": batch.toPandas()}
         return frames.get(self.fault, {"orders": batch})
 
 

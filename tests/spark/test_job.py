@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -50,7 +51,11 @@ def _run(spark: SparkSession, folder: Path, fault: str) -> Segment:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("list", "transform returned list, not a DataFrame"),
+        ("list", r"transform returned list, not a DataFrame of Spark\. Remedy: return one, such as"),
+        ("nothing", r"transform returned NoneType, not .*Remedy: end the function with `return`"),
+        ("pandas", r"transform returned pandas\.DataFrame, not a DataFrame of Spark.*mapInPandas.*createDataFrame"),
+        ("pandas on spark", r"returned pyspark\.pandas\.DataFrame, not .*frame\.to_spark\(\)"),
+        ("pandas split", r"split, for orders, returned pandas\.DataFrame, not .*createDataFrame"),
         ("dictionary", "dictionary of DataFrames, which is not supported yet"),
         ("no columns", "without columns"),
         ("two columns", "two columns named n"),
@@ -94,6 +99,20 @@ def test_a_reference_that_is_no_job_is_refused(reference: str, message: str) -> 
 def test_arguments_go_to_the_class_or_to_transform(spark: SparkSession) -> None:
     assert Job(f"{HERE}:unsplit", {"rows": 5}).transform(spark, Sources(spark, {}, {})).count() == 5
     assert Job(f"{HERE}:unsplit", {}).transform(spark, Sources(spark, {}, {})).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "words"),
+    [
+        (f"{HERE}:Job", {"falt": ""}, "its constructor cannot be called: got an unexpected keyword argument 'falt'"),
+        (f"{HERE}:unsplit", {"row": 5}, "transform cannot be called: got an unexpected keyword argument 'row'"),
+    ],
+)
+def test_arguments_that_the_job_does_not_take_are_named(
+    spark: SparkSession, job: str, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(JobError, match=rf"job {job}: {words}\. Remedy: job_args has {next(iter(arguments))}: let it"):
+        Job(job, arguments).transform(spark, Sources(spark, {}, {}))
 
 
 def test_several_sinks_need_a_split(spark: SparkSession) -> None:

@@ -34,6 +34,8 @@ def failing(spark: SparkSession, where: str) -> AirflowFtError:
         ("collect", "AnalysisException: transform asks for rows of a stream", "transform", "sources.static(name)"),
         ("module", "ModuleNotFoundError: No module named 'no_such_helper'", "helped", "put it beside the DAG"),
         ("raises", "ValueError: a mistake", "transform", "mend the job"),
+        ("lock", "PicklingError: .*cannot pickle", "transform", "make clients, locks"),
+        ("session", "PicklingError: .*CONTEXT_ONLY_VALID_ON_DRIVER", "transform", "leave the SparkSession"),
     ],
 )
 def test_the_users_mistake_is_the_headline(
@@ -41,9 +43,19 @@ def test_the_users_mistake_is_the_headline(
 ) -> None:
     error = failing(spark, where)
     assert isinstance(error, JobError)
-    assert error.what.startswith(f"job {JOBS} raised {what}") and "Traceback" not in error.what
+    assert re.match(f"job {JOBS} raised {what}", error.what) and "Traceback" not in error.what
     assert re.search(rf"mistaken_jobs.py, line \d+, in {function}\)$", error.what), error.what
     assert remedy in error.remedy
+
+
+@pytest.mark.spark
+def test_a_misspelled_column_is_told_in_a_line_with_its_place(spark: SparkSession) -> None:
+    error = failing(spark, "column")
+    assert isinstance(error, JobError) and "\n" not in str(error)
+    words = (
+        r"`idd` cannot be resolved. Did you mean .*`id`.*SQLSTATE: 42703 \(\S+mistaken_jobs.py, line \d+, in column\)"
+    )
+    assert re.search(words, error.what), error.what
 
 
 @pytest.mark.spark

@@ -24,7 +24,7 @@ from airflow_ft.core.errors import (
     WalCorruptError,
 )
 from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
+from airflow_ft.core.model import PLAIN, AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.core.steps import Context
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked
@@ -101,6 +101,31 @@ def publish(world: World, epoch: int) -> int:
     before = world.store.pipeline(PIPELINE).last_published
     world.store.publish(PIPELINE, epoch, number, before, segment, SparkPosition(f"file:///spark/{epoch}-1", number), {})
     return number
+
+
+def test_a_pipeline_that_another_dag_names_too_is_told(
+    tmp_path: Path, launch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each row would go to whichever comes first; a program of the same pipeline is its author's own way to run it."""
+    world = World(tmp_path)
+
+    def launcher(request: StageRequest, *_: Any, **__: Any) -> StageResult:
+        return StageResult((publish(world, request.epoch),) if request.last_published == 0 else (), {}, POSITION)
+
+    launch(launcher)
+
+    def told(run: RunKey) -> list[str]:
+        caplog.clear()
+        assert stage(replace(context(world), run=run)) is not None
+        world.store.leave_turn(PIPELINE, run)
+        return [text for text in caplog.messages if "is of the DAG" in text]
+
+    assert told(RUN) == [], "nothing is published yet"
+    assert told(RunKey(RUN.dag_id, "the next one")) == []
+    assert told(RunKey(f"{PLAIN}{PIPELINE}", "by hand")) == []
+    [text] = told(RunKey("other", "r"))
+    assert f"pipeline {PIPELINE!r}: its newest checkpoint, 1, is of the DAG {RUN.dag_id}, and this is other." in text
+    assert "another pipeline=" in text
 
 
 def test_the_end_is_recorded_and_the_next_attempt_may_go_on_in_place(tmp_path: Path, launch: Any) -> None:

@@ -17,6 +17,7 @@ Setting Spark log level to "WARN".
 26/11/21 22:32:22 WARN SparkConf: Note that spark.local.dir will be overridden by the value set by the cluster manager
 26/11/21 22:33:20 WARN ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming DataFrames
 26/11/21 22:33:26 WARN MicroBatchExecution: Disabling AQE since AQE is not supported in stateful workloads.
+{"ts": "2026-11-25 04:04:15.739", "level": "ERROR", "logger": "DataFrameQueryContextLogger", "msg": "[UNRESOLVED"}
 Starting Streaming TransformWithStateInPandas Python worker.
 
 Streaming TransformWithStateInPandas Python worker finish init stage of Python runner. Received UDF from JVM: <bound>

@@ -230,6 +230,8 @@ def _driver(code: str) -> Driver:
         ("JAVA_HOME is not set", "no Java"),
         ("/opt/bin/spark-class: line 71: /opt/jdk/bin/java: No such file or directory", "no Java"),
         ("java.lang.OutOfMemoryError: Java heap space", "out of memory"),
+        ("Invalid maximum heap size: -Xmx2 gigs", "Java does not take its settings: Invalid .* -Xmx2 gigs"),
+        ("Unrecognized VM option 'UseNoGC'", "its settings: Unrecognized VM option 'UseNoGC'"),
         ("whatever", ""),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.foreign_connections import require_type
 from airflow_ft.sinks.mysql.limits import Limits
 
 
@@ -22,6 +23,7 @@ def flag(value: Any, *, default: bool) -> bool:
 
 def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[str, Any]:
     """What PyMySQL is called with. `charset` of the connection is ignored: the sink needs utf8mb4."""
+    require_type(info, "mysql")
     extra = info.extra
     given: dict[str, Any] = {
         "host": info.host or "localhost",

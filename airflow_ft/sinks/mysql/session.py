@@ -94,7 +94,11 @@ class Session:
         try:
             self._connection = WireConnection(**given)
         except RuntimeError as error:  # PyMySQL's way to say that `cryptography` is lacking
-            raise SinkAccessError(f"connecting: {error}", participant=info.conn_id) from error
+            raise SinkAccessError(
+                f"connecting: {error}.",
+                participant=info.conn_id,
+                remedy="install what it names where tasks run: `pip install cryptography`.",
+            ) from error
         try:
             self._set_up()
         except BaseException:

@@ -19,6 +19,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.foreign_connections import require_type
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, meaning
 
 Row = tuple[Any, ...]
@@ -165,6 +166,7 @@ class Session:
 
 
 def _arguments(info: ConnectionInfo, limits: Limits) -> Mapping[str, Any]:
+    require_type(info, "postgres")
     extra = {name: str(value) for name, value in info.extra.items() if name in _LIBPQ}
     given = {
         "host": info.host or "localhost",

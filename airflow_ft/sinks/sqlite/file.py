@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.foreign_connections import require_type
 
 WAIT_SECONDS = 30.0  # for whoever holds the file
 OLDEST = (3, 37, 0)  # has pragma_table_list
@@ -26,7 +27,8 @@ class SqliteFile:
 
     @classmethod
     def of(cls, connection: ConnectionInfo) -> Self:
-        """That of a connection; ConfigurationError where it names none."""
+        """That of a connection; ConfigurationError where it names none, SinkAccessError where it leads elsewhere."""
+        require_type(connection, "sqlite")
         path = Path(connection.host or connection.schema)
         if not path.is_absolute():
             raise ConfigurationError(

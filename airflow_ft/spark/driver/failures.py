@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from airflow_ft.core.errors import AirflowFtError, DataLossError, JobError, StageError
@@ -33,6 +33,11 @@ _STATE_CHANGED = re.compile(
 _NO_AVRO = re.compile(r"State store encoding format as avro is not supported for operator=(\w+)")
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
+
+# A record that its schema does not fit, and the file in which it is: the one stands below the other.
+_MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*")
+_READING = re.compile(r"while reading file (\S+?)\.(?:\s|$)")
+_PLAN = re.compile(r"(?<=SQLSTATE: \w{5});\n.*", re.DOTALL)  # Spark's, below what is wrong with it
 
 # Retention was faster than the pipeline, say. Spark counts this among the user's mistakes, too.
 _DATA_LOST = re.compile(
@@ -85,12 +90,21 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 pipeline=pipeline,
                 remedy="make the folder, or mend the path, if it is not just a mount that is away for a moment.",
             )
+    if malformed := _malformed(causes):
+        file, what = malformed
+        return JobError(
+            f"job {job} cannot read {file}: {what}",
+            pipeline=pipeline,
+            remedy='mend or remove the file; or keep such rows, with options={"mode": "PERMISSIVE",'
+            ' "columnNameOfCorruptRecord": "broken"} of the source and a column `broken string` in its schema.',
+        )
     user = python_errors.of_driver(error) if in_user_code else None
     if user := user or python_errors.of_worker(message for _, _, message in causes):
         return JobError(f"job {job} raised {user.what}", pipeline=pipeline, remedy=user.remedy or _LOG)
     for state, kind, message in causes:
         if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
-            return JobError(f"job {job} failed: {_short(message) or line}", pipeline=pipeline, remedy=_LOG)
+            where = python_errors.place(error.__traceback__) if in_user_code else ""
+            return JobError(f"job {job} failed: {_short(message) or line}{where}", pipeline=pipeline, remedy=_LOG)
     if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
         where = python_errors.place(error.__traceback__)
         return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG)
@@ -99,6 +113,22 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         pipeline=pipeline,
         remedy=f"see whether its sources, disk and memory are well, and try again; {_LOG}",
     )
+
+
+def _malformed(causes: Iterable[tuple[str, str, str]]) -> tuple[str, str] | None:
+    """The file of a source with a record that cannot be read, and Spark's words for it."""
+    messages = [message for _, _, message in causes]
+    file = next((found[1] for text in messages if (found := _READING.search(text))), None)
+    what = next((found[0] for text in messages if (found := _MALFORMED.search(text))), None)
+    if file is None or what is None:
+        return None
+    below = _short(messages[-1]).splitlines()  # the value that is none of the column's type
+    return file, f"{what} {below[0]}" if below and what not in messages[-1] else what
+
+
+def reason(error: BaseException) -> str:
+    """What has caused an error first, in the JVM's words; else its last line."""
+    return _short([message for _, _, message in _causes(error)][-1]) or last_line(error)
 
 
 def last_line(error: BaseException) -> str:
@@ -146,5 +176,5 @@ def _safely_any(java: Any) -> Any:
 
 
 def _short(text: str, limit: int = 1000) -> str:
-    text = text.split("\n\tat ")[0].split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0].strip()
+    text = _PLAN.sub("", text).split("\n\tat ")[0].split("\n\nJVM stacktrace:")[0].split("\n== SQL")[0].strip()
     return text if len(text) <= limit else f"{text[:limit]} ..."

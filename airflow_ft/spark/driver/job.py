@@ -47,23 +47,27 @@ class Job:
         found: Any = self._imported() if isinstance(given, str) else _called(load, given)
         self._arguments = dict(arguments)
         if inspect.isclass(found):
+            self._require_fit(found, (), self._arguments, "its constructor")
             found, self._arguments = _called(found, **self._arguments), {}
         elif isinstance(given, InlineJob):
             found = SimpleNamespace(transform=found)
         self._object = found
         if not callable(getattr(found, "transform", None)):
-            raise self._error("it has no function transform(spark, sources)")
+            raise self._error("it has no function transform(spark, sources)", "write one, with that name.")
         self._split = getattr(found, "split", None)
         self.output_mode = getattr(found, "output_mode", "append")
         if self.output_mode not in _OUTPUT_MODES:
-            raise self._error(f"its output_mode is {self.output_mode!r}, possible are {', '.join(_OUTPUT_MODES)}")
+            raise self._error(
+                f"its output_mode is {self.output_mode!r}, possible are {', '.join(_OUTPUT_MODES)}",
+                f"give one of them; {_OUTPUT_MODES[0]}, if it is left out.",
+            )
 
     def _imported(self) -> Any:
         module_name, _, name = self.reference.partition(":")
         found: Any = _called(importlib.import_module, module_name)
         for part in name.split(".") if name else ():
             if not hasattr(found, part):
-                raise self._error(f"there is no {name} in {module_name}")
+                raise self._error(f"there is no {name} in {module_name}", "mend the name, as job= has it.")
             found = getattr(found, part)
         return found
 
@@ -89,6 +93,7 @@ class Job:
 
     def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
         """The job's DataFrame."""
+        self._require_fit(self._object.transform, (spark, sources), self._arguments, "transform")
         frame = _called(self._object.transform, spark, sources, **self._arguments)
         if isinstance(frame, Mapping):
             raise self._error(
@@ -96,6 +101,18 @@ class Job:
                 "return one DataFrame, and divide its rows in split(batch).",
             )
         return self._checked(frame, "transform")
+
+    def _require_fit(self, function: Any, given: tuple[Any, ...], arguments: Mapping[str, Any], what: str) -> None:
+        """JobError where it does not take these arguments, which the author has named in `job_args`."""
+        try:
+            inspect.signature(function).bind(*given, **arguments)
+        except ValueError:  # it says nothing of what it takes
+            return
+        except TypeError as error:
+            told = ", ".join(arguments) or "nothing"
+            raise self._error(
+                f"{what} cannot be called: {error}", f"job_args has {told}: let it name what the job takes."
+            ) from None
 
     def split(self, batch: DataFrame, sinks: Sequence[str], optional: Sequence[str]) -> dict[str, DataFrame]:
         """The rows for each sink: all of `sinks`, and those of `optional` that the job returned."""
@@ -110,7 +127,10 @@ class Job:
         frames = _called(self._split, batch)
         expected = ", ".join(sinks) + (f" (and perhaps {', '.join(optional)})" if optional else "")
         if not isinstance(frames, Mapping):
-            raise self._error(f"split returned {type(frames).__name__}, not a dictionary", f"expected are {expected}.")
+            raise self._error(
+                f"split returned {_called_as(frames)}, not a dictionary",
+                f"return {{sink name: DataFrame}}; expected are {expected}.",
+            )
         missing = [name for name in sinks if name not in frames]
         unknown = [str(name) for name in frames if name not in sinks and name not in optional]
         if missing or unknown:
@@ -156,16 +176,40 @@ class Job:
         from pyspark.sql import DataFrame
 
         if not isinstance(frame, DataFrame):
-            raise self._error(f"{where} returned {type(frame).__name__}, not a DataFrame")
+            raise self._error(f"{where} returned {_called_as(frame)}, not a DataFrame of Spark", _way_to_spark(frame))
         if not frame.columns:
-            raise self._error(f"{where} returned a DataFrame without columns")
+            raise self._error(f"{where} returned a DataFrame without columns", "select what is to be delivered.")
         lower = [name.lower() for name in frame.columns]
         if twice := sorted({name for name in lower if lower.count(name) > 1}):
-            raise self._error(f"{where} returned a DataFrame with two columns named {', '.join(twice)}")
+            raise self._error(
+                f"{where} returned a DataFrame with two columns named {', '.join(twice)}",
+                'rename or drop one: frame.withColumnRenamed(...); a join by name, frame.join(other, "id"), keeps one.',
+            )
         return frame
 
     def _error(self, what: str, remedy: str = "") -> JobError:
         return JobError(f"job {self.reference}: {what}.", remedy=remedy)
+
+
+def _called_as(value: Any) -> str:
+    """Its type; of a library with the library's name, since others have a DataFrame, too."""
+    kind = type(value)
+    library = "pyspark.pandas" if hasattr(value, "to_spark") else kind.__module__.partition(".")[0]
+    return kind.__name__ if library in ("builtins", "pyspark") else f"{library}.{kind.__name__}"
+
+
+def _way_to_spark(value: Any) -> str:
+    """What to do about a value that is returned in place of a DataFrame."""
+    if value is None:
+        return "end the function with `return`, and the DataFrame."
+    if hasattr(value, "to_spark"):
+        return "return frame.to_spark()."
+    if type(value).__name__ == "DataFrame":
+        return (
+            "stay in Spark: frame.mapInPandas(function, schema) gives a function Pandas frames, part by part; or, in"
+            " split, return batch.sparkSession.createDataFrame(frame)."
+        )
+    return 'return one, such as sources["orders"].where("amount > 0").'
 
 
 def _copied(thing: Any) -> Any:

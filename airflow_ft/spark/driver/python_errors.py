@@ -11,7 +11,7 @@ from types import TracebackType
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
-_FOREIGN = ("/pyspark/", "/py4j/", "pyspark.zip/", "/airflow_ft/spark/", "/cloudpickle/", "<frozen ")
+_FOREIGN = ("/pyspark/", "/py4j/", "pyspark.zip/", "/airflow_ft/spark/", "/cloudpickle/", "/importlib/", "<frozen ")
 _LIBRARIES = ("/site-packages/", "/dist-packages/", f"/lib/python{sys.version_info.major}.")
 _MODULE = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[\w.]+)'")
 _STREAM_ACTION = re.compile(r"Queries with streaming sources must be executed with|STREAMING_QUERY_MUST_BE_STARTED")
@@ -43,6 +43,12 @@ def of_driver(error: BaseException) -> UserError | None:
         )
     if isinstance(error, ModuleNotFoundError):
         return UserError(f"{type(error).__name__}: {error}{place(error.__traceback__)}", _searched(error.name or ""))
+    if "Pickl" in type(error).__name__:
+        return UserError(
+            f"{type(error).__name__}: {error}{place(error.__traceback__)}",
+            "a function that runs in Spark's workers is sent to them with what it uses: make clients, locks and open"
+            " files inside of it, and leave the SparkSession and DataFrames to the driver (join them instead).",
+        )
     return None
 
 

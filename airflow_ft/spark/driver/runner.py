@@ -28,7 +28,7 @@ from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.columns import SinkColumns
-from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.failures import as_error, reason
 from airflow_ft.spark.driver.gauges import gauges_of
 from airflow_ft.spark.driver.inputs import Sources, refuse_unfit, source_order, source_places
 from airflow_ft.spark.driver.job import Job
@@ -246,12 +246,23 @@ class Attempt:
         self._failed = self._failed or error
 
     def _session(self) -> SparkSession:
-        from pyspark.sql import SparkSession
 
         began = time.monotonic()
-        spark = SparkSession.builder.getOrCreate() if self._kept is None else attach(self._kept)
+        spark = self._started() if self._kept is None else attach(self._kept)
         log.info("Spark %s ready after %.1f s", spark.version, time.monotonic() - began)
         return spark
+
+    def _started(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        try:
+            return SparkSession.builder.getOrCreate()
+        except Exception as error:  # in words of the JVM, which has told the reason in the log by then
+            raise StageError(
+                f"Spark did not start, with the master {self._request.master!r}: {reason(error)}.",
+                remedy="see what it says above in the task's log, and whether that master is there (spark_master), and"
+                " takes the settings in spark_conf.",
+            ) from error
 
     def _run_stream(
         self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]

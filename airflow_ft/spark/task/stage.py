@@ -89,11 +89,35 @@ def look_first(context: Context, preflight: Callable[[], None] | None, *, resume
     A sink that lacks something must not keep the others from what is decided.
     """
     store, pipeline = context.store, context.pipeline
+    _tell_another_dag(context)
     if preflight is None:
         return
     if live_plans(store.open_checkpoints(pipeline)) or (not resume_drained and drain_of(store, pipeline)):
         return
     preflight()
+
+
+def _tell_another_dag(context: Context) -> None:
+    """Each pipeline has one place where it has read to, so two DAGs that name it would divide its rows by chance.
+
+    Not refused: a DAG may have been renamed, and a second one may deliver the same into the same sinks.
+    """
+    newest = next(iter(context.store.checkpoints(context.pipeline, 1)), None)
+    other = None if newest is None else newest.run
+    if newest is None or other is None or other.is_plain or context.run.is_plain:
+        return
+    if other.dag_id == context.run.dag_id:
+        return
+    logger.warning(
+        "pipeline %r: its newest checkpoint, %d, is of the DAG %s, and this is %s. DAGs that name the same pipeline"
+        " share where it has read to, and each row goes into the sinks of whichever runs first. If %s is not just this"
+        " DAG's former name, give one of them another pipeline=.",
+        context.pipeline,
+        newest.number,
+        other.dag_id,
+        context.run.dag_id,
+        other.dag_id,
+    )
 
 
 def stage(

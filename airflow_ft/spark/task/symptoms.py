@@ -17,6 +17,11 @@ _CAUSES = (
         "install a JDK 17 (Debian, Ubuntu: openjdk-17-jre-headless), or set JAVA_HOME for Airflow's workers.",
     ),
     (
+        re.compile(r"(Invalid \w+ heap size: .+|Unrecognized (?:VM )?option:? .+)"),
+        "Java does not take its settings: {0}",
+        "mend spark.driver.memory (such as 2g) or spark.driver.extraJavaOptions in spark_conf.",
+    ),
+    (
         re.compile(r"UnsupportedClassVersionError"),
         "this machine's Java is too old for Spark",
         "install a JDK 17, and set JAVA_HOME for Airflow's workers if there are several.",

@@ -1,0 +1,82 @@
+"""A connection that leads to another system is refused by its type, before that system is asked in foreign words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink, pipeline_steps, settings
+from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.model import RunKey
+from airflow_ft.core.ports import ConnectionInfo, Store
+from airflow_ft.kafka.client import KafkaSettings
+from airflow_ft.sinks.mysql.arguments import arguments
+from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.sqlite.file import SqliteFile
+from airflow_ft.sources.kafka import kafka_options
+from airflow_ft.store import open_store
+
+READERS: dict[str, tuple[str, Callable[[ConnectionInfo], Any]]] = {
+    "mysql": ("MySQL", lambda info: arguments(info, Limits(), local_infile=False)),
+    "postgres": ("PostgreSQL", lambda info: Session(info, Limits())),  # type: ignore[arg-type]
+    "sqlite": ("SQLite", SqliteFile.of),
+    "kafka": ("Kafka", KafkaSettings.from_connection),
+    "kafka as a source": ("Kafka", kafka_options),
+}
+
+
+def of_type(conn_type: str) -> ConnectionInfo:
+    return ConnectionInfo("shop", conn_type, host="/data/shop.db", password="planted")
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("conn_type", ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "spark", "Spark "])
+def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> None:
+    there, read = READERS[reader]
+    if conn_type.startswith(reader.partition(" ")[0]):
+        return
+    with pytest.raises(SinkAccessError, match=rf"'shop': .* has the type {conn_type!r}, .* and not to {there}") as told:
+        read(of_type(conn_type))
+    assert f"of type {reader.partition(' ')[0]}" in told.value.remedy and "planted" not in str(told.value)
+
+
+@pytest.mark.parametrize("reader", sorted(READERS.keys() - {"postgres"}))  # that one connects
+@pytest.mark.parametrize("conn_type", ["own", "", "generic", "gcpcloudsql"])
+def test_its_own_and_what_may_lead_anywhere_are_taken(reader: str, conn_type: str) -> None:
+    _, read = READERS[reader]
+    read(of_type(conn_type if conn_type != "own" else reader.partition(" ")[0]))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        yield store
+
+
+@pytest.mark.airflow
+def test_the_preflight_tells_the_sinks_and_the_request_tells_the_source_before_spark_is_started(
+    store: Store, tmp_path: Path
+) -> None:
+    types = {"shop": "postgres", "files": "mysql", "topics": "mysql"}
+    declared = PipelineSpec(
+        pipeline="orders",
+        job="jobs.orders",
+        sources={"orders": KafkaSource(topics=["orders"], conn_id="topics")},
+        sinks={"orders": MySqlSink(table="orders", conn_id="shop"), "copies": SqliteSink(table="o", conn_id="files")},
+        store=f"sqlite:///{tmp_path}/ft.db",
+        wal_root=str(tmp_path / "wal"),
+    )
+
+    def connections(conn_id: str) -> ConnectionInfo:
+        return ConnectionInfo(conn_id, types[conn_id], host="127.0.0.1")
+
+    with pytest.raises(SinkAccessError, match=r"(?s)2 things .*'shop': .* to PostgreSQL and not to MySQL.*'files': .*"):
+        pipeline_steps.require_ready(declared, connections)
+    spec, before = settings.resolved(declared), store.register("orders")
+    with pytest.raises(SinkAccessError, match=r"'topics': .* leads to MySQL and not to Kafka"):
+        pipeline_steps.request(spec, RunKey("d", "r"), before, 1, 1, connections)
