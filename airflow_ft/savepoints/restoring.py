@@ -92,12 +92,12 @@ def restore(
 
     `allow_non_restored_state`: the next run's job may lack operators whose state is in the savepoint; that state is
     left behind then. `run`: the DAG run that does it, of which the decision log remembers that. `wal_root` is where a
-    pipeline works that has no checkpoint yet; any other stays in its own.
+    pipeline works that has no checkpoint yet; any other stays in its own, also one that is renamed.
 
     ConfigurationError for what is no savepoint, or not of this pipeline; WalCorruptError for a damaged one;
-    StateConflictError while the pipeline is halted, has something in quarantine, or has delivered more (`later`);
-    LeaseHeldError while it is at work. Then nothing is changed. What is raised later leaves the pipeline at its newest
-    delivered checkpoint.
+    PipelineHaltedError for a name that was given up; StateConflictError while the pipeline is halted, has something in
+    quarantine, or has delivered more (`later`); LeaseHeldError while it is at work. Then nothing is changed. What is
+    raised later leaves the pipeline at its newest delivered checkpoint.
     """
     savepoint = read_metadata(uri)
     was, name = savepoint.pipeline, pipeline or savepoint.pipeline
@@ -244,8 +244,11 @@ def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str, lat
             pipeline=was,
         )
     row = store.pipeline(was)
-    back = f"`airflow ft resume {was}` takes the name back, as long as nothing was staged under the new one."
-    require_not_renamed(row.status, row.halt_message, was, back)
+    remedy = (
+        f"nothing, if that was wanted. Else `airflow ft resume {was}` takes the name back, as long as nothing was"
+        " staged under the new one."
+    )
+    require_not_renamed(row.status, row.halt_message, was, remedy)
     _examine(store, uri, savepoint, was, later, instead="take another savepoint: it is renamed where it stands.")
 
 

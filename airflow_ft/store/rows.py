@@ -166,6 +166,7 @@ def to_overview(row: Row, now: int) -> Overview:
         late=None if late_at is None or now <= late_at else (now - late_at + row["late_after"]) * _MICROSECOND,
         late_after=None if late_at is None else row["late_after"] * _MICROSECOND,
         late_at=_time(late_at),
+        renamed=row["halt_message"] if row["status"] == "RENAMED" else "",
     )
 
 

@@ -415,6 +415,8 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
         assert any(
             f"{kind}: " in each and f"by {ADMIN} ({MAINTENANCE}/{run_id}/act)" in each for each in world.events()
         )
+    expect(condition(page := visit.pipeline(old.pipeline), "RENAMED")).to_be_visible()
+    expect(page.visit.page.get_by_text("it goes on as new-name, behind checkpoint 2.", exact=True)).to_be_visible()
     with pytest.raises(AirflowFtError, match="it was renamed: it goes on as new-name, behind checkpoint 2"):
         old.stage()
     new.stage()

@@ -100,7 +100,8 @@ class TestRenames:
         store.halt(PIPELINE, HaltReason.TOKEN_LOST, "found by a process that woke up")
         assert store.pipeline(PIPELINE).status is PipelineStatus.RENAMED
         assert list(problems(store)) == [] and health(store, PIPELINE).needs == ""
-        assert store.standing(PIPELINE).condition == "IDLE"
+        standing = store.standing(PIPELINE)
+        assert (standing.condition, standing.told) == ("RENAMED", "it goes on as shop-orders, behind checkpoint 1.")
         store.resume(PIPELINE, "ada")
         row = store.pipeline(PIPELINE)
         assert (row.status, row.halt_message) == (PipelineStatus.ACTIVE, "")
@@ -111,7 +112,7 @@ class TestRenames:
         scene.complete(scene.stage()[0])
         scene.store.enter_turn(PIPELINE, RUN, None)
         renamed(scene, 1)
-        assert scene.store.standing(PIPELINE).condition == "IDLE"
+        assert scene.store.pipeline(PIPELINE).turn is None
 
     def test_who_takes_the_old_name_again_shuts_out_whatever_is_at_work_under_the_new_one(self, scene: Scene) -> None:
         store = scene.store
