@@ -120,8 +120,11 @@ def visible_dags(user: BaseUser) -> frozenset[str]:
 
 
 def dags_of(store: Store, pipeline: str) -> frozenset[str]:
-    """The DAGs that have made its newest checkpoints; KeyError: there is no such pipeline."""
-    return of_dags(origin.dag_id for origin in store.origins(pipeline, NEWEST))
+    """The DAGs that have made its newest checkpoints; before there are any, those of the pipeline that was renamed to
+    it. KeyError: there is no such pipeline.
+    """
+    origins = store.origins(pipeline, NEWEST)
+    return of_dags([each.dag_id for each in origins] or store.standing(pipeline).dags)
 
 
 def of_dags(made_by: Iterable[str]) -> frozenset[str]:

@@ -93,6 +93,7 @@ export const Code = ({ children }) =>
  */
 export const LOOK = {
   HALTED: "red", QUARANTINED: "red", IN_DOUBT: "orange", LATE: "orange", WAITING: "yellow", RUNNING: "blue", IDLE: "green",
+  RENAMED: "gray",
 };
 /**
  * Those that need somebody.

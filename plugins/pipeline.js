@@ -32,7 +32,8 @@ function Standing({ pipeline }) {
       h(Muted, null, pipeline.confirmed ? fill(say.confirmedUpTo, { confirmed: pipeline.confirmed }) : say.nothingConfirmed),
       pipeline.at_work && h(Muted, null, fill(say.atWork, { at_work: pipeline.at_work })),
       pipeline.doing.map((text) => h(Muted, { key: text }, text))),
-    urgent && h(Text, { color: ERROR, paddingTop: "1", overflowWrap: "anywhere" }, pipeline.told));
+    (urgent || pipeline.condition === "RENAMED") &&
+      h(Text, { color: urgent ? ERROR : undefined, paddingTop: "1", overflowWrap: "anywhere" }, pipeline.told));
 }
 
 /** @param {Tab} props */

@@ -53,7 +53,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
         return {
             "name": name,
             "condition": overview.condition,
-            "told": overview.halted or overview.condition.told,
+            "told": overview.told,
             "halted": row.halted,
             "dags": sorted(dags),
             **at_work(overview.turn, store.doing([name]).get(name, ()), visible),

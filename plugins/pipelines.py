@@ -148,7 +148,7 @@ def _in_short(
     return {
         "name": overview.name,
         "condition": overview.condition,
-        "told": overview.halted or overview.condition.told,
+        "told": overview.told,
         "dags": [dag for dag in overview.dags if dag in visible],
         **at_work(overview.turn, doing, visible),
         "confirmed": completed[0].number if completed else 0,

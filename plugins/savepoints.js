@@ -1,7 +1,7 @@
 // A pipeline's savepoints, what each of them tells, and what can be done with them.
 import { mayAct, RunAct } from "./acts.js";
 import { route, useAnswer } from "./asking.js";
-import { Act, bytes, cell, Choice, Code, count, ERROR, line, Muted, numeric, Pending, Problem, Table, wide } from "./parts.js";
+import { Act, bytes, cell, Choice, Code, count, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, wide } from "./parts.js";
 import { when } from "./times.js";
 import { fill, savepoints as say } from "./words.js";
 
@@ -46,19 +46,26 @@ function Details({ pipeline, name }) {
 function Restore({ pipeline, savepoint, reload }) {
   const [later, setLater] = useState("refuse");
   const [leave, setLeave] = useState(false);
-  const first = savepoint.checkpoint + 1;
+  const [typed, setTyped] = useState("");
+  const to = typed.trim();
+  const { name } = pipeline;
+  const { checkpoint } = savepoint;
+  const first = checkpoint + 1;
   const after = pipeline.confirmed >= first
     ? fill(say.deliveredAfter, { first, confirmed: pipeline.confirmed }) : say.nothingAfter;
   return h(RunAct, {
     pipeline, onDone: reload, label: say.restore, danger: true,
-    title: fill(say.restoreTitle, { name: pipeline.name, checkpoint: savepoint.checkpoint }),
+    title: fill(say.restoreTitle, { name, checkpoint }),
     conf: {
-      action: "restore", savepoint: savepoint.uri, savepoint_later: later,
-      savepoint_claim_mode: "NO_CLAIM", allow_non_restored_state: leave,
+      action: "restore", savepoint: savepoint.uri, savepoint_claim_mode: "NO_CLAIM", allow_non_restored_state: leave,
+      ...(to ? { pipeline: to, savepoint_rename: true } : { savepoint_later: later }),
     },
   },
-    h(Text, null, fill(say.restoreSays, { name: pipeline.name, taken_at: when(savepoint.taken_at), after })),
-    h(Choice, { label: say.later, width: "100%", value: later, onChange: setLater, options: LATER }),
+    h(Text, null, fill(say.restoreSays, { name: to || name, taken_at: when(savepoint.taken_at), after })),
+    to ? h(Text, null, fill(say.renameSays, { name, to }))
+      : h(Choice, { label: say.later, width: "100%", value: later, onChange: setLater, options: LATER }),
+    h(Field, { label: say.newName, hint: fill(say.newNameHint, { name }), value: typed,
+      onChange: (/** @type {any} */ event) => setTyped(event.target.value) }),
     h("label", null, h("input", {
       type: "checkbox", checked: leave, onChange: (event) => setLeave(event.currentTarget.checked), style: { marginRight: "8px" },
     }), say.leaveState));

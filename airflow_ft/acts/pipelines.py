@@ -81,8 +81,11 @@ def resume(by: Requester, store: Store, pipeline: str) -> None:
         by.say(f"{pipeline} is not halted")
         return
     if row.status is PipelineStatus.RENAMED:
-        by.say(f"{pipeline} is RENAMED: {row.halt_message} Both would read on from there, and deliver the same rows.")
-        by.sure("Does nobody run that one any more, and shall this one go on?")
+        by.say(f"{pipeline} is RENAMED: {row.halt_message}")
+        if row.last_published:
+            by.sure("Shall it have its name back, and go on where it stood? Nothing goes on under the new name then.")
+        else:
+            by.sure("Shall it begin anew? Nothing was ever staged under this name: it would read all that there is.")
     else:
         by.say(f"{pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
         by.sure("Is the cause gone, and shall it go on?")

@@ -45,6 +45,8 @@ def restored_texts(restored: Restored, name: str, later: Later) -> Iterator[str]
         yield f"the next run of {name} reads everything anew, from where its sources begin"
         return
     yield f"the next run of {name} goes on from checkpoint {found.number} of {found.pipeline}"
+    if restored.renamed:
+        yield f"{found.pipeline} is RENAMED: no run of it begins any more; what it has delivered stays where it is"
     if restored.later and later is Later.CONTINUE:
         first, last = restored.later[0], restored.later[-1]
         yield f"it goes on behind checkpoints {first} to {last}; their state is computed once more first"

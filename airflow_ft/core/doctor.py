@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, require_not_renamed
 from airflow_ft.core.model import PipelineStatus
 from airflow_ft.core.planning import quarantined
 from airflow_ft.core.ports import Store
@@ -108,10 +108,8 @@ def examine_state(store: Store, pipeline: str) -> list[Check]:
             f"it is HALTED ({row.halt_reason}): {row.halt_message}",
             f"when the cause is gone, `airflow ft resume {pipeline}`.",
         )
-    elif row.status is PipelineStatus.RENAMED:
-        exam.problem("status", f"it was renamed: {row.halt_message}", "let the DAG have the new name, or pause it.")
     else:
-        exam.ok("status", "it is ACTIVE")
+        exam.passes("status", "it is ACTIVE", lambda: require_not_renamed(row.status, row.halt_message, pipeline))
     opened = store.open_checkpoints(pipeline)
     look = f"`airflow ft in-doubt --pipeline {pipeline}` says what each sink holds."
     for checkpoint in quarantined(opened):

@@ -167,14 +167,12 @@ class PipelineHaltedError(TerminalError):
     abort_reason = AbortReason.HALTED
 
 
-def require_not_renamed(status: PipelineStatus, message: str, pipeline: str) -> None:
+def require_not_renamed(
+    status: PipelineStatus, message: str, pipeline: str, remedy: str = "let the DAG have the new name, or pause it."
+) -> None:
     """PipelineHaltedError for a name that was given up for another one; `message` says for which."""
     if status is PipelineStatus.RENAMED:
-        raise PipelineHaltedError(
-            f"it was renamed: {message}",
-            remedy="let the DAG have the new name, or pause it.",
-            pipeline=pipeline,
-        )
+        raise PipelineHaltedError(f"it was renamed: {message}", remedy=remedy, pipeline=pipeline)
 
 
 class QuarantinedError(TerminalError):

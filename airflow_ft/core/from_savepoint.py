@@ -46,6 +46,7 @@ class FromSavepoint:
             "write-again" (`Later`).
         claim_mode: NO_CLAIM or CLAIM.
         allow_non_restored_state: the job may lack operators whose state is in the savepoint; that is left behind.
+        rename: the savepoint's pipeline gets this one's name, and no run of it begins under its old one any more.
 
     Each may be Jinja.
     """
@@ -54,6 +55,7 @@ class FromSavepoint:
     later: str = Later.REFUSE.value
     claim_mode: str = ClaimMode.NO_CLAIM.value
     allow_non_restored_state: bool | str = False
+    rename: bool | str = False
 
     def __post_init__(self) -> None:
         check_type("from_savepoint.path", self.path, str, 'give "/mnt/savepoints/savepoint-orders-17-1f0c2a9b".')
@@ -62,10 +64,12 @@ class FromSavepoint:
                 f"a run is to read everything anew, and to go on from {self.path.removeprefix(BEGINNING)}.",
                 remedy=f"leave out {FULL_REFRESH}, or the savepoint.",
             )
-        for name, check in (("later", later), ("claim_mode", claim_mode), ("allow_non_restored_state", _truth)):
-            value = getattr(self, name)
-            if not is_template(value):
+        for name, check in (("later", later), ("claim_mode", claim_mode)):
+            if not is_template(value := getattr(self, name)):
                 check(value)
+        for name in ("allow_non_restored_state", "rename"):
+            if not is_template(value := getattr(self, name)):
+                truth(name, value)
 
     @classmethod
     def from_params(cls) -> FromSavepoint:
@@ -104,7 +108,12 @@ class FromSavepoint:
     @property
     def may_leave_state(self) -> bool:
         """`allow_non_restored_state`, when nothing is Jinja any more."""
-        return _truth(self.allow_non_restored_state)
+        return truth("allow_non_restored_state", self.allow_non_restored_state)
+
+    @property
+    def renames(self) -> bool:
+        """`rename`, when nothing is Jinja any more."""
+        return truth("rename", self.rename)
 
 
 FULL_REFRESH = "full_refresh"
@@ -114,6 +123,7 @@ PARAMS: dict[str, Any] = {  # by the fields of `FromSavepoint`, in their order
     "savepoint_later": Later.REFUSE.value,
     "savepoint_claim_mode": ClaimMode.NO_CLAIM.value,
     "allow_non_restored_state": False,
+    "savepoint_rename": False,
 }
 
 
@@ -141,7 +151,3 @@ def claim_mode(name: str) -> ClaimMode:
         raise ConfigurationError(
             f"there is no claim mode {name!r}.", remedy=f"give one of {', '.join(ClaimMode)}."
         ) from None
-
-
-def _truth(value: bool | str) -> bool:
-    return truth("allow_non_restored_state", value)

@@ -20,6 +20,7 @@ class Condition(StrEnum):
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     IDLE = "IDLE"
+    RENAMED = "RENAMED"
 
     @property
     def told(self) -> str:
@@ -37,12 +38,14 @@ _TOLD = {
     Condition.WAITING: "Rows are staged that no sink has, and no run is at work: the next run delivers them.",
     Condition.RUNNING: "A run is at work.",
     Condition.IDLE: "All that was staged is delivered.",
+    Condition.RENAMED: "It goes on under another name, and no run of it begins any more.",
 }
 
 
 class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasses are slow at
-    """A pipeline in few words. `halted`: the reason and what is said of it, or "".
+    """A pipeline in few words.
 
+    `halted`: the reason and what is said of it, or "". `renamed`: as which it goes on, or "".
     `dags` are the first and the last one, by name, of those that have made its checkpoints: none, one, or two of
     several. The numbers are of checkpoints that are open. `late`: for so long nothing was confirmed, where that is more
     than the pipeline's `late_after`; None: it is in time, or nobody has said when it is not (then that is None, too).
@@ -59,10 +62,18 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     late: timedelta | None = None
     late_after: timedelta | None = None
     late_at: datetime | None = None
+    renamed: str = ""
+
+    @property
+    def told(self) -> str:
+        """What its condition means, and of this one pipeline, where somebody has said that."""
+        return self.halted or self.renamed or self.condition.told
 
     @property
     def condition(self) -> Condition:
         """The most urgent that is true of it."""
+        if self.renamed:
+            return Condition.RENAMED
         if self.halted:
             return Condition.HALTED
         if self.quarantined:

@@ -228,7 +228,8 @@ class Store(Protocol):
         """Takes the next epoch for `lease` (whose epoch field is ignored), or raises.
 
         Conditions: the epoch is still `expected`, and every lease on the pipeline is in `seen` (holder -> counter)
-        with that very counter, else LeaseHeldError. In the same transaction: all other leases are dropped, and
+        with that very counter, else LeaseHeldError; and it is ACTIVE (PipelineHaltedError), or RENAMED with nothing
+        published, so that a pipeline may be renamed to it. In the same transaction: all other leases are dropped, and
         TRIGGERED checkpoints become ABORTED, since they can no longer be published: FENCED where another holder's lease
         of their epoch was dropped, else ATTEMPT_ENDED.
         """
@@ -428,6 +429,9 @@ class Store(Protocol):
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
         """A person has settled why it was HALTED. StateConflictError: by now for something else than `reason`.
 
+        A RENAMED one has its name back: in the same write what it goes on as loses its place, is fenced, and RENAMED in
+        its turn. StateConflictError when that has published checkpoints: both would deliver the same rows.
+
         After STORE_BEHIND_SINK the epoch grows by one: attempts of the old one would stay below the sink's head, and
         halt the pipeline again, as many times as the lost log had drawn attempts.
         """
@@ -486,12 +490,22 @@ class Store(Protocol):
         """
 
     def rename(
-        self, former: str, held: int, delivered: int, pipeline: str, epoch: int, position: SparkPosition, message: str
+        self,
+        former: str,
+        held: int,
+        delivered: int,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        run: RunKey | None = None,
+        savepoint: str = "",
     ) -> None:
         """As `restore`, of a pipeline without published numbers that `former` goes on as, behind `delivered`.
 
-        In the same write `former`, whose epoch is `held`, becomes RENAMED, is late no more, and its numbers go on in
-        `pipeline`, whose `former` it is. Condition: nothing of it is unsettled (StateConflictError).
+        In the same write `former`, whose epoch is `held`, becomes RENAMED, is late no more, loses its turn, and its
+        numbers go on in `pipeline`, whose `former` it is; until that has checkpoints, the DAGs of `former` are its own.
+        Condition: nothing of it is unsettled (StateConflictError).
         """
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:

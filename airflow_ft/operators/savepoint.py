@@ -24,7 +24,7 @@ def savepoint_params() -> dict[str, Any]:
 
     Give the pipeline `from_savepoint=FromSavepoint.from_params()`. A run that says nothing goes on where it stands.
     """
-    path, later_on, claim, allow = PARAMS
+    path, later_on, claim, allow, rename = PARAMS
     return {
         path: Param(
             "",
@@ -50,6 +50,12 @@ def savepoint_params() -> dict[str, Any]:
             type="boolean",
             title="Allow non-restored state",
             description="The job may lack operators whose state is in the savepoint: that is left behind.",
+        ),
+        rename: Param(
+            False,
+            type="boolean",
+            title="Rename",
+            description="The savepoint's pipeline gets this one's name, and no run begins under its old one any more.",
         ),
     }
 
@@ -87,7 +93,8 @@ class RestoreSavepointOperator(ActingOperator):
     A pipeline whose own DAG is to say so takes `CheckpointedPipeline(from_savepoint=)` instead.
 
     Args:
-        pipeline: its name; it may be new, and begins with the savepoint then.
+        pipeline: its name; it may be new, and begins with the savepoint then, as a copy or (`FromSavepoint.rename`) in
+            place of the one that it was taken of.
         savepoint: its path or URI, or a `FromSavepoint`, which also says what is allowed.
         wal_root: write-ahead log of a pipeline that is new; None: `[airflow_ft] wal_root`.
         store: as in `CheckpointedPipeline`.

@@ -4,13 +4,17 @@ The savepoint is read as a whole before anything is touched. What the pipeline h
 it has published and not decided is given up. Then a copy of the savepoint becomes its base: one write to the decision
 log, as with `airflow_ft.spark.state.reset`. Nothing is asked of the sinks.
 
+A pipeline that is renamed is settled so under its old name, which is held until that write has both: the new one goes
+on, and the old one is RENAMED. The sinks are asked where they stand: the new name begins anew in them.
+
 Checkpoints that were confirmed after the savepoint stay visible, and their rows lie behind its positions in the
 sources. So they would come again: `Later` says what is to become of them (`airflow_ft.spark.state.catching_up`).
 
 What if the process dies ...
 - before the one write: the copy belongs to an epoch that nobody holds any more, and is swept; the pipeline stands where
   it stood, at its newest delivered checkpoint.
-- after it: the pipeline goes on from the savepoint.
+- after it: the pipeline goes on from the savepoint. Whoever renames it once more restores it under the new name, as
+  long as nothing was staged there.
 An hour late, beside its successor: the write is refused (I5). Two at once: the second finds the lease of the first, or
 the epoch moved.
 """
@@ -18,10 +22,10 @@ the epoch moved.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
+from airflow_ft.core.config import check_name
 from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import (
     AirflowFtError,
@@ -56,12 +60,14 @@ log = logging.getLogger(__name__)
 class Restored:
     """The base from which the pipeline goes on, and the numbers that were confirmed after the savepoint.
 
-    No savepoint: it goes on from the beginning; no position: it had read nothing.
+    No savepoint: it goes on from the beginning; no position: it had read nothing. `renamed`: it goes on in place of the
+    savepoint's.
     """
 
     savepoint: Savepoint | None
     position: SparkPosition | None
     later: tuple[int, ...]
+    renamed: bool = False
 
 
 def restore(
@@ -89,12 +95,12 @@ def restore(
 
     `allow_non_restored_state`: the next run's job may lack operators whose state is in the savepoint; that state is
     left behind then. `run`: the DAG run that does it, of which the decision log remembers that. `wal_root` is where a
-    pipeline works that has no checkpoint yet; any other stays in its own.
+    pipeline works that has no checkpoint yet; any other stays in its own, also one that is renamed.
 
     ConfigurationError for what is no savepoint, or not of this pipeline; WalCorruptError for a damaged one;
-    StateConflictError while the pipeline is halted, has something in quarantine, or has delivered more (`later`);
-    LeaseHeldError while it is at work. Then nothing is changed. What is raised later leaves the pipeline at its newest
-    delivered checkpoint.
+    PipelineHaltedError for a name that was given up; StateConflictError while the pipeline is halted, has something in
+    quarantine, or has delivered more (`later`); LeaseHeldError while it is at work. Then nothing is changed. What is
+    raised later leaves the pipeline at its newest delivered checkpoint.
     """
     if uri == BEGINNING:
         if not pipeline or rename:
@@ -105,26 +111,43 @@ def restore(
         base = begin_anew(store, pipeline, participants, worker, why, later, run, lease_seconds)
         return Restored(None, base, ())
     savepoint = read_metadata(uri)
-    name = pipeline or savepoint.pipeline
-    rename = rename and not _is_renamed(store, savepoint, name)
+    was, name = savepoint.pipeline, pipeline or savepoint.pipeline
+    check_name("pipeline", name)
+    again = rename and _is_renamed(store, savepoint, name)
+    rename = rename and not again
+    if rename:
+        _examine_former(store, uri, savepoint, name, later)
     _examine(store, uri, savepoint, name, later, rename=rename)
     verify(uri, savepoint)
     with ExitStack() as stack:
+
+        def settled(each: str) -> int:
+            """The epoch of a pipeline that is held until the end, and of which nothing is under way."""
+            entered = coordinating(store, each, participants, worker, why, lease_seconds)
+            coordinator, keeper = stack.enter_context(entered)
+            settle(store, each, coordinator, why)
+            keeper.check()
+            return coordinator.epoch
+
         held = 0
-        if rename:
-            settled = _settled(store, uri, savepoint, name, participants, worker, why, lease_seconds)
-            held = stack.enter_context(settled)
+        if rename:  # whatever of it is asleep is fenced then, or finds in the sinks what was settled
+            held = settled(was)
+            _require_rolled_back(store, was)
+            _require_known(store, savepoint, name, participants, held)
+            _examine_former(store, uri, savepoint, name, later)
         store.register(name)
-        coordinator, keeper = stack.enter_context(coordinating(store, name, participants, worker, why, lease_seconds))
-        settle(store, name, coordinator, why)
-        keeper.check()
-        row = store.pipeline(name)
+        epoch = settled(name)
+        if again and not _is_renamed(store, savepoint, name):
+            raise StateConflictError(
+                f"{was} has its name back by now.", remedy="rename it again, if it still should be.", pipeline=name
+            )
+        base = store.pipeline(was if rename else name).base
         passed = _examine(store, uri, savepoint, name, later, rename=rename)
-        root = location_root(row.base.location) if row.base is not None else wal_root
+        root = location_root(base.location) if base is not None else wal_root
         try:
-            copied = _copied(uri, savepoint, root, name, coordinator.epoch)
+            copied = _copied(uri, savepoint, root, name, epoch)
             if passed and later is Later.CONTINUE:
-                _plan(store, savepoint, copied, row.base)
+                _plan(store, savepoint, copied, base)
             note_restored(copied, allow_non_restored_state)
             copied.sync({})
         except StorageUnavailableError:
@@ -132,7 +155,7 @@ def restore(
         except OSError as error:
             raise not_written(root, error, name) from error
         except WalCorruptError as error:
-            if store.pipeline(name).epoch == coordinator.epoch:
+            if store.pipeline(name).epoch == epoch:
                 raise
             raise FencedError(  # it is the copy that lacks something: a newer owner has swept it
                 "somebody else has been at work on it since: the savepoint is not restored.",
@@ -142,16 +165,15 @@ def restore(
         position = copied.position(savepoint.batch)
         told = f"savepoint {uri} of checkpoint {savepoint.number}: {why}"
         if rename:
-            was, number = savepoint.pipeline, savepoint.number
-            store.rename(was, held, number, name, coordinator.epoch, position, told)
+            store.rename(was, held, savepoint.number, name, epoch, position, told, run, uri)
         else:
-            store.restore(name, coordinator.epoch, position, told, run, uri)
+            store.restore(name, epoch, position, told, run, uri)
     if claim is ClaimMode.CLAIM:
         try:
             dispose(uri)
         except (AirflowFtError, OSError) as error:  # it is restored, whatever else lies there, or was deleted before
             log.warning("%s is restored; the savepoint was not deleted: %s", name, error)
-    return Restored(savepoint, position, passed)
+    return Restored(savepoint, position, passed, rename or again)
 
 
 def restore_once(
@@ -170,8 +192,10 @@ def restore_once(
 
     `why` goes into the event log; "": the run.
     """
-    store.register(pipeline)
-    row = store.run(pipeline, run)
+    try:
+        row = store.run(pipeline, run)
+    except UnknownPipelineError:
+        row = None
     if row is not None and row.restored_from:
         log.info("this run has gone on from the savepoint %s before; it is not restored again", row.restored_from)
         return None
@@ -187,6 +211,7 @@ def restore_once(
         later=later,
         claim=claim_mode(told.claim_mode),
         allow_non_restored_state=told.may_leave_state,
+        rename=told.renames,
         run=run,
         lease_seconds=lease_seconds,
     )
@@ -206,42 +231,17 @@ def restore_once(
 
 
 def _is_renamed(store: Store, savepoint: Savepoint, name: str) -> bool:
-    """Whether an earlier try has come to its end: then it is restored, and nothing more."""
+    """Whether an earlier try has come to its end, and nothing was staged since: it is restored then, and no more."""
     try:
-        former, old = store.pipeline(name).former, store.pipeline(savepoint.pipeline)
+        row, old = store.pipeline(name), store.pipeline(savepoint.pipeline)
     except UnknownPipelineError:
         return False
+    former = row.former
     same = former is not None and (former.pipeline, former.number) == (old.name, savepoint.number)
-    return same and old.status is PipelineStatus.RENAMED
+    return same and not row.last_published and old.status is PipelineStatus.RENAMED
 
 
-@contextmanager
-def _settled(
-    store: Store,
-    uri: str,
-    savepoint: Savepoint,
-    name: str,
-    participants: ParticipantFactory,
-    worker: Worker,
-    why: str,
-    lease_seconds: float,
-) -> Iterator[int]:
-    """Settles the pipeline that is to be renamed, and holds it; its new epoch.
-
-    Whatever of it is asleep is fenced then, or finds in the sinks what was settled.
-    """
-    was = savepoint.pipeline
-    _examine_former(store, uri, savepoint, name)
-    with coordinating(store, was, participants, worker, why, lease_seconds) as (coordinator, keeper):
-        settle(store, was, coordinator, why)
-        _require_rolled_back(store, was)
-        _require_known(store, savepoint, participants, coordinator.epoch)
-        keeper.check()
-        _examine_former(store, uri, savepoint, name)
-        yield coordinator.epoch
-
-
-def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str) -> None:
+def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str, later: Later) -> None:
     """Refuses to rename what stands elsewhere than at the savepoint."""
     was = savepoint.pipeline
     if was == name or savepoint.installation != store.installation:
@@ -251,9 +251,19 @@ def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str) -> 
             remedy="give the new name (--pipeline), or leave --rename out.",
             pipeline=name,
         )
+    if later is not Later.REFUSE:
+        raise ConfigurationError(
+            f"--later is {later}, but a pipeline is renamed where it stands: nothing was delivered after that.",
+            remedy="leave --later out, or --rename.",
+            pipeline=was,
+        )
     row = store.pipeline(was)
-    require_not_renamed(row.status, row.halt_message, was)
-    _examine(store, uri, savepoint, was, Later.REFUSE)
+    remedy = (
+        f"nothing, if that was wanted. Else `airflow ft resume {was}` takes the name back, as long as nothing was"
+        " staged under the new one."
+    )
+    require_not_renamed(row.status, row.halt_message, was, remedy)
+    _examine(store, uri, savepoint, was, later, instead="take another savepoint: it is renamed where it stands.")
 
 
 def _require_rolled_back(store: Store, name: str) -> None:
@@ -268,33 +278,41 @@ def _require_rolled_back(store: Store, name: str) -> None:
             )
 
 
-def _require_known(store: Store, savepoint: Savepoint, participants: ParticipantFactory, epoch: int) -> None:
+def _require_known(store: Store, savepoint: Savepoint, name: str, participants: ParticipantFactory, epoch: int) -> None:
     """StateConflictError when the savepoint, or a sink, is newer than the decision log (R11): the new name begins anew
     in the sinks, so nobody would find out later that they have what the log has forgotten.
     """
-    name, newest = savepoint.pipeline, store.latest_confirmed(savepoint.pipeline)
+    was = savepoint.pipeline
+    newest = store.latest_confirmed(was)
     found = f"the savepoint covers checkpoint {savepoint.number}"
     if newest is not None and newest.plan is not None and newest.number >= savepoint.number:
         for planned in newest.plan.participants:
             with closing(participants(planned)) as sink:
-                head = sink.head(name)
-            if head is not None and (head.epoch > epoch or head.number > store.last_delivered(name, planned.name)):
+                head, new = sink.head(was), sink.head(name)
+            if new is not None and new.installation != store.installation:
+                raise StateConflictError(
+                    f"{planned.name} has checkpoints of a pipeline {name} of installation {new.installation}.",
+                    remedy="give it another name (--pipeline).",
+                    pipeline=was,
+                )
+            if head is not None and (head.epoch > epoch or head.number > store.last_delivered(was, planned.name)):
                 found = f"{planned.name} stands at checkpoint {head.number}, epoch {head.epoch}"
                 break
         else:
             return
     raise StateConflictError(
         f"{found}, of which the decision log knows nothing: it was restored from a backup.",
-        remedy=f"bring the newer log back, or let {name} run first: it halts, and says what to do.",
-        pipeline=name,
+        remedy=f"bring the newer log back, or let {was} run first: it halts, and says what to do.",
+        pipeline=was,
     )
 
 
 def _examine(
-    store: Store, uri: str, savepoint: Savepoint, name: str, later: Later, *, rename: bool = False
+    store: Store, uri: str, savepoint: Savepoint, name: str, later: Later, *, rename: bool = False, instead: str = ""
 ) -> tuple[int, ...]:
     """Refuses what must not be restored; the numbers that were confirmed since the savepoint, of this pipeline or of
-    the one that goes on as it. `rename`: that one stands elsewhere since, and gets this name once more.
+    the one that goes on as it. `rename`: that one stands elsewhere since, and gets this name once more. `instead`: the
+    remedy of whoever has to stand at the savepoint.
     """
     try:
         row = store.pipeline(name)
@@ -302,6 +320,8 @@ def _examine(
         return ()
     opened = store.open_checkpoints(name)
     confirmed = store.latest_confirmed(name)
+    if row.last_published and not rename:
+        require_not_renamed(row.status, row.halt_message, name)
     require_settleable(row, opened)
     has_own = confirmed is not None or row.last_published > 0
     former = None if has_own else row.former
@@ -328,7 +348,7 @@ def _examine(
         raise StateConflictError(
             "it was drained before the savepoint was taken: what was open in its windows is delivered, and would be"
             " delivered once more when it closes.",
-            remedy="restore an older savepoint, or have it come again (`--later write-again`).",
+            remedy=instead or "restore an older savepoint, or have it come again (`--later write-again`).",
             pipeline=name,
         )
     if former is not None:
@@ -342,7 +362,8 @@ def _examine(
         raise StateConflictError(
             f"checkpoints {passed[0]} to {passed[-1]} were delivered after the savepoint (it covers {savepoint.number}"
             " and before): what is read from there comes again.",
-            remedy="take a newer savepoint; or go on behind them (`--later continue`): they stay, and are computed once"
+            remedy=instead
+            or "take a newer savepoint; or go on behind them (`--later continue`): they stay, and are computed once"
             " more for the state alone; or have them come again (`--later write-again`): harmless for sinks that"
             " replace rows by their key (upsert), and twice in all others.",
             pipeline=name,
@@ -351,7 +372,7 @@ def _examine(
         raise StateConflictError(
             "it stands further on than the savepoint, though both are of one number: the savepoint was taken when an"
             " older one had been restored, and a later one since. What is read from there comes again.",
-            remedy="restore the later one, or have it come again (`--later write-again`).",
+            remedy=instead or "restore the later one, or have it come again (`--later write-again`).",
             pipeline=name,
         )
     return passed

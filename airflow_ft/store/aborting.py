@@ -22,7 +22,7 @@ from airflow_ft.core.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import json_text, to_pipeline
-from airflow_ft.store.writing import PipelineWrite, lock_pipeline, pipeline_write
+from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 S = CheckpointState
 
@@ -131,7 +131,16 @@ class AbortingOperations:
             _restored(write, number, position, message)
 
     def rename(
-        self, former: str, held: int, delivered: int, pipeline: str, epoch: int, position: SparkPosition, message: str
+        self,
+        former: str,
+        held: int,
+        delivered: int,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        run: RunKey | None = None,
+        savepoint: str = "",
     ) -> None:
         """See `Store.rename`."""
         with self._database.write() as tx:
@@ -147,11 +156,14 @@ class AbortingOperations:
                 raise new.conflict(number, "it has checkpoints of its own.")
             below = max(old.row["next_number"], new.row["next_number"])
             new.set_pipeline(next_number=below, former=json_text(asdict(Former(former, delivered, below))))
+            dags = [each.row[name] for each in rows.values() for name in ("first_dag", "last_dag") if each.row[name]]
+            if dags:  # who may see the one may see the other
+                new.set_pipeline(first_dag=min(dags), last_dag=max(dags))
+            if run is not None:
+                _remember_restored(new, run, savepoint)
             _restored(new, number, position, message)
             says = f"it goes on as {pipeline}, behind checkpoint {delivered}."
-            old.set_pipeline(status=PipelineStatus.RENAMED.value, halt_message=says, late_after=None)
-            # A run that has died with the turn: no other one comes to take it.
-            old.set_pipeline(turn_dag_id=None, turn_run_id=None, turn_map_index=-1)
+            old.set_pipeline(status=PipelineStatus.RENAMED.value, halt_message=says, late_after=None, **NO_TURN)
             old.event(EventKind.RENAMED, f"{says} {message}", detail={"as": pipeline})
             for write in rows.values():
                 write.flush()
@@ -174,6 +186,8 @@ def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
 
 def _restored(write: PipelineWrite, number: int, position: SparkPosition, message: str) -> None:
     epoch = write.row["epoch"]
+    if write.row["status"] == PipelineStatus.RENAMED.value:  # another one had gone on as this one, and was taken back
+        write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_message="")
     write.event(
         EventKind.RESTORED,
         f"what follows checkpoint {number} is computed from {position.location}, by epoch {epoch}: {message}",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
-from airflow_ft.core.errors import ConfigurationError, FencedError, LeaseHeldError
+from airflow_ft.core.errors import ConfigurationError, FencedError, LeaseHeldError, StateConflictError
 from airflow_ft.core.model import (
     AbortReason,
     AfterAbort,
@@ -18,10 +18,10 @@ from airflow_ft.core.model import (
     PipelineStatus,
     RunKey,
 )
-from airflow_ft.store.database import Database
+from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.rows import clean_text, from_time, to_lease, to_pipeline
-from airflow_ft.store.writing import PipelineWrite, lock_pipeline, pipeline_write
+from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
@@ -63,7 +63,8 @@ class EpochOperations:
     def take_epoch(self, pipeline: str, expected: int, seen: Mapping[str, int], lease: Lease, why: str) -> int:
         """See `Store.take_epoch`; also PipelineHaltedError."""
         with pipeline_write(self._database, pipeline) as write:
-            write.require_active()
+            if not _was_taken_back(write):
+                write.require_active()
             current: int = write.row["epoch"]
             if current != expected:
                 raise LeaseHeldError(
@@ -163,7 +164,7 @@ class EpochOperations:
         """See `Store.leave_turn`."""
         with pipeline_write(self._database, pipeline) as write:
             if to_pipeline(write.row).turn == run:
-                write.set_pipeline(turn_dag_id=None, turn_run_id=None, turn_map_index=-1)
+                write.set_pipeline(**NO_TURN)
                 write.event(EventKind.TURN, f"run {run} has left; the next one may come", detail=run_detail(run))
 
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
@@ -198,16 +199,26 @@ class EpochOperations:
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
         """See `Store.resume`; no effect on an ACTIVE pipeline."""
-        with pipeline_write(self._database, pipeline) as write:
+        with self._database.write() as tx:
+            names = _going_on_as(tx, pipeline)
+            rows = {name: lock_pipeline(tx, name) for name in sorted({pipeline, *names})}
+            write = rows[pipeline]
             if write.row["status"] != PipelineStatus.ACTIVE.value:
-                found = write.row["halt_reason"] or "it was renamed"
+                found = write.row["halt_reason"] or write.row["status"]
                 if reason is not None and found != reason.value:
                     stands = f"HALTED for {found}" if write.row["halt_reason"] else write.row["status"]
                     raise write.conflict(0, f"it is {stands} by now, not HALTED for {reason}.")
+                if found == PipelineStatus.RENAMED.value:
+                    if names != _going_on_as(tx, pipeline):
+                        raise write.conflict(0, "it was renamed meanwhile.")
+                    for name in names:
+                        _take_back(rows[name], write.name, who)
                 write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
                 if found == HaltReason.STORE_BEHIND_SINK.value:
                     write.set_pipeline(epoch=write.row["epoch"] + 1)
                 write.event(EventKind.RESUMED, f"by {who}, after {found}", detail={"who": who, "reason": found})
+            for each in rows.values():
+                each.flush()
 
     def retire(self, pipeline: str, who: str) -> None:
         """See `Store.retire`."""
@@ -217,6 +228,42 @@ class EpochOperations:
             if write.row["late_after"] is not None:
                 write.set_pipeline(late_after=None)
                 write.event(EventKind.RETIRED, f"by {who}", detail={"who": who})
+
+
+def _going_on_as(tx: Transaction, pipeline: str) -> list[str]:
+    """The pipelines that this one was renamed to; of several all but one were a mistake."""
+    rows = tx.rows("SELECT * FROM pipeline WHERE former IS NOT NULL ORDER BY name")
+    found = map(to_pipeline, rows)
+    return [row.name for row in found if row.former is not None and row.former.pipeline == pipeline]
+
+
+def _take_back(new: PipelineWrite, pipeline: str, who: str) -> None:
+    """From now on `pipeline` goes on itself, and nothing under the name `new`, whoever is at work on it (I5)."""
+    if new.row["published"]:
+        raise StateConflictError(
+            f"it goes on as {new.name}, which has checkpoints of its own: both would deliver the same rows.",
+            remedy=f"let {new.name} go on; a savepoint of it can be restored under another name (--rename).",
+            pipeline=pipeline,
+        )
+    says = f"it goes on as {pipeline}, which has its name back."
+    new.set_pipeline(
+        status=PipelineStatus.RENAMED.value,
+        halt_reason=None,
+        halt_message=says,
+        epoch=new.row["epoch"] + 1,
+        former=None,
+        base_location=None,
+        base_batch=None,
+        origin_location=None,
+        origin_batch=None,
+        **NO_TURN,
+    )
+    new.event(EventKind.RENAMED, f"{says} By {who}.", detail={"as": pipeline})
+
+
+def _was_taken_back(write: PipelineWrite) -> bool:
+    """A name of which nothing was ever staged, or is: another pipeline may get it once more (`Store.rename`)."""
+    return bool(write.row["status"] == PipelineStatus.RENAMED.value and not write.row["published"])
 
 
 def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:

@@ -162,6 +162,7 @@ def to_overview(row: Row, now: int) -> Overview:
         row["quarantined"],
         row["committing"],
         row["undelivered"],
+        renamed=row["halt_message"] if row["status"] == "RENAMED" else "",
     )
     if (after := row["late_after"]) is None:
         return found

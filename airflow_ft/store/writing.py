@@ -31,7 +31,8 @@ _ONE = select_checkpoints("pipeline = ? AND number = ?")
 _OPEN = select_checkpoints("pipeline = ? AND is_open = 1")
 _OPEN_IN_STATE = select_checkpoints("pipeline = ? AND is_open = 1 AND state = ?")
 
-
+NO_TURN: Mapping[str, Any] = {"turn_dag_id": None, "turn_run_id": None, "turn_map_index": -1}
+"""The pipeline's columns while no run has the turn."""
 _COUNTED = {
     CheckpointState.COMPLETED: "completed",
     CheckpointState.SUBSUMED: "subsumed",

@@ -33,13 +33,17 @@ def files(folder: Path) -> dict[str, Path]:
 
 @dataclass
 class Broken(RealWorld):
-    """A pipeline into a table of its name in both files, which counts its checkpoints under the key "a".
+    """A pipeline into a table of its first name in both files, which counts its checkpoints under the key "a".
 
     `away`: connections that cannot be reached.
     """
 
+    table: str = ""
     away: set[str] = field(default_factory=set)
     lost: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table = self.table or self.pipeline
 
     @property
     def files(self) -> Mapping[str, Path]:
@@ -47,7 +51,7 @@ class Broken(RealWorld):
 
     @property
     def sinks(self) -> dict[str, Any]:
-        return {name: SqliteSink(table=self.pipeline, conn_id=name) for name in self.files}
+        return {name: SqliteSink(table=self.table, conn_id=name) for name in self.files}
 
     def connections(self, conn_id: str) -> ConnectionInfo:
         return ConnectionInfo(conn_id, "sqlite", host=str(self.files[conn_id]))
@@ -72,8 +76,8 @@ class Broken(RealWorld):
         """What readers find, by file; duplicates stay visible."""
         found = {}
         for name in self.files:
-            there = self.sql(name, "SELECT 1 FROM sqlite_master WHERE name = ?", self.pipeline)
-            rows = self.sql(name, f'SELECT id FROM "{self.pipeline}" ORDER BY id') if there else []
+            there = self.sql(name, "SELECT 1 FROM sqlite_master WHERE name = ?", self.table)
+            rows = self.sql(name, f'SELECT id FROM "{self.table}" ORDER BY id') if there else []
             found[name] = [id for (id,) in rows]
         return found
 

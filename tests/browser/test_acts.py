@@ -78,6 +78,32 @@ def test_a_stream_is_stopped_or_drained_with_a_savepoint(
     assert asked(airflow, *wanted) == wanted
 
 
+def test_a_savepoint_is_restored_under_another_name(visit: Visit, airflow: ApiServer, world: World) -> None:
+    tab = visit.pipeline(PIPELINE).tab("Savepoints")
+    act = Act(
+        Table(tab, f"Savepoints of {PIPELINE}").row(world.whole.name),
+        "Restore",
+        f"Restore {PIPELINE} to checkpoint {CHECKPOINTS}?",
+    )
+    later, name = (act.dialog.get_by_label(each, exact=True) for each in ("What was delivered after it", "New name"))
+    act.button.click()
+    expect(later).to_be_visible()
+    expect(act.dialog).not_to_contain_text("any more")
+    name.fill(" shop-orders ")
+    expect(act.dialog).to_contain_text(f"No run of {PIPELINE} begins any more: a DAG that still has the old name fails")
+    expect(later).to_have_count(0)
+    act.confirm.click()
+    expect(act.started).to_contain_text("queued: ")
+    assert airflow.runs(MAINTENANCE)[0]["conf"] == {
+        "pipeline": "shop-orders",
+        "action": "restore",
+        "savepoint": world.whole.as_uri(),
+        "savepoint_rename": True,
+        "savepoint_claim_mode": "NO_CLAIM",
+        "allow_non_restored_state": False,
+    }
+
+
 def test_a_scheduled_pipeline_is_not_offered_what_stops_a_stream(visit: Visit) -> None:
     tab = visit.pipeline(PIPELINE).tab("Savepoints")
     expect(tab.get_by_role("button", name="Take a savepoint", exact=True)).to_be_visible()

@@ -11,7 +11,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -34,7 +34,7 @@ from airflow_ft.state.positions import Position
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import local_path
 from tests.browser import broken
-from tests.browser.acts import BUTTONS, STREAMS, above, open_checkpoint
+from tests.browser.acts import BUTTONS, STREAMS, above, open_checkpoint, savepoint
 from tests.browser.broken import ARCHIVE, REFUSED, SHOP, Broken
 from tests.browser.conftest import logged_in
 from tests.browser.pages import Act, PipelinePage, Visit
@@ -396,6 +396,34 @@ def test_a_comparison_that_finds_something_says_so_beside_its_button(
     expect(failed).to_be_visible(timeout=SECONDS * 1000)
     log = log_of(airflow, run_id)
     assert "INCOMPLETE: 39 of 40 rows are there" in log and "1 rows are missing" in log
+
+
+def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServer, visit: Visit) -> None:
+    """What the old one has delivered stays, and the new one reads on: each row comes once into the same tables."""
+    old = broken.delivered(place.store, place.folder, "old-name")
+    take(place.store, old.pipeline, str(place.savepoints), "a test")
+
+    def give_a_name(act: Act) -> None:
+        act.dialog.get_by_label("New name", exact=True).fill("new-name")
+        expect(act.dialog).to_contain_text("No run of old-name begins any more")
+
+    act = Act(savepoint(visit.pipeline(old.pipeline)), "Restore", "Restore old-name to checkpoint 2?")
+    run_id = confirm(act, "Nothing was delivered after it.", give_a_name)
+    assert ended(airflow, run_id) == "success", log_of(airflow, run_id)
+    assert "old-name is RENAMED: no run of it begins any more" in log_of(airflow, run_id)
+    new = replace(old, pipeline="new-name")
+    for world, kind in ((old, "RENAMED"), (new, "RESTORED")):
+        assert any(
+            f"{kind}: " in each and f"by {ADMIN} ({MAINTENANCE}/{run_id}/act)" in each for each in world.events()
+        )
+    expect(condition(page := visit.pipeline(old.pipeline), "RENAMED")).to_be_visible()
+    expect(page.visit.page.get_by_text("it goes on as new-name, behind checkpoint 2.", exact=True)).to_be_visible()
+    with pytest.raises(AirflowFtError, match="it was renamed: it goes on as new-name, behind checkpoint 2"):
+        old.stage()
+    new.stage()
+    new.deliver()
+    assert new.ids() == both([1, 2, 3])
+    expect(condition(visit.pipeline(new.pipeline), "IDLE")).to_be_visible()
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------

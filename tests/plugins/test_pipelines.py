@@ -11,7 +11,7 @@ from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import PLAIN, HaltReason, RunKey
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
-from tests.store.scene import PIPELINE, RUN, Scene, a_lease
+from tests.store.scene import PIPELINE, RUN, Scene, a_lease, a_position
 
 pytestmark = pytest.mark.airflow
 
@@ -161,6 +161,22 @@ def test_others_do_not_learn_that_it_is_there(scene: Pipeline, ask: Asking) -> N
     assert listed(ask, "search=shared") == ["shared"]
     other.stage(run=RunKey("secret", "run"))
     assert listed(ask, "search=shared") == [] and ask("shared").status_code == 404
+
+
+@pytest.mark.parametrize("role", ["viewer", "user", "op"])
+def test_who_may_see_a_pipeline_may_see_it_under_its_new_name(scene: Pipeline, ask: Asking, role: str) -> None:
+    """Also before a DAG has made a checkpoint of it there, when nothing else says who may."""
+    old, new = another(scene, "old"), another(scene, "new")
+    old.complete(old.stage()[0])
+    new.take()
+    scene.store.rename("old", old.epoch, 1, "new", new.epoch, a_position(7), "a test")
+    for name in ("old", "new"):
+        assert listed(ask, f"search={name}", by=role) == [name] and ask(name, by=role).status_code == 200
+        assert ask(name, by=role).json()["dags"] == [RUN.dag_id]
+        assert listed(ask, f"search={name}", by=role, team="another") == []
+        assert ask(f"{name}/events", by=role, team="another").status_code == 404
+    new.stage(run=RunKey("secret", "run"))
+    assert listed(ask, "search=new", by=role) == [] and ask("new", by=role).status_code == 404
 
 
 def test_a_dag_that_one_may_not_see_is_named_nowhere(scene: Pipeline, ask: Asking) -> None:

@@ -29,6 +29,7 @@ from airflow_ft.core.errors import (
     StateConflictError,
     StoreBehindSinkError,
 )
+from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import (
     AfterAbort,
@@ -45,6 +46,7 @@ from airflow_ft.core.model import (
 from airflow_ft.core.planning import Delivery, plan_delivery
 from airflow_ft.core.ports import ConnectionInfo, Participant, Store
 from airflow_ft.core.recovery import recover
+from airflow_ft.savepoints import restoring
 from airflow_ft.savepoints.restoring import Restored, restore
 from airflow_ft.savepoints.taking import take
 from airflow_ft.sinks import open_participant
@@ -134,7 +136,7 @@ class Pipelines:
     def rename(self, uri: str, name: str = NEW, **more: Any) -> Restored:
         return restore(
             self.store, uri, self.participants, Worker("", 1), "a test", pipeline=name,
-            wal_root=str(self.folder / "wal"), **{"rename": True, **more},
+            **{"rename": True, "wal_root": str(self.folder / "wal"), **more},
         )  # fmt: skip
 
     def backup(self) -> Callable[[], None]:
@@ -261,8 +263,9 @@ def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
     assert [row.name for row in other.pipelines()] == []
     other.close()
     pipelines.run(OLD, 2)
-    with pytest.raises(StateConflictError, match="delivered after the savepoint"):
+    with pytest.raises(StateConflictError, match="delivered after the savepoint") as behind:
         pipelines.rename(uri)
+    assert behind.value.remedy == "take another savepoint: it is renamed where it stands."
     newer = pipelines.savepoint()
     undecided = pipelines.run(OLD, 3, "prepared")
     store.quarantine(OLD, store.pipeline(OLD).epoch, undecided.number, "a test.")
@@ -282,8 +285,44 @@ def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
         pipelines.rename(newer, "a-third-name")
     pipelines.run(NEW, 3)
     assert pipelines.have(1, 2, 3)
-    with pytest.raises(ConfigurationError, match="has checkpoints of its own"):
+    with pytest.raises(PipelineHaltedError, match="it goes on as shop-orders, behind checkpoint 2") as told:
         pipelines.rename(newer)
+    assert "`airflow ft resume orders` takes the name back" in told.value.remedy
+
+
+def test_what_cannot_be_the_new_name_is_told_before_anything_is_given_up(saved: tuple[Pipelines, str]) -> None:
+    pipelines, uri = saved
+    pipelines.run(OLD, 2, "staged")
+    with pytest.raises(ConfigurationError, match="'Shop Orders' cannot name a pipeline"):
+        pipelines.rename(uri, "Shop Orders")
+    for later in (Later.CONTINUE, Later.WRITE_AGAIN):
+        with pytest.raises(ConfigurationError, match=f"--later is {later}"):
+            pipelines.rename(uri, later=later)
+    assert pipelines.store.checkpoint(OLD, 2).state is CheckpointState.STAGED
+
+
+def test_a_name_that_a_sink_knows_of_another_installation_is_not_taken(saved: tuple[Pipelines, str]) -> None:
+    """It would be found out in the first run, when the old name is given up."""
+    pipelines, uri = saved
+    ours, url = pipelines.store, pipelines.url
+    pipelines.store = open_store(f"sqlite:///{pipelines.folder}/theirs.db")
+    pipelines.store.register(NEW)
+    pipelines.delivery = plan_delivery({"table": SqliteSink(table=pipelines.table, conn_id="shop")})
+    pipelines.run(NEW, 7)
+    pipelines.store.close()
+    pipelines.store = ours
+    with pytest.raises(StateConflictError, match="checkpoints of a pipeline shop-orders of installation") as told:
+        pipelines.rename(uri)
+    assert "another name" in told.value.remedy
+    assert ours.pipeline(OLD).status is PipelineStatus.ACTIVE and pipelines.url == url
+    pipelines.rename(uri, "a-third-name")
+
+
+def test_a_pipeline_stays_in_its_own_log(saved: tuple[Pipelines, str]) -> None:
+    """Whoever renames it may be on another machine, with another `wal_root`."""
+    pipelines, uri = saved
+    restored = pipelines.rename(uri, wal_root=str(pipelines.folder / "elsewhere"))
+    assert restored.position.location.startswith((pipelines.folder / "wal" / NEW).as_uri())
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
@@ -326,6 +365,50 @@ def test_a_person_who_dies_before_the_new_name_begins_may_take_the_old_one_again
     pipelines.rename(pipelines.savepoint())
     assert pipelines.store.pipeline(NEW).former == Former(OLD, 2, 3)
     pipelines.run(NEW, 3)
+    assert pipelines.have(1, 2, 3)
+
+
+def test_whoever_is_at_work_under_a_name_that_is_taken_back_delivers_nothing(saved: tuple[Pipelines, str]) -> None:
+    """He has read what the old name reads once more, and sleeps before he publishes it."""
+    pipelines, uri = saved
+    store = pipelines.store
+    pipelines.rename(uri)
+    with new_epoch(store, NEW, Worker("", 1), "a test") as (epoch, _):
+        store.begin_stage(NEW, epoch, RUN)
+        number = store.trigger(NEW, epoch, RUN)
+        store.resume(OLD, "ada")
+        pipelines.run(OLD, 2)
+        with pytest.raises(FencedError):
+            store.publish(NEW, epoch, number, 0, None, None, {})
+    with pytest.raises(PipelineHaltedError, match="it goes on as orders, which has its name back"):
+        pipelines.run(NEW, 2)
+    pipelines.rename(pipelines.savepoint(), "the-right-name")
+    with pytest.raises(PipelineHaltedError):
+        pipelines.run(NEW, 3)
+    pipelines.run("the-right-name", 3)
+    assert pipelines.have(1, 2, 3)
+    with pytest.raises(StateConflictError, match="as the-right-name, which has checkpoints of its own"):
+        store.resume(OLD, "ada")
+
+
+def test_who_renames_once_more_while_the_old_name_is_taken_back_makes_no_copy(
+    saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipelines, uri = saved
+    pipelines.rename(uri)
+    check = restoring.verify
+
+    def taken_back(*given: Any) -> None:
+        check(*given)
+        pipelines.store.resume(OLD, "ada")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "verify", taken_back)
+        with pytest.raises(StateConflictError, match="orders has its name back by now"):
+            pipelines.rename(uri)
+    assert pipelines.store.pipeline(NEW).status is PipelineStatus.RENAMED
+    for name in (OLD, OLD):
+        pipelines.run(name, pipelines.store.pipeline(OLD).last_published + 1)
     assert pipelines.have(1, 2, 3)
 
 
@@ -384,23 +467,36 @@ def test_a_decision_log_from_before_the_rename_halts_the_new_name(tmp_path: Path
     pipelines.store.close()
 
 
-def test_the_command_says_what_it_does(
+@pytest.fixture
+def ft(
     saved: tuple[Pipelines, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+) -> Callable[..., str]:
+    """`airflow ft ...`; what it prints."""
     from airflow.cli.cli_parser import get_parser
 
-    pipelines, uri = saved
+    pipelines, _ = saved
     parser: ArgumentParser = get_parser()
+    shop = {"conn_type": "sqlite", "host": str(pipelines.folder / "shop.db")}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(shop))
 
-    def ft(*arguments: str) -> str:
+    def command(*arguments: str) -> str:
         args = parser.parse_args(["ft", *arguments, "--store", pipelines.url])
         args.func(args)
         return capsys.readouterr().out
 
-    shop = {"conn_type": "sqlite", "host": str(pipelines.folder / "shop.db")}
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps(shop))
-    asked: list[str] = []
-    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "n")
+    return command
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The questions that were answered with no."""
+    questions: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: questions.append(question) or "n")
+    return questions
+
+
+def test_the_command_says_what_it_does(saved: tuple[Pipelines, str], ft: Callable[..., str], asked: list[str]) -> None:
+    pipelines, uri = saved
     root = ["--wal-root", str(pipelines.folder / "wal")]
     with pytest.raises(SystemExit, match="Nothing was changed"):
         ft("savepoint", "restore", uri, "--pipeline", NEW, "--rename", *root)
@@ -411,5 +507,20 @@ def test_the_command_says_what_it_does(
     assert status == {OLD: "RENAMED", NEW: "ACTIVE"}
     pipelines.run(NEW, 2)
     assert pipelines.have(1, 2)
-    assert "Both would read on from there" in ft("resume", OLD, "--yes")
-    assert pipelines.store.pipeline(OLD).status is PipelineStatus.ACTIVE
+    with pytest.raises(SystemExit, match="it goes on as shop-orders, which has checkpoints of its own"):
+        ft("resume", OLD, "--yes")
+
+
+def test_the_command_that_takes_it_back_says_what_it_does(
+    saved: tuple[Pipelines, str], ft: Callable[..., str], asked: list[str]
+) -> None:
+    pipelines, uri = saved
+    pipelines.rename(uri)
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        ft("resume", OLD)
+    assert "Nothing goes on under the new name" in asked[0]
+    told = ft("resume", OLD, "--yes")
+    assert "it goes on as shop-orders, behind checkpoint 1" in told and "orders is ACTIVE" in told
+    with pytest.raises(SystemExit, match="Nothing was changed"):
+        ft("resume", NEW)
+    assert "it would read all that there is" in asked[1]

@@ -144,6 +144,7 @@ def every_operation(store: Store) -> None:
     store.adopt(PIPELINE, 5, {"db": 20}, "a test", expected=2)
     store.resume(PIPELINE, "a test")
     store.rename("old", Scene(store, "old").take(), 0, "new", Scene(store, "new").take(), a_position(0), "a test")
+    store.resume("old", "a test")
     epoch = store.pipeline(PIPELINE).epoch
     store.begin_stage(PIPELINE, epoch, RUN)
     store.begin_again(PIPELINE, epoch, RUN)

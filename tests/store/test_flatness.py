@@ -10,8 +10,8 @@ from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.store.standing import LISTED
 from tests.store.flatness import INDEXES, every_operation, recorded
 
-ALL = ("FROM pipeline ORDER BY name", "FROM pipeline WHERE first_dag = ?")
-"""What goes through all pipelines, which is what it is for."""
+ALL = ("FROM pipeline ORDER BY name", "FROM pipeline WHERE first_dag = ?", "FROM pipeline WHERE former IS NOT NULL")
+"""What goes through all pipelines: that is what it is for, or a person asks for it."""
 NEWEST = "FROM pipeline ORDER BY changed_at DESC"
 """The end of an index, of which so many entries are read: it asks whether any has changed."""
 

@@ -109,9 +109,64 @@ class TestRenames:
         store.halt(PIPELINE, HaltReason.TOKEN_LOST, "found by a process that woke up")
         assert store.pipeline(PIPELINE).status is PipelineStatus.RENAMED
         assert list(problems(store)) == [] and health(store, PIPELINE).needs == ""
-        assert store.standing(PIPELINE).condition == "IDLE"
+        standing = store.standing(PIPELINE)
+        assert (standing.condition, standing.told) == ("RENAMED", "it goes on as shop-orders, behind checkpoint 1.")
         store.resume(PIPELINE, "ada")
         row = store.pipeline(PIPELINE)
         assert (row.status, row.halt_message) == (PipelineStatus.ACTIVE, "")
-        assert "RESUMED: by ada, after it was renamed" in scene.told()[-1]
+        assert "RESUMED: by ada, after RENAMED" in scene.told()[-1]
         scene.stage()
+
+    def test_no_run_is_at_work_under_an_old_name(self, scene: Scene) -> None:
+        scene.complete(scene.stage()[0])
+        scene.store.enter_turn(PIPELINE, RUN, None)
+        renamed(scene, 1)
+        assert scene.store.pipeline(PIPELINE).turn is None
+
+    def test_who_takes_the_old_name_again_shuts_out_whatever_is_at_work_under_the_new_one(self, scene: Scene) -> None:
+        store = scene.store
+        scene.complete(scene.stage()[0])
+        new = renamed(scene, 1)
+        store.enter_turn(NEW, RUN, None)
+        store.begin_stage(NEW, new.epoch, RUN)
+        number = new.trigger()
+        store.resume(PIPELINE, "ada")
+        with pytest.raises(FencedError):
+            new.publish(number)
+        row = store.pipeline(NEW)
+        assert (row.former, row.base, row.turn) == (None, None, None)
+        assert "RENAMED: it goes on as orders, which has its name back. By ada." in new.told()[-1]
+        with pytest.raises(PipelineHaltedError, match="it goes on as orders, which has its name back"):
+            require_active(store, NEW)
+        new.take()
+        for act in (new.trigger, lambda: store.begin_stage(NEW, new.epoch, LATER_RUN)):
+            with pytest.raises(PipelineHaltedError, match="has its name back"):
+                act()
+        scene.take()
+        renamed(scene, 1)
+        assert store.pipeline(NEW).status is PipelineStatus.ACTIVE and store.pipeline(NEW).halt_message == ""
+        assert store.pipeline(NEW).former == Former(PIPELINE, 1, 3), "number 2 was given out"
+
+    def test_an_old_name_stays_given_up_once_something_is_staged_under_the_new_one(self, scene: Scene) -> None:
+        scene.complete(scene.stage()[0])
+        renamed(scene, 1).stage()
+        with pytest.raises(StateConflictError, match="as shop-orders, which has checkpoints of its own"):
+            scene.store.resume(PIPELINE, "ada")
+        assert scene.store.pipeline(PIPELINE).status is PipelineStatus.RENAMED
+
+    def test_a_name_that_was_taken_back_may_begin_anew(self, scene: Scene) -> None:
+        scene.complete(scene.stage()[0])
+        new = renamed(scene, 1)
+        scene.store.resume(PIPELINE, "ada")
+        new.take()
+        scene.store.restore(NEW, new.epoch, a_position(3), "a copy")
+        assert scene.store.pipeline(NEW).status is PipelineStatus.ACTIVE and scene.store.pipeline(NEW).former is None
+        new.stage()
+
+    def test_a_run_that_renames_does_so_once(self, scene: Scene) -> None:
+        scene.complete(scene.stage()[0])
+        new = Scene(scene.store, NEW)
+        new.take()
+        scene.store.rename(PIPELINE, scene.epoch, 1, NEW, new.epoch, a_position(7), "a test", RUN, "/savepoint")
+        run = scene.store.run(NEW, RUN)
+        assert run is not None and run.restored_from == "/savepoint"
