@@ -22,7 +22,7 @@ NOT_IMPORTED = {
 # Modules that come with Airflow, as its interface or what it runs on, with pyspark (py4j), and with Airflow's provider
 # of OpenLineage, whose interface takes values of openlineage.
 OF_OTHERS = {"airflow", "asgiref", "fastapi", "openlineage", "opentelemetry", "py4j", "pydantic", "rich"}
-OF_OTHERS |= {"typing_extensions"}
+OF_OTHERS |= {"sqlalchemy", "typing_extensions"}
 
 
 def demanded() -> set[str]:

@@ -79,7 +79,7 @@ def test_what_the_form_says_goes_before_what_the_author_says() -> None:
 def test_what_cannot_be_is_refused_before_anything_is_read() -> None:
     with pytest.raises(ConfigurationError, match="max_offsets_per_trigger is '0'"):
         rendered({"max_offsets_per_trigger": "0"})
-    with pytest.raises(ConfigurationError, match="starting_offsets of KafkaSource is"):
+    with pytest.raises(ConfigurationError, match="KafkaSource: starting_offsets is"):
         rendered({"starting_offsets": "yesterday"})
     with pytest.raises(ConfigurationError, match=r"rewind is 'perhaps'.*True or False"):
         spec(rewind="perhaps")

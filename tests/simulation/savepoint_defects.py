@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints import metadata, restoring, taking
+from airflow_ft.savepoints import settling as settlement
 from airflow_ft.spark.state import locations
 from airflow_ft.spark.state.locations import SparkLocation
 from tests.simulation.defect import NAMED, Change, defect
@@ -91,7 +92,7 @@ def a_late_restore_that_nobody_refuses(change: Change) -> None:
 @defect(KEPT, "I2 I4 I10")
 def undecided_rows_that_outlive_a_restore(change: Change) -> None:
     """Both have to be switched off: who restores gives them up, and the decision log refuses while there are some."""
-    change(restoring, "give_up_undecided", lambda *_: None)
+    change(settlement, "give_up_undecided", lambda *_: None)
     _unconditional(change)
 
 
@@ -100,7 +101,7 @@ def decided_rows_that_nobody_delivers_before_a_restore(change: Change) -> None:
     def settle(store: Any, name: str, coordinator: Any, why: str) -> None:
         pass
 
-    change(restoring, "_settle", settle)
+    change(restoring, "settle", settle)
     _unconditional(change)
 
 
@@ -128,7 +129,7 @@ def a_rewind_that_goes_behind_a_restore(change: Change) -> None:
 @defect(ONLY_NEWEST, "I2")
 def later_checkpoints_that_nobody_looks_for_again(change: Change) -> None:
     """What was PREPARED when the restore began is delivered by it."""
-    examine, settle, settled = restoring._examine, restoring._settle, list[str]()
+    examine, settle, settled = restoring._examine, restoring.settle, list[str]()
 
     def settling(store: Any, name: str, *of: Any) -> None:
         settle(store, name, *of)
@@ -137,7 +138,7 @@ def later_checkpoints_that_nobody_looks_for_again(change: Change) -> None:
     def examining(*of: Any, **more: Any) -> tuple[int, ...]:
         return () if settled and settled.pop() else examine(*of, **more)
 
-    change(restoring, "_settle", settling)
+    change(restoring, "settle", settling)
     change(restoring, "_examine", examining)
 
 
@@ -151,7 +152,7 @@ def a_copy_in_a_folder_of_an_older_epoch(change: Change) -> None:
 @defect(CLAIMED, "I9 I10")
 def a_savepoint_that_is_claimed_before_it_is_copied(change: Change) -> None:
     """Who is overtaken then has deleted what his successor restores."""
-    settle = restoring._settle
+    settle = restoring.settle
 
     def settling(store: Any, name: str, coordinator: Any, why: str) -> None:
         settle(store, name, coordinator, why)
@@ -159,7 +160,7 @@ def a_savepoint_that_is_claimed_before_it_is_copied(change: Change) -> None:
             with suppress(OSError):
                 metadata.dispose(uri)
 
-    change(restoring, "_settle", settling)
+    change(restoring, "settle", settling)
 
 
 @defect(NAMED["a savepoint, damaged"], "I10")

@@ -172,12 +172,12 @@ def nothing_deleted_where_nothing_is_to_be_kept(change: Change) -> None:
 _AT_ONCE = NAMED["a drain, and all is deleted, runs at once"]
 
 
-@defect(_AT_ONCE, "I10", told=("A1w:1:YIELD:P2", "A1o:28:STALL", "A1:58:DIE_BEFORE"))
+@defect(_AT_ONCE, "I10", told=("A1w:1:YIELD:P2", "A1o:28:STALL", "A1:60:DIE_BEFORE"))
 def state_dropped_that_somebody_has_asked_to_drain(change: Change) -> None:
     """Found by the simulator: who was asked to stop before had not heard of it, and died before saying so."""
     change(stream, "_lacks_drain", lambda *_: False)
 
 
-@defect(_AT_ONCE, "I10", told=("A1w:1:YIELD:P2", "A1:45:YIELD:P1", "A1:58:DIE_BEFORE"))
+@defect(_AT_ONCE, "I10", told=("A1w:1:YIELD:P2", "A1:46:YIELD:P1", "A1:60:DIE_BEFORE"))
 def state_dropped_beside_a_request_made_meanwhile(change: Change) -> None:
     change(cleanup, "reset_state", lambda *of, heard: reset_state(*of))

@@ -50,7 +50,7 @@ class TestRenames:
         store.enter_turn(PIPELINE, RUN, None)
         renamed(scene, 1)
         assert store.pipeline(PIPELINE).turn is None
-        assert store.standing(PIPELINE).condition is Condition.IDLE
+        assert store.standing(PIPELINE).condition is Condition.RENAMED
 
     def test_whoever_acts_with_an_older_epoch_renames_nothing(self, scene: Scene) -> None:
         scene.complete(scene.stage()[0])
