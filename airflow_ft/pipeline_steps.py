@@ -25,6 +25,7 @@ from airflow_ft.core.numbers import MOST_LISTED
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import store_url
 from airflow_ft.sources import KafkaSource
+from airflow_ft.sources.kafka import GROUP_OFFSETS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,11 +95,8 @@ def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
 
 def _require_beginnings(spec: PipelineSpec) -> None:
     """ConfigurationError when a source would not be read anew, but go on where it stands, or where others write now."""
-    from airflow_ft.sources.kafka import GROUP_OFFSETS
-
     for name, source in spec.sources.items():
-        start = getattr(source, "starting_offsets", None)
-        if start in ("latest", GROUP_OFFSETS):
+        if isinstance(source, KafkaSource) and (start := source.starting_offsets) in ("latest", GROUP_OFFSETS):
             raise ConfigurationError(
                 f"it is to read everything anew, and source {name!r} begins at {start!r}: that reads nothing anew, and"
                 " may pass over what was not read yet.",

@@ -105,9 +105,8 @@ def show(args: Namespace) -> None:
 def restore(args: Namespace) -> None:
     """`airflow ft savepoint restore PATH`."""
     claim = claim_mode(args.claim_mode)
-    anew = args.path == BEGINNING
-    uri = BEGINNING if anew else location(args.path)
-    found = None if anew else read_metadata(uri)
+    uri = BEGINNING if args.path == BEGINNING else location(args.path)
+    found = None if uri == BEGINNING else read_metadata(uri)
     name = args.pipeline or (found.pipeline if found else "")
     later = Later(args.later)
     by = requester(args, "savepoint restore")

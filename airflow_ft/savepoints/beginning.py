@@ -14,13 +14,12 @@ What if the process dies ...
 
 from __future__ import annotations
 
-from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import Promise, RunKey, SparkPosition
 from airflow_ft.core.ports import ParticipantFactory, Store
-from airflow_ft.savepoints.settling import require_settleable, settle
+from airflow_ft.savepoints.settling import require_settleable, settled
 from airflow_ft.savepoints.taking import not_written
 from airflow_ft.spark.state.locations import location_root, new_beginning
 
@@ -48,19 +47,17 @@ def begin_anew(
             pipeline=pipeline,
         )
     _examine(store, pipeline, later)
-    with coordinating(store, pipeline, participants, worker, why, lease_seconds) as (coordinator, keeper):
-        settle(store, pipeline, coordinator, why)
-        keeper.check()
+    with settled(store, pipeline, participants, worker, why, lease_seconds) as epoch:
         _examine(store, pipeline, later)
         base = store.pipeline(pipeline).base
         if base is None:
             return None
         root = location_root(base.location)
         try:
-            position = new_beginning(root, pipeline, coordinator.epoch)
+            position = new_beginning(root, pipeline, epoch)
         except OSError as error:
             raise not_written(root, error, pipeline) from error
-        store.restore(pipeline, coordinator.epoch, position, f"from the beginning: {why}", run, "the beginning")
+        store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
     return position
 
 

@@ -26,7 +26,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from airflow_ft.core.config import check_name
-from airflow_ft.core.coordinator import coordinating
 from airflow_ft.core.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -44,12 +43,12 @@ from airflow_ft.core.model import CheckpointState, PipelineStatus, RunKey, Spark
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.savepoints.beginning import begin_anew
 from airflow_ft.savepoints.metadata import Savepoint, dispose, read_metadata, verify
-from airflow_ft.savepoints.settling import require_settleable, settle
+from airflow_ft.savepoints.settling import require_settleable, settled
 from airflow_ft.savepoints.taking import not_written
 from airflow_ft.spark.state.catching_up import has_read_all_of, plan
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.evolution import note_restored
-from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, new_location
+from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_of_epoch, location_root
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.filesystem import filesystem
 
@@ -120,23 +119,14 @@ def restore(
     _examine(store, uri, savepoint, name, later, rename=rename)
     verify(uri, savepoint)
     with ExitStack() as stack:
-
-        def settled(each: str) -> int:
-            """The epoch of a pipeline that is held until the end, and of which nothing is under way."""
-            entered = coordinating(store, each, participants, worker, why, lease_seconds)
-            coordinator, keeper = stack.enter_context(entered)
-            settle(store, each, coordinator, why)
-            keeper.check()
-            return coordinator.epoch
-
         held = 0
         if rename:  # whatever of it is asleep is fenced then, or finds in the sinks what was settled
-            held = settled(was)
+            held = stack.enter_context(settled(store, was, participants, worker, why, lease_seconds))
             _require_rolled_back(store, was)
             _require_known(store, savepoint, name, participants, held)
             _examine_former(store, uri, savepoint, name, later)
         store.register(name)
-        epoch = settled(name)
+        epoch = stack.enter_context(settled(store, name, participants, worker, why, lease_seconds))
         if again and not _is_renamed(store, savepoint, name):
             raise StateConflictError(
                 f"{was} has its name back by now.", remedy="rename it again, if it still should be.", pipeline=name
@@ -395,8 +385,7 @@ def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) 
 def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) -> SparkLocation:
     """A copy below the pipeline's root."""
     of = savepoint.location(uri)
-    # No attempt has the number 0, so the folder is this epoch's own.
-    copied = copy_location(of, new_location(root, name, epoch, 0))
+    copied = copy_location(of, location_of_epoch(root, name, epoch))
     return SparkLocation(root, name, copied.uri, copied.batch, copied.how)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from airflow_ft.core.coordinator import Coordinator
+from airflow_ft.core.coordinator import Coordinator, coordinating
 from airflow_ft.core.errors import StateConflictError
+from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import Checkpoint, CheckpointState, Pipeline, PipelineStatus
 from airflow_ft.core.planning import quarantined
-from airflow_ft.core.ports import Store
+from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.recovery import give_up_undecided
 
 
@@ -29,7 +31,18 @@ def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
         )
 
 
-def settle(store: Store, name: str, coordinator: Coordinator, why: str) -> None:
+@contextmanager
+def settled(
+    store: Store, name: str, participants: ParticipantFactory, worker: Worker, why: str, lease_seconds: float
+) -> Iterator[int]:
+    """Holds a pipeline of which nothing is under way; its new epoch. Raises as `coordinating` does."""
+    with coordinating(store, name, participants, worker, why, lease_seconds) as (coordinator, keeper):
+        _settle(store, name, coordinator, why)
+        keeper.check()
+        yield coordinator.epoch
+
+
+def _settle(store: Store, name: str, coordinator: Coordinator, why: str) -> None:
     """What is decided is delivered, what is not is given up."""
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.state is CheckpointState.COMMITTING or checkpoint.rollback_pending:

@@ -348,7 +348,7 @@ def product_over_models() -> Iterator[Running]:
             "SparkLocation": lambda *of: RUNNING.windows.location(*of),
             "location_root": lambda _: "file:///wal",
             "require_batch": lambda location: RUNNING.windows.require_batch(location),
-            "new_location": lambda *of: RUNNING.windows.new_location(*of),
+            "location_of_epoch": lambda *of: RUNNING.windows.location_of_epoch(*of),
             "tell_sources": lambda *told: RUNNING.windows.tell_sources(*told),
             "filesystem": lambda _: RUNNING.files,
         }),

@@ -101,7 +101,7 @@ def decided_rows_that_nobody_delivers_before_a_restore(change: Change) -> None:
     def settle(store: Any, name: str, coordinator: Any, why: str) -> None:
         pass
 
-    change(restoring, "settle", settle)
+    change(settlement, "_settle", settle)
     _unconditional(change)
 
 
@@ -129,7 +129,7 @@ def a_rewind_that_goes_behind_a_restore(change: Change) -> None:
 @defect(ONLY_NEWEST, "I2")
 def later_checkpoints_that_nobody_looks_for_again(change: Change) -> None:
     """What was PREPARED when the restore began is delivered by it."""
-    examine, settle, settled = restoring._examine, restoring.settle, list[str]()
+    examine, settle, settled = restoring._examine, settlement._settle, list[str]()
 
     def settling(store: Any, name: str, *of: Any) -> None:
         settle(store, name, *of)
@@ -138,21 +138,20 @@ def later_checkpoints_that_nobody_looks_for_again(change: Change) -> None:
     def examining(*of: Any, **more: Any) -> tuple[int, ...]:
         return () if settled and settled.pop() else examine(*of, **more)
 
-    change(restoring, "settle", settling)
+    change(settlement, "_settle", settling)
     change(restoring, "_examine", examining)
 
 
 @defect(KEPT, "I10", told=("B1:100:SLEEP", "P2:22:YIELD:B1"))
 def a_copy_in_a_folder_of_an_older_epoch(change: Change) -> None:
     """A sweep deletes it while it is being made, or when it is the base."""
-    new_location = restoring.new_location
-    change(restoring, "new_location", lambda root, name, epoch, _: new_location(root, name, 0, epoch))
+    change(restoring, "location_of_epoch", lambda root, name, epoch: locations.new_location(root, name, 0, epoch))
 
 
 @defect(CLAIMED, "I9 I10")
 def a_savepoint_that_is_claimed_before_it_is_copied(change: Change) -> None:
     """Who is overtaken then has deleted what his successor restores."""
-    settle = restoring.settle
+    settle = settlement._settle
 
     def settling(store: Any, name: str, coordinator: Any, why: str) -> None:
         settle(store, name, coordinator, why)
@@ -160,7 +159,7 @@ def a_savepoint_that_is_claimed_before_it_is_copied(change: Change) -> None:
             with suppress(OSError):
                 metadata.dispose(uri)
 
-    change(restoring, "settle", settling)
+    change(settlement, "_settle", settling)
 
 
 @defect(NAMED["a savepoint, damaged"], "I10")

@@ -64,8 +64,8 @@ class Windows:
     def location(self, root: str, pipeline: str, uri: str, batch: int, how: str) -> Location:
         return Location(self._world.wal, uri, batch, root, pipeline, how)
 
-    def new_location(self, root: str, pipeline: str, epoch: int, attempt: int) -> str:
-        return f"file:///wal/{PIPELINE}/spark/{epoch}-{attempt}"
+    def location_of_epoch(self, root: str, pipeline: str, epoch: int) -> str:
+        return f"file:///wal/{PIPELINE}/spark/{epoch}-0"
 
     def require_batch(self, location: Location) -> None:
         if not self._world.wal.has(SparkPosition(location.uri, location.batch)):

@@ -246,7 +246,6 @@ class Attempt:
         self._failed = self._failed or error
 
     def _session(self) -> SparkSession:
-
         began = time.monotonic()
         spark = self._started() if self._kept is None else attach(self._kept)
         log.info("Spark %s ready after %.1f s", spark.version, time.monotonic() - began)

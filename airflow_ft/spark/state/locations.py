@@ -184,6 +184,11 @@ def new_location(root: str, pipeline: str, epoch: int, attempt: int) -> str:
     return uri
 
 
+def location_of_epoch(root: str, pipeline: str, epoch: int) -> str:
+    """The URI of a folder that is an epoch's own, since no attempt has the number 0; else as `new_location`."""
+    return new_location(root, pipeline, epoch, 0)
+
+
 def location_root(uri: str) -> str:
     """The root of the log in which an attempt's folder lies."""
     return filesystem(uri).uri(uri).rsplit("/", 3)[0]
@@ -194,8 +199,7 @@ def new_beginning(root: str, pipeline: str, epoch: int) -> SparkPosition:
 
     What attempts have frozen of where its sources begin is forgotten: the first one from here freezes that anew.
     """
-    # No attempt has the number 0, so the folder is this epoch's own.
-    location = SparkLocation(root, pipeline, new_location(root, pipeline, epoch, 0), -1, "the beginning")
+    location = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), -1, "the beginning")
     keep(location.uri, START_FILE, [])
     location.sync({})
     files = filesystem(root)

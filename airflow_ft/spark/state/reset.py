@@ -33,8 +33,8 @@ from airflow_ft.spark.state.locations import (
     SparkLocation,
     first_offsets,
     is_kafka,
+    location_of_epoch,
     location_root,
-    new_location,
     require_batch,
 )
 from airflow_ft.spark.state.standing import record_ids, recorded_ids
@@ -74,8 +74,7 @@ def reset_state(
     root = location_root(base.location)
     old = SparkLocation(root, pipeline, base.location, base.batch, "its state is dropped")
     require_batch(old)
-    # No attempt has the number 0, so the folder is this epoch's own.
-    new = SparkLocation(root, pipeline, new_location(root, pipeline, epoch, 0), _BEFORE_THE_FIRST, "without state")
+    new = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), _BEFORE_THE_FIRST, "without state")
     tell_sources(filesystem(root), old, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)

@@ -185,18 +185,7 @@ class Savepoints(Streams):
 
     def stop(self) -> tuple[str, Savepoint]:
         """Stops the stream with a savepoint, which covers all."""
-        with closing(self.servers.open_store()) as store:
-            asked = store.ask(PIPELINE, RequestKind.STOP, {SAVEPOINT: self.savepoints}, "make chaos")
-            deadline = time.monotonic() + PATIENCE
-            while not (outcome := store.request(PIPELINE, asked).outcome):
-                assert self.task is not None
-                if self.task.is_over:
-                    self.begin()
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the stream was not stopped; see {self.task.log}")
-                time.sleep(0.1)
-        assert self.task is not None
-        self.task.process.wait(PATIENCE)
+        outcome = self.stopped({SAVEPOINT: self.savepoints})
         self._runs += 1
         uri = next(words.rpartition(": ")[2] for words in outcome.split("; ") if words.startswith("savepoint of"))
         return uri, dict(self.whole())[uri]

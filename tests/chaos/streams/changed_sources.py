@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
-from airflow_ft.core.model import RequestKind
 from airflow_ft.sources import KafkaSource
-from tests.chaos.streams.run import FAULTS, RECOVERY_SECONDS, Fault, Streams
-from tests.chaos.streams.world import PIPELINE, Servers, Task
+from tests.chaos.streams.run import FAULTS, Fault, Streams
+from tests.chaos.streams.world import Servers, Task
 
 INPUTS = ("numbers", "others")
 CHANGES: Sequence[Sequence[str]] = (("numbers",), ("others",), INPUTS, INPUTS[::-1])
@@ -63,18 +61,7 @@ class ChangedSources(Streams):
 
     def use(self, names: Sequence[str]) -> None:
         """Stops the stream; a further run has begun, with these sources."""
-        with closing(self.servers.open_store()) as store:
-            asked = store.ask(PIPELINE, RequestKind.STOP, {}, "make chaos")
-            deadline = time.monotonic() + RECOVERY_SECONDS
-            while not store.request(PIPELINE, asked).outcome:
-                assert self.task is not None
-                if self.task.is_over:
-                    self.begin()
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the stream was not stopped; see {self.task.log}")
-                time.sleep(0.1)
-        assert self.task is not None
-        self.task.process.wait(RECOVERY_SECONDS)
+        self.stopped({})
         self._runs, self._used = self._runs + 1, names
         self._console.say(f"     reads {' and '.join(names)}")
         self.begin()

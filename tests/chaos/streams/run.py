@@ -211,6 +211,22 @@ class Streams:
             time.sleep(0.02)
         return now
 
+    def stopped(self, arguments: Mapping[str, Any]) -> str:
+        """Has the stream stop, with further tries where one has ended before it heard; what it has answered."""
+        with closing(self.servers.open_store()) as store:
+            asked = store.ask(PIPELINE, RequestKind.STOP, arguments, "make chaos")
+            deadline = time.monotonic() + self.patience
+            while not (outcome := store.request(PIPELINE, asked).outcome):
+                assert self.task is not None
+                if self.task.is_over:
+                    self.begin()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the stream was not stopped; see {self.task.log}")
+                time.sleep(0.1)
+        assert self.task is not None
+        self.task.process.wait(self.patience)
+        return outcome
+
     def _strike(self, store: Store, fault: Fault) -> None:
         for _ in range(self.random.randint(1, 3)):
             self.await_task(store)
