@@ -20,6 +20,7 @@ _DECISIVE = re.compile(
     r"COMMIT|XA |LOAD|INSERT|UPDATE|producer\.|coordinator\.end|wal\.|\.(prepare|commit|proof|forget)$"
     r"|store\.(take_epoch|trigger|publish|end_stage|plan|begin_attempt|vote|decide|record_proof|finalise|prune)$"
 )
+_COMMITS = {"postgres": b"COMMIT\0"}  # a statement's end: UPDATE ... 'COMMITTING' is none
 HOURS = (-30, -7, -1, 1, 7, 20)  # below a day: after that a checkpoint in doubt would be quarantined, as it should
 
 
@@ -189,7 +190,7 @@ def choose(draw: Draw, seed: int, repeat: int, trace: Sequence[Point]) -> Choice
         all_done=source.random() < 0.5,
         new_run=source.random() < 0.25,
         skip=0 if commits or (point is not None and point.is_inside) else source.randrange(max(1, 4 - repeat)),
-        pattern=b"COMMIT" if commits else b"",
+        pattern=_COMMITS.get(draw.fault.server, b"COMMIT") if commits else b"",
         hours=source.choice(HOURS),
         late=source.random() < 0.5,
         pause=source.uniform(0, 0.05),
