@@ -159,8 +159,9 @@ class TopicAdmin:
             kind = str(cause.getClass().getSimpleName())
             if kind in _NOT_THERE:
                 return None
+            servers = self._source.reader_options(self._connection)["kafka.bootstrap.servers"]
             raise StageError(
-                f"the brokers do not say what source {self._name!r} reads: {kind}: {cause.getMessage()}",
+                f"the brokers at {servers} do not say what source {self._name!r} reads: {_told(kind, cause)}",
                 participant=self._source.conn_id,
                 remedy="see whether they can be reached, and the source's user may DESCRIBE its topics (and its group,"
                 " to start where that stands); try again.",
@@ -174,6 +175,11 @@ class TopicAdmin:
                 settings.put(name[len("kafka.") :], value)
         # As Spark makes its own: with delegation tokens, where there are any.
         return self._jvm.org.apache.spark.sql.kafka010.SubscribePatternStrategy(".*").createAdmin(settings)
+
+
+def _told(kind: str, cause: Any) -> str:
+    said = cause.getMessage()
+    return kind if said is None else f"{kind}: {said}"
 
 
 def topic_admins(
