@@ -15,8 +15,8 @@ from enum import StrEnum
 from airflow_ft import traces
 from airflow_ft.core.headway import Taken
 from airflow_ft.core.lag import Unit
-from airflow_ft.core.model import Checkpoint, Event
-from airflow_ft.core.reasons import AbortReason, WaitReason
+from airflow_ft.core.model import Checkpoint, Event, Reason
+from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.sweep import Health
 from airflow_ft.core.timing import Step, Timing
 
@@ -101,7 +101,7 @@ class Counters:
         """The spans of a checkpoint."""
         traces.ended(checkpoint, events)
 
-    def failed(self, pipeline: str, reason: AbortReason) -> None:
+    def failed(self, pipeline: str, reason: Reason) -> None:
         """One more."""
         _send("failed", 1, pipeline, reason)
 

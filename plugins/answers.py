@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from airflow_ft.core.lag import Unit
 from airflow_ft.core.model import CheckpointState
 from airflow_ft.core.overview import Condition
 from airflow_ft.core.reasons import WaitReason
@@ -36,7 +35,7 @@ class SourceLag(TypedDict):
     """
 
     source: str
-    unit: Unit
+    unit: str
     behind: int
     rate: float | None
     done: int

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 from airflow_ft.core.lag import Lag
-from airflow_ft.core.model import AbortReason, Checkpoint, Event, ParticipantPlan, StateSizes, Vote
+from airflow_ft.core.model import Checkpoint, Event, ParticipantPlan, Reason, StateSizes, Vote
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.core.timing import Timing
 from airflow_ft.store.events import EventKind
@@ -128,7 +128,7 @@ def behind(lags: Iterable[Lag]) -> list[answers.SourceLag]:
     ]
 
 
-def explained(reason: AbortReason | None) -> answers.Explained:
+def explained(reason: Reason | None) -> answers.Explained:
     """Why it failed, what becomes of its rows, and what is to be done."""
     return {
         "cause": reason.cause if reason else "",

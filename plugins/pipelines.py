@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Query, Request
 
+from airflow_ft.core.errors import NewerReleaseError
 from airflow_ft.core.lag import Lag
 from airflow_ft.core.model import Event, Run
 from airflow_ft.core.overview import Condition, Overview
@@ -38,6 +40,7 @@ SETTLED = frozenset(
 )
 """What of them."""
 
+log = logging.getLogger(__name__)
 router = conditional()
 _ORDER = {condition: place for place, condition in enumerate(Condition)}
 
@@ -105,13 +108,22 @@ def runs(
                 {
                     "name": each.name,
                     "map_index": of.key.map_index,
-                    "checkpoints": [listed(one) for one in reversed(store.run_checkpoints(each.name, of.key, limit))],
+                    "checkpoints": _of_run(store, each.name, of, limit),
                     "settled": [event(one) for one in _settled(store, of, task)] if task else [],
                 }
                 for each in found
                 for of in store.runs(each.name, dag, run)
             ],
         }
+
+
+def _of_run(store: Store, pipeline: str, run: Run, limit: int) -> list[answers.CheckpointListed]:
+    """None where a newer release has written them, so that the run's other pipelines are shown all the same."""
+    try:
+        return [listed(one) for one in reversed(store.run_checkpoints(pipeline, run.key, limit))]
+    except NewerReleaseError as error:
+        log.warning("%s", error)
+        return []
 
 
 def _settled(store: Store, run: Run, task: str) -> list[Event]:

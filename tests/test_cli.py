@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -74,6 +75,26 @@ def prepared(world: World, count: int = 1) -> list[int]:
     for name in world.delivery.names:
         steps.prepare_step(world.context(), world.delivery, world.config, name)
     return numbers
+
+
+def test_what_only_a_newer_release_knows_hides_no_other_pipeline(world: World, ft: Any) -> None:
+    world.stage(1)
+    for name in ("a", "b"):
+        Scene(world.store, name).stage(1)
+    with contextlib.closing(sqlite3.connect(world.folder / "ft.db")) as db:
+        db.execute("UPDATE pipeline SET status = 'HALTED', halt_reason = 'SINK_MOVED' WHERE name = 'a'")
+        db.execute("UPDATE checkpoint SET after_abort = 'parked' WHERE pipeline = 'b'")
+        db.commit()
+    rows = {row["pipeline"]: row for row in json.loads(ft("pipelines", "-o", "json"))}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "a": "HALTED (SINK_MOVED)", "b": "ACTIVE", PIPELINE: "ACTIVE"
+    }  # fmt: skip
+    assert (rows["a"]["unsettled"], rows["b"]["unsettled"], rows[PIPELINE]["unsettled"]) == (1, None, 1)
+    doubts = {row["pipeline"]: row for row in json.loads(ft("in-doubt", "-o", "json"))}
+    assert doubts.keys() == {"a", "b"} and doubts["a"]["state"] == "HALTED (SINK_MOVED)"
+    for act in (("resume", "a", "--yes"), ("retire", "a", "--yes"), ("rewind", "a", "--yes"), ("recover", "b")):
+        with pytest.raises(SystemExit, match=r"newer .*Remedy: install the version of airflow-ft"):
+            ft(*act)
 
 
 def test_the_documentation_is_there_without_a_log_or_a_network(

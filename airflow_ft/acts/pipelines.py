@@ -7,7 +7,7 @@ from datetime import timedelta
 from airflow_ft.acts.requester import Requester
 from airflow_ft.acts.words import loses_rows
 from airflow_ft.core.coordinator import coordinating
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, require_understood
 from airflow_ft.core.lease import new_epoch
 from airflow_ft.core.model import PipelineStatus
 from airflow_ft.core.planning import quarantined
@@ -63,6 +63,7 @@ def reset_state(by: Requester, store: Store, pipeline: str) -> None:
 def retire(by: Requester, store: Store, pipeline: str) -> None:
     """A pipeline that nobody runs any more is not late; ConfigurationError while a run is at work."""
     row = store.pipeline(pipeline)
+    require_understood(row)
     if row.turn is not None:
         raise ConfigurationError(
             f"run {row.turn} is at work.", pipeline=pipeline, remedy="stop it, or pause its DAG and let it end, first."
@@ -77,6 +78,7 @@ def retire(by: Requester, store: Store, pipeline: str) -> None:
 def resume(by: Requester, store: Store, pipeline: str) -> None:
     """Lets a HALTED or RENAMED pipeline go on; no effect on another one."""
     row = store.pipeline(pipeline)
+    require_understood(row)
     if row.status is PipelineStatus.ACTIVE:
         by.say(f"{pipeline} is not halted")
         return

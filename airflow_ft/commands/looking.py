@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
@@ -16,9 +17,10 @@ from airflow_ft.commands.common import (
     time_text,
 )
 from airflow_ft.core.backpressure import held_back
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, NewerReleaseError
 from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import DRAINED, AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
+from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
 
@@ -31,25 +33,36 @@ def pipelines(args: Namespace) -> None:
         late = {each.name: each.late for each in store.overview()}
         lags = store.lags(list(late))
         for row in store.pipelines():
-            latest = store.latest_confirmed(row.name)
-            rows.append(
-                {
-                    "pipeline": row.name,
-                    "status": f"HALTED ({row.halt_reason})"
-                    if row.status is PipelineStatus.HALTED
-                    else row.status.value,
-                    "confirmed": latest.number if latest else 0,
-                    "confirmed_at": latest.completed_at if latest else None,
-                    "late": late.get(row.name),
-                    "lag": [f"{lag.source} {lag.amount}" for lag in lags.get(row.name, ())],
-                    "unsettled": sum(not c.is_settled for c in store.open_checkpoints(row.name)),
-                    "epoch": row.epoch,
-                    "at_work": str(row.turn) if row.turn else None,
-                    "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
-                    "held_back": str(held) if (held := held_back(store, row.name)) else None,
-                }
-            )
+            standing = {
+                "pipeline": row.name,
+                "status": f"HALTED ({row.why})" if row.status is PipelineStatus.HALTED else row.status.value,
+                "confirmed": None,
+                "confirmed_at": None,
+                "late": late.get(row.name),
+                "lag": [f"{lag.source} {lag.amount}" for lag in lags.get(row.name, ())],
+                "unsettled": None,
+                "epoch": row.epoch,
+                "at_work": str(row.turn) if row.turn else None,
+                "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
+                "held_back": None,
+            }
+            try:
+                rows.append(standing | _of_checkpoints(store, row.name))
+            except NewerReleaseError as error:  # it must not hide the others
+                sys.stderr.write(f"{error}\n")
+                rows.append(standing)
         print_table(rows, args.output)
+
+
+def _of_checkpoints(store: Store, pipeline: str) -> dict[str, Any]:
+    latest = store.latest_confirmed(pipeline)
+    held = held_back(store, pipeline)
+    return {
+        "confirmed": latest.number if latest else 0,
+        "confirmed_at": latest.completed_at if latest else None,
+        "unsettled": sum(not c.is_settled for c in store.open_checkpoints(pipeline)),
+        "held_back": str(held) if held else None,
+    }
 
 
 @command

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.errors import ConfigurationError, StateConflictError, require_understood
 from airflow_ft.core.model import Fence, HaltReason, ParticipantPlan, Pipeline, PipelineStatus, SinkHead
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind, partly_there
@@ -90,6 +90,7 @@ def adopt(
     """
     plans = participants_of(store, pipeline)
     row = store.pipeline(pipeline)  # first: whoever else adopts, or delivers, while the sinks are looked at, moves it
+    require_understood(row)
     found = look(store, pipeline, participants)
     if row.status is not PipelineStatus.HALTED:
         raise StateConflictError("it is not HALTED, so nothing has to be adopted.", pipeline=pipeline)

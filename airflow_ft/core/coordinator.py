@@ -40,6 +40,7 @@ from airflow_ft.core.model import (
     Plan,
     Promise,
     Proof,
+    Reason,
     RunKey,
     Segment,
     canonical_json,
@@ -459,7 +460,7 @@ class Coordinator:
 
     # --- abort ---------------------------------------------------------------------------------------------------
 
-    def abort(self, number: int, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
+    def abort(self, number: int, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
         """Aborts a number and, newest first, every later planned one (they counted on it as their predecessor).
 
         HeuristicCommitError, and nothing is aborted, when somebody has committed prepared rows of one of them by hand.
@@ -473,7 +474,7 @@ class Coordinator:
                 self._abort_one(later, AbortReason.PREDECESSOR_ABORTED, why, AfterAbort.CARRIED)
         return self._abort_one(self._store.checkpoint(self._pipeline, number), reason, message, after)
 
-    def _abort_one(self, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort) -> Checkpoint:
+    def _abort_one(self, checkpoint: Checkpoint, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
         plan = checkpoint.plan
         tombstoned = False
         if checkpoint.state is S.PREPARED and plan is not None and plan.commit_point is not None:
@@ -544,7 +545,7 @@ class Coordinator:
         return checkpoint
 
     def _write_abort(
-        self, checkpoint: Checkpoint, reason: AbortReason, message: str, after: AfterAbort, *, tombstoned: bool
+        self, checkpoint: Checkpoint, reason: Reason, message: str, after: AfterAbort, *, tombstoned: bool
     ) -> Checkpoint:
         number = checkpoint.number
         if after is AfterAbort.CARRIED:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from airflow_ft.core.errors import AirflowFtError, require_not_renamed
+from airflow_ft.core.errors import AirflowFtError, require_not_renamed, require_understood
 from airflow_ft.core.model import PipelineStatus
 from airflow_ft.core.planning import quarantined
 from airflow_ft.core.ports import Store
@@ -102,14 +102,19 @@ def examine_state(store: Store, pipeline: str) -> list[Check]:
     except KeyError:
         exam.warn("history", "the decision log does not know it: it never ran", "nothing, if it is new; else --store.")
         return exam.checks
-    if row.status is PipelineStatus.HALTED:
+
+    def may_go_on() -> None:
+        require_understood(row)
+        require_not_renamed(row.status, row.halt_message, pipeline)
+
+    if row.status is PipelineStatus.HALTED and not row.newer:
         exam.problem(
             "status",
             f"it is HALTED ({row.halt_reason}): {row.halt_message}",
             f"when the cause is gone, `airflow ft resume {pipeline}`.",
         )
     else:
-        exam.passes("status", "it is ACTIVE", lambda: require_not_renamed(row.status, row.halt_message, pipeline))
+        exam.passes("status", "it is ACTIVE", may_go_on)
     opened = store.open_checkpoints(pipeline)
     look = f"`airflow ft in-doubt --pipeline {pipeline}` says what each sink holds."
     for checkpoint in quarantined(opened):

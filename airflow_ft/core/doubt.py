@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from airflow_ft.core.errors import AirflowFtError, HaltError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.errors import AirflowFtError, HaltError, NewerReleaseError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
 from airflow_ft.core.planning import may_be_heuristic
 from airflow_ft.core.ports import Participant, ParticipantFactory, Store
@@ -76,7 +76,15 @@ def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFact
         row = store.pipeline(name)
         if row.status is PipelineStatus.HALTED:
             found.append(_halted(store, row))
-        for checkpoint in unsettled(store.open_checkpoints(name)):
+        try:
+            opened = store.open_checkpoints(name)
+        except NewerReleaseError as error:  # those of the others are told all the same
+            unknown = Evidence(Finding.UNKNOWN, error.what)
+            found.append(
+                Doubt(name, error.checkpoint, "", "not known", store.now(), timedelta(0), unknown, error.remedy)
+            )
+            continue
+        for checkpoint in unsettled(opened):
             found += [(checkpoint, p.name) for p in checkpoint.plan.participants] if checkpoint.plan else []
     questions: dict[tuple[str, str], list[Checkpoint]] = {}
     for each in found:
@@ -101,7 +109,9 @@ def _halted(store: Store, row: Pipeline) -> Doubt:
     at = next((event.at for event in events if event.kind == "HALTED"), store.now())
     evidence = Evidence(Finding.CONTRADICTION, row.halt_message)
     advice = f"find out which of the two is right, then `airflow ft resume {row.name}`"
-    return Doubt(row.name, 0, "", f"HALTED ({row.halt_reason})", at, store.now() - at, evidence, advice)
+    if row.newer:
+        advice = "a newer airflow-ft knows what this means: install it"
+    return Doubt(row.name, 0, "", f"HALTED ({row.why})", at, store.now() - at, evidence, advice)
 
 
 def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now: datetime) -> Doubt:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from airflow_ft.core.model import HaltReason, PipelineStatus, RunKey
+from airflow_ft.core.model import HaltReason, Pipeline, PipelineStatus, RunKey
 from airflow_ft.core.reasons import AbortReason
 
 
@@ -89,6 +89,14 @@ class TerminalError(AirflowFtError):
 
 class ConfigurationError(TerminalError, ValueError):
     """A name, setting or combination that cannot work; raised when the DAG is parsed wherever possible."""
+
+
+class NewerReleaseError(ConfigurationError):
+    """A newer release has written something that this one does not know. It touches nothing then."""
+
+    def __init__(self, what: str, **where: Any) -> None:
+        remedy = "install the version of airflow-ft that wrote it, or a newer one; nothing was changed."
+        super().__init__(what, remedy=remedy, **where)
 
 
 class JobError(TerminalError):
@@ -173,6 +181,19 @@ def require_not_renamed(
     """PipelineHaltedError for a name that was given up for another one; `message` says for which."""
     if status is PipelineStatus.RENAMED:
         raise PipelineHaltedError(f"it was renamed: {message}", remedy=remedy, pipeline=pipeline)
+
+
+def require_understood(row: Pipeline) -> None:
+    """NewerReleaseError for a pipeline that a newer release holds for what this one does not know.
+
+    What it takes to let it go on is not known either.
+    """
+    if row.newer:
+        raise NewerReleaseError(
+            f"it is held for {row.newer} ({row.halt_message}), which a newer airflow-ft has written and this one does"
+            " not know.",
+            pipeline=row.name,
+        )
 
 
 class QuarantinedError(TerminalError):

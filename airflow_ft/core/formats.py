@@ -7,13 +7,34 @@ decision log that owns them has a version, and a release that does not know it r
 
 from __future__ import annotations
 
-from airflow_ft.core.errors import ConfigurationError
+import re
+from enum import StrEnum
+from typing import TypeVar
+
+from airflow_ft.core.errors import NewerReleaseError
+
+E = TypeVar("E", bound=StrEnum)
+_WORD = re.compile(r"[A-Za-z]+([_-][A-Za-z]+)*")
 
 
 def refuse_newer(what: str, found: object, known: int) -> None:
-    """ConfigurationError when `what` is of a later format than this release knows."""
+    """NewerReleaseError when `what` is of a later format than this release knows."""
     if isinstance(found, int) and found > known:
-        raise ConfigurationError(
-            f"{what} is of format {found}, and this airflow-ft knows formats up to {known}.",
-            remedy="install the version of airflow-ft that wrote it, or a newer one; nothing was changed.",
-        )
+        raise NewerReleaseError(f"{what} is of format {found}, and this airflow-ft knows formats up to {known}.")
+
+
+def is_word(text: object) -> bool:
+    """Whether it may be a member of a closed list, in a release that has more of them."""
+    return isinstance(text, str) and _WORD.fullmatch(text) is not None
+
+
+def member(kind: type[E], text: str, of: str) -> E:
+    """The member of a closed list, of which `of` says whose it is. NewerReleaseError for a word that is none,
+    ValueError for what is no word.
+    """
+    try:
+        return kind(text)
+    except ValueError:
+        if not is_word(text):
+            raise
+    raise NewerReleaseError(f"{of} is {text}, which this airflow-ft does not know: a newer one has written it.")

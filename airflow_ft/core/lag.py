@@ -22,12 +22,13 @@ class Unit(StrEnum):
 class Lag:
     """What a source has, and no published checkpoint: `behind`, as of `at` (UTC, by the store's clock; None: now).
 
-    `rate` is what was read a second in the last minute (None: too early to tell). `expected` was there when a scheduled
-    stage began, and `done` of it is read; both are 0 where that is not known, and of a stream.
+    `unit` is a `Unit`; as it stands where only a newer release knows it. `rate` is what was read a second in the
+    last minute (None: too early to tell). `expected` was there when a scheduled stage began, and `done` of it is
+    read; both are 0 where that is not known, and of a stream.
     """
 
     source: str
-    unit: Unit
+    unit: Unit | str
     behind: int
     rate: float | None = None
     done: int = 0

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ft.core.reasons import AbortReason as AbortReason
+from airflow_ft.core.reasons import Reason as Reason
 
 
 class CheckpointState(StrEnum):
@@ -375,6 +376,8 @@ class Pipeline:
     `turn` is the run that is at work from its `recover` to its `confirmed` (politeness, not safety).
     `last_published` is the highest number ever published, the predecessor of the next publication (0: none);
     `last_attempt` the highest attempt that was given out. `former`: the pipeline that goes on as this one.
+    `newer`: what a newer release has written as its status, or as the reason to halt it, and this one does not know
+    (""): it counts as HALTED then, and whoever acts on it refuses (`errors.require_understood`).
     """
 
     name: str
@@ -389,11 +392,25 @@ class Pipeline:
     last_published: int = 0
     last_attempt: int = 0
     former: Former | None = None
+    newer: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason why it is HALTED, as it stands there."""
+        return self.newer or str(self.halt_reason)
 
     @property
     def halted(self) -> str:
         """Why it is HALTED, and what is said of it; "": it is not."""
-        return f"{self.halt_reason}: {self.halt_message}" if self.status is PipelineStatus.HALTED else ""
+        if self.status is not PipelineStatus.HALTED:
+            return ""
+        return halted_text(self.why, self.halt_message, newer=bool(self.newer))
+
+
+def halted_text(why: str, message: str, *, newer: bool) -> str:
+    """What people are told of a pipeline that is HALTED; `newer`: for something that this release does not know."""
+    told = " (A newer airflow-ft has written this; until this one is as new, nothing here acts on it.)" if newer else ""
+    return f"{why}: {message}{told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +475,7 @@ class Checkpoint:
     position: SparkPosition | None
     plan: Plan | None
     votes: Mapping[str, Vote]
-    reason: AbortReason | None
+    reason: Reason | None
     message: str
     after_abort: AfterAbort | None
     subsumed_by: int | None
@@ -521,12 +538,13 @@ class RequestKind(StrEnum):
 class Request:
     """Something that was asked of whoever runs the pipeline; `id` counts within a pipeline.
 
+    `kind` is as it stands where only a newer release knows it: nobody answers that here.
     `outcome` says what became of it ("": nobody has answered yet). Times are UTC by the store's clock.
     """
 
     pipeline: str
     id: int
-    kind: RequestKind
+    kind: RequestKind | str
     arguments: Mapping[str, Any]
     asked_by: str
     asked_at: datetime

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.formats import member
 from airflow_ft.core.model import (
-    AbortReason,
     AfterAbort,
     Checkpoint,
     CheckpointingMode,
@@ -20,9 +20,11 @@ from airflow_ft.core.model import (
     ParticipantPlan,
     Plan,
     Promise,
+    Reason,
     Segment,
 )
 from airflow_ft.core.ports import SinkSpec, UnconnectedSinkSpec
+from airflow_ft.core.reasons import reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +249,12 @@ def is_proven(checkpoint: Checkpoint, participant: str) -> bool:
     return not concerned or (vote is not None and vote.proof is not None)
 
 
-def tombstone_detail(reason: AbortReason, message: str, after: AfterAbort) -> dict[str, Any]:
+def tombstone_detail(reason: Reason, message: str, after: AfterAbort) -> dict[str, Any]:
     """What a tombstone says, so that whoever finds it can finish the abort as it was meant."""
     return {"reason": reason.value, "message": message, "after": after.value}
 
 
-def read_tombstone(detail: Mapping[str, Any]) -> tuple[AbortReason, str, AfterAbort]:
-    """The inverse of `tombstone_detail`."""
-    return AbortReason(detail["reason"]), str(detail["message"]), AfterAbort(detail["after"])
+def read_tombstone(detail: Mapping[str, Any]) -> tuple[Reason, str, AfterAbort]:
+    """The inverse of `tombstone_detail`. NewerReleaseError for rows that go where this release knows nothing of."""
+    after = member(AfterAbort, detail["after"], "what becomes of the rows of a tombstone")
+    return reason_of(detail["reason"]), str(detail["message"]), after

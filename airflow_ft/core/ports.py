@@ -23,6 +23,7 @@ from airflow_ft.core.model import (
     Plan,
     Promise,
     Proof,
+    Reason,
     Request,
     RequestKind,
     Run,
@@ -82,7 +83,7 @@ class Meter(Protocol):
     def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
         """One is COMPLETED or ABORTED; with what has happened to it, the newest first."""
 
-    def failed(self, pipeline: str, reason: AbortReason) -> None:
+    def failed(self, pipeline: str, reason: Reason) -> None:
         """One was aborted."""
 
     def confirmed(self, pipeline: str, count: int) -> None:
@@ -115,7 +116,7 @@ class Unmetered:
     def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
         """See `Meter.ended`."""
 
-    def failed(self, pipeline: str, reason: AbortReason) -> None:
+    def failed(self, pipeline: str, reason: Reason) -> None:
         """See `Meter.failed`."""
 
     def confirmed(self, pipeline: str, count: int) -> None:
@@ -401,7 +402,7 @@ class Store(Protocol):
         pipeline: str,
         epoch: int,
         number: int,
-        reason: AbortReason,
+        reason: Reason,
         message: str,
         after: AfterAbort,
         rewind_from: int | None = None,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from airflow_ft.core.errors import PipelineHaltedError, QuarantinedError
+from airflow_ft.core.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
 from airflow_ft.core.model import PipelineStatus
-from airflow_ft.core.overview import Condition
+from airflow_ft.core.overview import Condition, Overview
 from airflow_ft.core.ports import Store
 from airflow_ft.core.steps import require_active
 from airflow_ft.core.sweep import health
+
+log = logging.getLogger(__name__)
 
 URGENT = (Condition.HALTED, Condition.QUARANTINED, Condition.LATE)
 """What a person is told of, the most urgent first."""
@@ -53,31 +56,49 @@ def problems(
         if pipelines is not None and each.name not in pipelines:
             continue
         try:
-            require_active(store, each.name)
-        except (PipelineHaltedError, QuarantinedError) as error:
-            if store.pipeline(each.name).status is PipelineStatus.RENAMED:  # nobody is to run it
-                continue
-            halted = isinstance(error, PipelineHaltedError)
-            condition = Condition.HALTED if halted else Condition.QUARANTINED
-            if condition in conditions:
-                yield Problem(each.name, condition, error.what, error.remedy)
+            found = _problem(store, each, conditions, late_after, patience)
+        except NewerReleaseError as error:  # of a checkpoint: those of the others are told all the same
+            log.warning("%s", error)
             continue
-        late = each.late if each.late_after is not None else _late(store, each.name, late_after)
-        if late is not None and Condition.LATE in conditions:
-            yield Problem(
-                each.name,
-                Condition.LATE,
-                f"nothing was confirmed for {timedelta(seconds=round(late.total_seconds()))}.",
-                f"see what its newest run waits for or failed of (`airflow ft checkpoints {each.name}`), and whether"
-                " its DAG is paused.",
-            )
-        elif patience is not None and (needs := health(store, each.name, patience)).undelivered > patience:
-            yield Problem(
-                each.name,
-                Condition.IN_DOUBT if needs.in_doubt else Condition.WAITING,
-                f"{needs.needs}.",
-                f"`airflow ft in-doubt --pipeline {each.name}` says what each sink holds, and what it waits for.",
-            )
+        if found is not None:
+            yield found
+
+
+def _problem(
+    store: Store,
+    overview: Overview,
+    conditions: Collection[Condition],
+    late_after: timedelta | None,
+    patience: timedelta | None,
+) -> Problem | None:
+    name = overview.name
+    row = store.pipeline(name)
+    if row.status is PipelineStatus.RENAMED:  # nobody is to run it
+        return None
+    try:
+        require_active(store, name)
+    except (PipelineHaltedError, QuarantinedError, NewerReleaseError) as error:
+        if isinstance(error, NewerReleaseError) and not row.newer:
+            raise
+        condition = Condition.QUARANTINED if isinstance(error, QuarantinedError) else Condition.HALTED
+        return Problem(name, condition, error.what, error.remedy) if condition in conditions else None
+    late = overview.late if overview.late_after is not None else _late(store, name, late_after)
+    if late is not None and Condition.LATE in conditions:
+        return Problem(
+            name,
+            Condition.LATE,
+            f"nothing was confirmed for {timedelta(seconds=round(late.total_seconds()))}.",
+            f"see what its newest run waits for or failed of (`airflow ft checkpoints {name}`), and whether its DAG is"
+            " paused.",
+        )
+    if patience is not None and (needs := health(store, name, patience)).undelivered > patience:
+        return Problem(
+            name,
+            Condition.IN_DOUBT if needs.in_doubt else Condition.WAITING,
+            f"{needs.needs}.",
+            f"`airflow ft in-doubt --pipeline {name}` says what each sink holds, and what it waits for.",
+        )
+    return None
 
 
 def _late(store: Store, pipeline: str, late_after: timedelta | None) -> timedelta | None:

@@ -69,6 +69,43 @@ class AbortReason(StrEnum):
         return _ABORTS[self].counts
 
 
+class OtherReason(str):
+    """One that this release does not know: a newer one has written it. It is shown as it stands, and handed on.
+
+    What becomes of the rows is told apart from it (`AfterAbort`), so nothing is decided by it.
+    """
+
+    __slots__ = ()
+    cause = "A newer airflow-ft has written this reason, and this one does not know it."
+    rows = "They go where the checkpoint says: delivered by the next number, or computed again."
+    remedy = "See what the message says, and install that version everywhere."
+    counts = False
+
+    @property
+    def value(self) -> str:
+        """As `AbortReason.value`."""
+        return str(self)
+
+    @property
+    def explanation(self) -> str:
+        """As `AbortReason.explanation`."""
+        return f"{self.cause} {self.rows} {self.remedy}"
+
+
+Reason = AbortReason | OtherReason
+"""As it is read."""
+_REASON = re.compile(r"[A-Z][A-Z_]*")
+
+
+def reason_of(text: str) -> Reason:
+    """The reason of that name; ValueError for what can be none."""
+    if text in AbortReason.__members__:
+        return AbortReason(text)
+    if _REASON.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no reason")
+    return OtherReason(text)
+
+
 class WaitReason(StrEnum):
     """Why no checkpoint is triggered although one is due. Nothing has failed: it is triggered later."""
 
@@ -92,7 +129,7 @@ class WaitReason(StrEnum):
         return _WAITS[self].remedy
 
 
-def failure_text(pipeline: str, number: int, reason: AbortReason, message: str) -> str:
+def failure_text(pipeline: str, number: int, reason: Reason, message: str) -> str:
     """The line that a log has for a failed checkpoint: which, why, and what now. `FAILURE` reads it."""
     said = " ".join(message.split())
     return (

@@ -20,7 +20,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from airflow_ft.core.coordinator import Coordinator, coordinating
-from airflow_ft.core.errors import AirflowFtError, FencedError, StateConflictError, StoreBehindSinkError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    FencedError,
+    StateConflictError,
+    StoreBehindSinkError,
+    require_understood,
+)
 from airflow_ft.core.lease import LEASE_SECONDS, Worker
 from airflow_ft.core.model import (
     AbortReason,
@@ -165,6 +171,7 @@ class Resolver:
 
     def _halted(self) -> HaltReason | None:
         row = self.store.pipeline(self.pipeline)
+        require_understood(row)
         return row.halt_reason if row.status is PipelineStatus.HALTED else None
 
     def _require(self, number: int, states: frozenset[S], otherwise: str) -> Checkpoint:

@@ -25,6 +25,7 @@ from airflow_ft.core.errors import (
     QuarantinedError,
     TurnHeldError,
     require_not_renamed,
+    require_understood,
 )
 from airflow_ft.core.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
 from airflow_ft.core.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
@@ -89,8 +90,12 @@ class Context:
 
 
 def require_active(store: Store, pipeline: str) -> None:
-    """PipelineHaltedError or QuarantinedError while nothing may be staged or delivered: why, and the way out."""
+    """PipelineHaltedError or QuarantinedError while nothing may be staged or delivered: why, and the way out.
+
+    NewerReleaseError where only a newer release knows why.
+    """
     row = store.pipeline(pipeline)
+    require_understood(row)
     require_not_renamed(row.status, row.halt_message, pipeline)
     if row.status is PipelineStatus.HALTED:
         raise PipelineHaltedError(

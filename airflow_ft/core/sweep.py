@@ -88,7 +88,7 @@ def recover_all(
             return Swept(name, error=error)
         return Swept(name, recovery)
 
-    halted = {row.name: f"it is HALTED ({row.halt_reason})" for row in rows if row.status is PipelineStatus.HALTED}
+    halted = {row.name: f"it is HALTED ({row.why})" for row in rows if row.status is PipelineStatus.HALTED}
     with ThreadPoolExecutor(threads, thread_name_prefix="airflow-ft-recover") as pool:
         found = pool.map(sweep, [row.name for row in rows if row.name not in halted])
         swept = {each.pipeline: each for each in found}
@@ -109,7 +109,7 @@ def health(store: Store, pipeline: str, patience: timedelta | None = None) -> He
     late = store.standing(pipeline).late
     needs = ""
     if row.status is PipelineStatus.HALTED:
-        needs = f"it is HALTED ({row.halt_reason}): {row.halt_message}"
+        needs = f"it is HALTED ({row.why}): {row.halt_message}"
     elif kept := quarantined(opened):
         needs = f"checkpoint {kept[0].number} is QUARANTINED: {kept[0].message}"
     elif patience is not None and undelivered > patience:

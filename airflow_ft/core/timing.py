@@ -9,7 +9,7 @@ from enum import StrEnum
 from statistics import fmean, quantiles
 from typing import NamedTuple
 
-from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, StateSizes
+from airflow_ft.core.model import Checkpoint, CheckpointState, Reason, StateSizes
 
 
 class Step(StrEnum):
@@ -31,7 +31,7 @@ class Timing:
 
     number: int
     state: CheckpointState
-    reason: AbortReason | None
+    reason: Reason | None
     rows: int
     bytes: int
     triggered_at: datetime

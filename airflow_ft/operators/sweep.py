@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ft import metrics, settings
-from airflow_ft.core.errors import AirflowFtError, TerminalError
+from airflow_ft.core.errors import AirflowFtError, NewerReleaseError, TerminalError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.sweep import ORPHAN_AGE, Swept, health, recover_all
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
@@ -82,15 +82,21 @@ class RecoverAllOperator(BaseOperator):
                 threads=self.threads,
             )
             for each in swept:
-                found = health(store, each.pipeline, self.patience)
-                metrics.emit(found)
                 self._tell(each)
-                result[each.pipeline] = {
+                told: dict[str, Any] = {
                     "settled": {str(number): state.value for number, state in each.recovery.settled},
-                    "undelivered_age": found.undelivered.total_seconds(),
                     "left_alone": each.left_alone,
                     "error": str(each.error) if each.error else "",
                 }
+                result[each.pipeline] = told
+                try:
+                    found = health(store, each.pipeline, self.patience)
+                except NewerReleaseError as error:  # how the others stand is told all the same
+                    told["undelivered_age"], told["error"] = 0.0, str(error)
+                    needs.append(f"{each.pipeline}: {error}")
+                    continue
+                metrics.emit(found)
+                told["undelivered_age"] = found.undelivered.total_seconds()
                 if found.needs:
                     needs.append(f"{each.pipeline}: {found.needs}")
                 elif isinstance(each.error, TerminalError):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from airflow_ft.core.coordinator import Coordinator, coordinating
-from airflow_ft.core.errors import StateConflictError
+from airflow_ft.core.errors import StateConflictError, require_understood
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import Checkpoint, CheckpointState, Pipeline, PipelineStatus
 from airflow_ft.core.planning import quarantined
@@ -16,6 +16,7 @@ from airflow_ft.core.recovery import give_up_undecided
 
 def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
     """StateConflictError when it is halted, or something of it is in quarantine."""
+    require_understood(row)
     if row.status is PipelineStatus.HALTED:
         raise StateConflictError(
             f"it is HALTED ({row.halt_reason}): {row.halt_message}",

@@ -15,6 +15,7 @@ from airflow_ft.core.model import (
     Former,
     PipelineStatus,
     Promise,
+    Reason,
     RunKey,
     SparkPosition,
 )
@@ -37,7 +38,7 @@ class AbortingOperations:
         pipeline: str,
         epoch: int,
         number: int,
-        reason: AbortReason,
+        reason: Reason,
         message: str,
         after: AfterAbort,
         rewind_from: int | None = None,
@@ -252,7 +253,7 @@ def _rewind(
     write: PipelineWrite,
     rewind_from: int,
     rewind_to: SparkPosition | None,
-    reason: AbortReason,
+    reason: Reason,
     message: str,
     also: Checkpoint | None = None,
 ) -> None:

@@ -22,6 +22,7 @@ class AdoptionOperations:
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
         """See `Store.adopt`."""
         with pipeline_write(self._database, pipeline) as write:
+            write.require_understood()
             if write.row["status"] != PipelineStatus.HALTED.value:
                 raise write.conflict(0, "it is not HALTED, so nothing has to be adopted.")
             if (current := write.row["epoch"]) != expected:

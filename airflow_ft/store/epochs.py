@@ -20,7 +20,7 @@ from airflow_ft.core.model import (
 )
 from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
-from airflow_ft.store.rows import clean_text, from_time, to_lease, to_pipeline
+from airflow_ft.store.rows import clean_text, from_time, to_former, to_lease, to_pipeline
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -203,6 +203,8 @@ class EpochOperations:
             names = _going_on_as(tx, pipeline)
             rows = {name: lock_pipeline(tx, name) for name in sorted({pipeline, *names})}
             write = rows[pipeline]
+            for each in rows.values():
+                each.require_understood()
             if write.row["status"] != PipelineStatus.ACTIVE.value:
                 found = write.row["halt_reason"] or write.row["status"]
                 if reason is not None and found != reason.value:
@@ -223,6 +225,7 @@ class EpochOperations:
     def retire(self, pipeline: str, who: str) -> None:
         """See `Store.retire`."""
         with pipeline_write(self._database, pipeline) as write:
+            write.require_understood()
             if (turn := to_pipeline(write.row).turn) is not None:
                 raise write.conflict(0, f"run {turn} is at work.")
             if write.row["late_after"] is not None:
@@ -233,8 +236,8 @@ class EpochOperations:
 def _going_on_as(tx: Transaction, pipeline: str) -> list[str]:
     """The pipelines that this one was renamed to; of several all but one were a mistake."""
     rows = tx.rows("SELECT * FROM pipeline WHERE former IS NOT NULL ORDER BY name")
-    found = map(to_pipeline, rows)
-    return [row.name for row in found if row.former is not None and row.former.pipeline == pipeline]
+    formers = ((row["name"], to_former(row)) for row in rows)
+    return [name for name, former in formers if former is not None and former.pipeline == pipeline]
 
 
 def _take_back(new: PipelineWrite, pipeline: str, who: str) -> None:

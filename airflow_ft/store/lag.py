@@ -45,7 +45,7 @@ class LagOperations:
                     _PUT,
                     pipeline,
                     clean_text(each.source),
-                    each.unit.value,
+                    str(each.unit),
                     each.behind,
                     each.rate,
                     each.done,

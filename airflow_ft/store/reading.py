@@ -399,5 +399,6 @@ class ReadingOperations:
 
     def _nothing(self, pipeline: str) -> list[Any]:
         """An empty answer, once it is known that the pipeline exists."""
-        self.pipeline(pipeline)
+        if not self._database.read("SELECT name FROM pipeline WHERE name = ?", pipeline):
+            raise UnknownPipelineError(pipeline)
         return []

@@ -72,7 +72,7 @@ def _request(row: Row) -> Request:
     return Request(
         pipeline=row["pipeline"],
         id=row["id"],
-        kind=RequestKind(row["kind"]),
+        kind=RequestKind(row["kind"]) if row["kind"] in RequestKind.__members__ else row["kind"],
         arguments=json_object(row["arguments"]),
         asked_by=row["asked_by"],
         asked_at=to_time(row["asked_at"]),

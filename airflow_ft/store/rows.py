@@ -9,12 +9,11 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_ft.core.damaged import SENSELESS
-from airflow_ft.core.errors import AirflowFtError, StoreCorruptError
-from airflow_ft.core.formats import refuse_newer
+from airflow_ft.core.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
+from airflow_ft.core.formats import is_word, member, refuse_newer
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import (
     PLAN_FORMAT,
-    AbortReason,
     AfterAbort,
     Checkpoint,
     CheckpointState,
@@ -27,6 +26,7 @@ from airflow_ft.core.model import (
     PipelineStatus,
     Plan,
     Proof,
+    Reason,
     Run,
     RunKey,
     Segment,
@@ -34,8 +34,10 @@ from airflow_ft.core.model import (
     StateSizes,
     Vote,
     canonical_json,
+    halted_text,
 )
 from airflow_ft.core.overview import Overview
+from airflow_ft.core.reasons import reason_of
 from airflow_ft.core.timing import Delivered, Timing
 from airflow_ft.store.database import Row
 
@@ -45,6 +47,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 EVENTS_OF_ONE = "SELECT * FROM event WHERE pipeline = ? AND number = ? ORDER BY id DESC LIMIT ?"
 _DECODE = json.JSONDecoder().raw_decode
+_UNITS = frozenset(Unit)
 
 
 def stored(table: str) -> Callable[[Callable[Concatenate[Row, P], T]], Callable[Concatenate[Row, P], T]]:
@@ -55,18 +58,25 @@ def stored(table: str) -> Callable[[Callable[Concatenate[Row, P], T]], Callable[
         def converted(row: Row, /, *args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return read(row, *args, **kwargs)
+            except NewerReleaseError as error:
+                raise error.located(**_place(row)) from error.__cause__
             except AirflowFtError:
                 raise
             except SENSELESS as error:
                 raise StoreCorruptError(
-                    f"a row of its table {table} cannot be read ({error!r})",
-                    pipeline=str(row.get("pipeline") or row.get("name") or ""),
-                    checkpoint=int(row.get("number") or 0),
+                    f"a row of its table {table} cannot be read ({error!r})", **_place(row)
                 ) from error
 
         return converted
 
     return decorate
+
+
+def _place(row: Row) -> dict[str, Any]:
+    return {
+        "pipeline": str(row.get("pipeline") or row.get("name") or ""),
+        "checkpoint": int(row.get("number") or 0),
+    }
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -134,20 +144,38 @@ def _run_key(dag_id: str | None, run_id: str | None, map_index: int) -> RunKey |
 @stored("pipeline")
 def to_pipeline(row: Row) -> Pipeline:
     """A row of `pipeline`."""
+    newer = _newer(row)
     return Pipeline(
         name=row["name"],
         epoch=row["epoch"],
         next_number=row["next_number"],
-        status=PipelineStatus(row["status"]),
-        halt_reason=None if row["halt_reason"] is None else HaltReason(row["halt_reason"]),
+        status=PipelineStatus.HALTED if newer else PipelineStatus(row["status"]),
+        halt_reason=None if newer or row["halt_reason"] is None else HaltReason(row["halt_reason"]),
         halt_message=row["halt_message"],
         base=to_position(row["base_location"], row["base_batch"]),
         base_is_clean=bool(row["base_clean"]),
         turn=_run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         last_published=row["published"],
         last_attempt=row["next_attempt"] - 1,
-        former=None if row["former"] is None else Former(**json.loads(row["former"])),
+        former=to_former(row),
+        newer=newer,
     )
+
+
+@stored("pipeline")
+def to_former(row: Row) -> Former | None:
+    """The pipeline that goes on as that of a row of `pipeline`."""
+    return None if row["former"] is None else Former(**json.loads(row["former"]))
+
+
+def _newer(row: Row) -> str:
+    """What of a row of `pipeline` only a newer release knows ("": nothing); ValueError for what none does."""
+    for kind, text in ((PipelineStatus, row["status"]), (HaltReason, row["halt_reason"])):
+        if text is not None and text not in kind.__members__:
+            if not is_word(text):
+                raise ValueError(f"{text!r} is no {kind.__name__}")
+            return str(text)
+    return ""
 
 
 @stored("pipeline")
@@ -156,7 +184,7 @@ def to_overview(row: Row, now: int) -> Overview:
     first, last = row["first_dag"], row["last_dag"]
     found = Overview(
         row["name"],
-        f"{HaltReason(row['halt_reason'])}: {row['halt_message']}" if row["status"] == "HALTED" else "",
+        "" if row["status"] in ("ACTIVE", "RENAMED") else _halted(row),
         _run_key(row["turn_dag_id"], row["turn_run_id"], row["turn_map_index"]),
         () if first is None else (first,) if first == last else (first, last),
         row["quarantined"],
@@ -174,6 +202,11 @@ def to_overview(row: Row, now: int) -> Overview:
     )
 
 
+def _halted(row: Row) -> str:
+    newer = _newer(row)
+    return halted_text(newer or row["halt_reason"], row["halt_message"], newer=bool(newer))
+
+
 def _late_at(row: Row) -> int:
     """When it becomes late, unless something is confirmed before. To have read all that there was counts as much."""
     read = () if row["undelivered"] else (row["read_at"], row["complete_at"])
@@ -186,7 +219,7 @@ def to_lag(row: Row) -> Lag:
     """A row of `source_lag`."""
     return Lag(
         source=row["source"],
-        unit=Unit(row["unit"]),
+        unit=Unit(row["unit"]) if row["unit"] in _UNITS else row["unit"],
         behind=row["behind"],
         rate=row["rate"],
         done=row["done"],
@@ -200,7 +233,7 @@ def to_timing(row: Row) -> Timing:
     """What of a row of `checkpoint` tells how long it took."""
     return Timing(
         number=row["number"],
-        state=CheckpointState(row["state"]),
+        state=_state(row),
         reason=_reason(row),
         rows=_total(row),
         bytes=row["segment_bytes"] or 0,
@@ -287,7 +320,7 @@ def to_proof(text: str | None) -> Proof | None:
     if text is None:
         return None
     data = json_object(text)
-    return Proof(**{**data, "outcome": Outcome(data["outcome"])})
+    return Proof(**{**data, "outcome": member(Outcome, data["outcome"], "the outcome of a proof")})
 
 
 @stored("vote")
@@ -353,8 +386,16 @@ def _vote(row: Row) -> Vote:
     )
 
 
-def _reason(row: Row) -> AbortReason | None:
-    return None if row["reason"] is None else AbortReason(row["reason"])
+def _reason(row: Row) -> Reason | None:
+    return None if row["reason"] is None else reason_of(row["reason"])
+
+
+def _after_abort(row: Row) -> AfterAbort | None:
+    return None if row["after_abort"] is None else member(AfterAbort, row["after_abort"], "what becomes of its rows")
+
+
+def _state(row: Row) -> CheckpointState:
+    return member(CheckpointState, row["state"], "its state")
 
 
 def _segment(row: Row) -> Segment | None:
@@ -374,7 +415,7 @@ def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
     return Checkpoint(
         pipeline=row["pipeline"],
         number=row["number"],
-        state=CheckpointState(row["state"]),
+        state=_state(row),
         epoch=row["epoch"],
         run=_run_key(row["dag_id"], row["run_id"], row["map_index"]),
         predecessor=row["predecessor"],
@@ -384,7 +425,7 @@ def _checkpoint(row: Row, votes: Mapping[str, Vote]) -> Checkpoint:
         votes=votes,
         reason=_reason(row),
         message=row["message"],
-        after_abort=None if row["after_abort"] is None else AfterAbort(row["after_abort"]),
+        after_abort=_after_abort(row),
         subsumed_by=row["subsumed_by"],
         delivered_by=row["delivered_by"],
         rollback_pending=bool(row["rollback_pending"]),

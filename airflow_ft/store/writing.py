@@ -13,8 +13,9 @@ from airflow_ft.core.errors import (
     PipelineHaltedError,
     StateConflictError,
     require_not_renamed,
+    require_understood,
 )
-from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise
+from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise, Reason
 from airflow_ft.core.ports import MOST_EVENTS, Meter
 from airflow_ft.core.reasons import failure_text
 from airflow_ft.core.timing import Timing
@@ -22,7 +23,15 @@ from airflow_ft.core.transitions import is_allowed
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import EVENTS_OF_ONE, clean_text, json_text, select_checkpoints, to_checkpoints, to_event
+from airflow_ft.store.rows import (
+    EVENTS_OF_ONE,
+    clean_text,
+    json_text,
+    select_checkpoints,
+    to_checkpoints,
+    to_event,
+    to_pipeline,
+)
 from airflow_ft.store.standing import Counts, kept
 
 log = logging.getLogger(__name__)
@@ -50,7 +59,7 @@ class PipelineWrite:
         self.row = row
         self.name: str = row["name"]
         self.now = now  # read after the row was locked, so times follow the order of the writes
-        self.failed: list[tuple[int, AbortReason, str]] = []
+        self.failed: list[tuple[int, Reason, str]] = []
         self.confirmed = 0
         self.completed: list[Timing] = []
         self._was = (row["epoch"], row["next_event"])
@@ -91,8 +100,13 @@ class PipelineWrite:
             # Two processes that never took an epoch would both be 'current'.
             raise StateConflictError("no epoch was taken yet.", remedy="take an epoch first.", pipeline=self.name)
 
+    def require_understood(self) -> None:
+        """NewerReleaseError when a newer release has halted it for what this one does not know."""
+        require_understood(to_pipeline(self.row))
+
     def require_active(self) -> None:
         """The pipeline is neither HALTED nor RENAMED."""
+        self.require_understood()
         require_not_renamed(PipelineStatus(self.row["status"]), self.row["halt_message"], self.name)
         if self.row["status"] != PipelineStatus.ACTIVE.value:
             raise PipelineHaltedError(
@@ -205,7 +219,7 @@ class PipelineWrite:
     def abort(
         self,
         checkpoint: Checkpoint,
-        reason: AbortReason,
+        reason: Reason,
         message: str,
         after: AfterAbort,
         *,

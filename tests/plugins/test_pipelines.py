@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,3 +265,33 @@ def test_the_api_describes_itself(ask: Asking) -> None:
     assert set(told["paths"]) >= {"/v1/pipelines", "/v1/pipelines/{name}/checkpoints", "/v1/runs"}
     for path, methods in told["paths"].items():
         assert path.startswith("/v1/") and all(each["description"] for each in methods.values()), path
+
+
+def test_what_only_a_newer_release_knows_hides_no_other_pipeline(scene: Pipeline, ask: Asking, tmp_path: Path) -> None:
+    """Two API servers of two releases look at one decision log while it is upgraded."""
+    scene.confirmed({"a": 1})
+    for name in ("a", "z"):
+        another(scene, name).stage()
+    scene.store.tell_lags("z", 1, 0, [Lag("clicks", Unit.RECORDS, 7)])
+    with closing(sqlite3.connect(tmp_path / "ft.db")) as db:
+        db.execute("UPDATE pipeline SET status = 'HALTED', halt_reason = 'SINK_MOVED', halt_message = 'see the sink'"
+                   " WHERE name = 'a'")  # fmt: skip
+        db.execute("UPDATE checkpoint SET state = 'ABORTED', reason = 'TOO_COLD', after_abort = 'parked'"
+                   " WHERE pipeline = 'z'")  # fmt: skip
+        db.execute("UPDATE source_lag SET unit = 'partitions'")
+        db.commit()
+    assert listed(ask) == ["a", "z", PIPELINE]
+    halted, other, _ = ask("").json()["pipelines"]
+    assert (halted["condition"], other["lag"][0]["unit"]) == ("HALTED", "partitions")
+    assert halted["told"].startswith("SINK_MOVED: see the sink (A newer airflow-ft has written this")
+    one = ask("a").json()
+    assert (one["condition"], one["halted"], one["told"]) == ("HALTED", halted["told"], halted["told"])
+    runs = ask.at(f"/v1/runs?dag={RUN.dag_id}&run={RUN.run_id}").json()["pipelines"]
+    assert {each["name"]: len(each["checkpoints"]) for each in runs} == {"a": 1, "z": 0}
+    with closing(sqlite3.connect(tmp_path / "ft.db")) as db:
+        db.execute("UPDATE checkpoint SET after_abort = 'carried' WHERE pipeline = 'z'")
+        db.commit()
+    [failed] = ask("z/checkpoints?only=failed").json()["checkpoints"]
+    assert failed["reason"] == "TOO_COLD" and "newer airflow-ft" in failed["cause"]
+    assert ask("z/timings").json()["reasons"] == {"TOO_COLD": 1}
+    assert ask("z").json()["failed"]["reason"] == "TOO_COLD"
