@@ -26,12 +26,15 @@ from airflow_ft.core.memory import give_back
 from airflow_ft.core.planning import Delivery
 from airflow_ft.core.ports import Archive, Progress
 from airflow_ft.core.pulse import Pulse
+from airflow_ft.core.restart import is_tolerated
 from airflow_ft.core.retention import finalise, retain
 from airflow_ft.core.steps import Context, has_work
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
+_TRIED_BEFORE_IT_EXPIRES = 4
+"""So often at least a sink that is away is tried within the time-out of a checkpoint."""
 RETAINED_TOGETHER = 20
 """So many delivered checkpoints are finalised, and old ones pruned, at once: until then each is read with every look at
 the open ones, and keeps its place on disk."""
@@ -45,8 +48,10 @@ PRUNED_EACH, PRUNED_BYTES = 60.0, 256_000_000
 class Overlap:
     """Delivers from a thread for the duration of the block; `check` raises what ended it.
 
-    A sink that is away is tried again, with growing pauses (seconds, from `interval`). Anything that trying again does
-    not mend ends it: refused rows have rewound the pipeline, and then the stage has to end too.
+    A sink that is away is tried again, with growing pauses (seconds, from `interval`; in a stream none is so long that
+    what is published meanwhile could expire before it was tried). With AT_LEAST_ONCE the others do not wait so long:
+    each publication is delivered to them. Anything that trying again does not mend ends it: refused rows have rewound
+    the pipeline, and then the stage has to end too.
 
     In a stream a checkpoint that is not decided in time expires; more of these in a row than
     `config.tolerable_failures` end it. What goes well is told as `Pulse` does, not each by itself.
@@ -75,6 +80,8 @@ class Overlap:
         )
         self._pulse = Pulse(context.store, context.pipeline) if streaming else None
         self._delivery, self._config, self._interval = delivery, config, interval
+        in_time = config.timeout.total_seconds() / _TRIED_BEFORE_IT_EXPIRES if streaming else LONGEST_PAUSE
+        self._longest_pause = min(LONGEST_PAUSE, in_time)
         self._progress, self._archive = progress, archive
         self._delivered = self._bytes = 0  # since it was finalised, and pruned
         self._pruned = time.monotonic()
@@ -151,30 +158,47 @@ class Overlap:
         if self._error is not None:
             raise self._error
 
+    def _look(self) -> None:
+        """Delivers; and tells the sources what is confirmed, also while a sink is away. Raises as `deliver`."""
+        try:
+            self.deliver()
+        except FencedError:
+            raise
+        except TransientError:
+            self._follow()
+            raise
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._pulse and not self._is_told and time.monotonic() >= self._follows:
+            self._tell_sources()
+
     def _run(self) -> None:
-        pause, waiting = self._interval, self._wake
+        pause, waiting, said = self._interval, self._wake, 0.0
         while True:
             waiting.wait(pause)
             if self._stop.is_set():
                 return
             self._wake.clear()
             try:
-                self.deliver()
-                if self._pulse and not self._is_told and time.monotonic() >= self._follows:
-                    self._tell_sources()
+                self._look()
                 pause, waiting = self._interval, self._wake
             except FencedError:  # whoever watches the stage's lease hears of it too
                 return
             except CheckpointExpiredError as error:
-                failures = self._context.store.failed_in_a_row(self._context.pipeline)
-                if 0 <= self._config.tolerable_failures < failures:
+                context, tolerable = self._context, self._config.tolerable_failures
+                if not is_tolerated(error, context.store, context.pipeline, tolerable):
                     self._error = error
                     return
-                log.warning("%s (failure %d in a row)", error, failures)
+                log.warning("%s It is tolerated: tolerable_failures is %d", error, tolerable)
                 pause, waiting = self._interval, self._wake  # a pause beyond the time-out lets the next one expire, too
             except TransientError as error:
-                pause, waiting = min(LONGEST_PAUSE, 2 * pause), self._stop
-                log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
+                pause, waiting = min(self._longest_pause, 2 * pause), self._stop
+                if not self._delivery.mode.waits:  # the other sinks take what is published meanwhile
+                    waiting = self._wake
+                if (now := time.monotonic()) >= said:
+                    log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
+                    said = now + pause
             except Exception as error:
                 self._error = error
                 return

@@ -130,10 +130,17 @@ def wait_after(error: Exception, restarts: Restarts, what: str) -> float | None:
 
 
 def is_tolerated(error: AirflowFtError, store: Store, pipeline: str, tolerable: int) -> bool:
-    """Whether what failed is a checkpoint alone, of which so many in a row are no failure of the stream (-1: all)."""
+    """Whether what failed is a checkpoint alone, of which so many in a row are no failure of the stream (-1: all).
+
+    While the decision log is away nobody can count them: then it is a failure, and the strategy says what follows.
+    """
     if not error.abort_reason.counts or tolerable == 0:
         return False
-    return tolerable < 0 or store.failed_in_a_row(pipeline) <= tolerable
+    try:
+        return tolerable < 0 or store.failed_in_a_row(pipeline) <= tolerable
+    except StoreUnavailableError as away:
+        log.warning("how many checkpoints have failed in a row cannot be read: %s", away)
+        return False
 
 
 def given_up(error: AirflowFtError, strategy: RestartStrategy) -> AirflowFtError:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_ft.core import overlap
-from airflow_ft.core.errors import DeclinedError, SinkUnavailableError, StateConflictError, TransientError
+from airflow_ft.core.errors import (
+    CheckpointExpiredError,
+    DeclinedError,
+    SinkUnavailableError,
+    StateConflictError,
+    StoreUnavailableError,
+    TransientError,
+)
 from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AbortReason, Checkpoint, RunKey, Segment, SparkPosition
+from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointingMode, RunKey, Segment, SparkPosition
 from airflow_ft.core.overlap import Overlap
 from airflow_ft.core.steps import prepare_step
 from tests.core.systems import NoArchive
@@ -266,3 +275,97 @@ def test_the_sources_of_a_stream_hear_soon_of_one_checkpoint_also_after_they_wer
             wait_for(lambda: heard, 30.0, "the source hears of the only checkpoint")
             beside.check()
     assert heard == stage.numbers
+
+
+def beside(world: World, stage: Stage, **more: Any) -> Overlap:
+    """The delivery of a stream."""
+    rest = (world.delivery, world.config, lambda checkpoint: stage.progress.append(checkpoint.number), NoArchive())
+    return Overlap(world.context(run=RUN), stage.epoch, *rest, streaming=True, **more)
+
+
+def test_the_sources_hear_of_what_is_confirmed_while_a_sink_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer group would stand still for as long, although rows behind it are delivered."""
+    world = World(tmp_path, max_rows=1)
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+        deliver = stream._coordinator.deliver
+
+        def away_from_the_second_on(number: int) -> Checkpoint:
+            if number > 1:
+                raise SinkUnavailableError("nobody answers.")
+            return deliver(number)
+
+        monkeypatch.setattr(stream._coordinator, "deliver", away_from_the_second_on)
+        stage.publish()
+        stage.publish()
+        with stream:
+            wait_for(lambda: stage.progress, 30.0, "the source hears of the first checkpoint")
+            stream.check()
+    assert stage.progress == [1]
+
+
+@pytest.mark.parametrize(("timeout", "longest"), [(20, 5.0), (600, 30.0)])
+def test_a_sink_that_is_away_is_tried_again_before_what_comes_meanwhile_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: int, longest: float
+) -> None:
+    """A pause that is longer than the time-out would let each checkpoint expire, though the sink is back."""
+    world = World(tmp_path)
+    world.config = replace(world.config, timeout=timedelta(seconds=timeout))
+    world.systems["db"].away = True
+    pauses: list[float] = []
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+
+        def wait(pause: float) -> None:
+            pauses.append(pause)
+            if len(pauses) == 15:
+                stream._stop.set()
+
+        monkeypatch.setattr(stream._stop, "wait", wait)
+        stage.publish()
+        with stream:
+            wait_for(lambda: len(pauses) == 15, 30.0, "it was tried so often")
+            stream.check()
+    assert max(pauses) == pauses[-1] == longest
+
+
+def test_with_at_least_once_what_is_published_while_a_sink_is_away_reaches_the_others_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, max_rows=1)
+    world.delivery = world.deliver_into({"rows": "db", "copies": "log"}, mode=CheckpointingMode.AT_LEAST_ONCE)
+    world.systems["db"].away = True
+    delivered = world.systems["log"].rows
+    with staging(world) as stage, beside(world, stage, interval=60.0) as stream:
+        for number in (1, 2, 3):
+            stage.publish()
+            stream.wake()
+            wait_for(lambda number=number: delivered == list(range(1, number + 1)), 20.0, "the log has its rows")
+        stream.check()
+        world.systems["db"].away = False
+        stream.wake()
+        wait_for(lambda: world.systems["db"].rows == [1, 2, 3], 20.0, "the other sink has them, too")
+
+
+def test_a_failure_that_cannot_be_counted_ends_the_delivery_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread would end in silence, and the stream go on without delivering anything."""
+    world = World(tmp_path)
+    world.config = replace(world.config, tolerable_failures=3)
+
+    def expires() -> None:
+        raise CheckpointExpiredError("it was not decided in time.")
+
+    def away(_: str) -> int:
+        raise StoreUnavailableError("nobody answers.")
+
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+        monkeypatch.setattr(stream._coordinator, "expire", expires)
+        monkeypatch.setattr(stream._context.store, "failed_in_a_row", away)
+        stage.publish()
+        with stream:
+            wait_for(lambda: stream._error, 30.0, "the delivery has ended")
+            with pytest.raises(CheckpointExpiredError):
+                stream.check()

@@ -13,6 +13,7 @@ import pytest
 
 from airflow_ft.core.errors import (
     AirflowFtError,
+    CheckpointExpiredError,
     ConfigurationError,
     DeclinedError,
     FencedError,
@@ -20,6 +21,7 @@ from airflow_ft.core.errors import (
     LeaseHeldError,
     RestartsExhaustedError,
     StageError,
+    StorageUnavailableError,
     TurnHeldError,
     WalCorruptError,
 )
@@ -381,8 +383,14 @@ def test_a_fenced_attempt_does_not_end_the_stage_of_its_successor(tmp_path: Path
 
 @pytest.mark.parametrize(
     "error",
-    [StageError("killed"), RestartsExhaustedError("a file is missing"), WalCorruptError("its base is missing")],
-    ids=["failed", "restarted", "files"],
+    [
+        StageError("killed"),
+        CheckpointExpiredError("it was not staged in time"),
+        StorageUnavailableError("it answers no more"),
+        RestartsExhaustedError("a file is missing"),
+        WalCorruptError("its base is missing"),
+    ],
+    ids=["failed", "expired", "away", "restarted", "files"],
 )
 def test_what_a_driver_reports_after_somebody_took_over_is_that(error: AirflowFtError, tmp_path: Path) -> None:
     world = World(tmp_path)

@@ -17,8 +17,8 @@ from airflow_ft.core.errors import (
     AirflowFtError,
     FencedError,
     RestartsExhaustedError,
-    StageError,
     StoreUnavailableError,
+    TransientError,
     WalCorruptError,
 )
 from airflow_ft.core.lag import Unit
@@ -200,7 +200,7 @@ def raise_if_fenced(store: Store, request: StageRequest, error: Exception) -> No
 
     It may have been stopped in the middle of anything, or miss files that the newer owner has deleted.
     """
-    if not isinstance(error, StageError | RestartsExhaustedError | WalCorruptError):
+    if not isinstance(error, TransientError | RestartsExhaustedError | WalCorruptError):
         return
     with suppress(StoreUnavailableError):
         epoch = store.pipeline(request.pipeline).epoch

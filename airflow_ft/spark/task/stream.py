@@ -140,7 +140,8 @@ def stream_step(
                     continue
                 wait = wait_after(error, restarts, "the stream")
                 if wait is None:
-                    raise given_up(error, strategy) from error
+                    last = given_up(error, strategy)
+                    raise last from (error.__cause__ if last is error else error)
                 stopping.wait(wait)
         return False
 
