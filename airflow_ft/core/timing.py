@@ -125,16 +125,19 @@ def summary(timings: Sequence[Timing]) -> Iterator[tuple[str, Spread]]:
     Of those whose state was measured, bytes that they have changed ("state_changes"), and of full snapshots
     ("state_snapshot").
     """
-    completed = [each for each in timings if each.completed_at is not None]
-    states = [each.state_sizes for each in completed if each.state_sizes is not None]
-    values: dict[str, list[float]] = {
-        "seconds": [each.seconds for each in completed if each.seconds is not None],
-        **{step: [each.steps[step] for each in completed if step in each.steps] for step in Step},
-        "rows": [float(each.rows) for each in completed],
-        "bytes": [float(each.bytes) for each in completed],
-        "state_changes": [float(each.changes) for each in states],
-        "state_snapshot": [float(each.snapshot) for each in states if each.snapshot],
-    }
+    names = ("seconds", *Step, "rows", "bytes", "state_changes", "state_snapshot")
+    values: dict[str, list[float]] = {name: [] for name in names}
+    for each in timings:
+        if each.seconds is None:
+            continue
+        measured: dict[str, float] = {step.value: seconds for step, seconds in each.steps.items()}
+        measured |= {"seconds": each.seconds, "rows": each.rows, "bytes": each.bytes}
+        if sizes := each.state_sizes:
+            measured["state_changes"] = sizes.changes
+            if sizes.snapshot:
+                measured["state_snapshot"] = sizes.snapshot
+        for name, value in measured.items():
+            values[name].append(value)
     for name, found in values.items():
         if (spread := Spread.of(found)) is not None:
             yield name, spread
