@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tiers import MATRICES, SIXTHS, TWELFTHS, out_of_turn
+from tests.tiers import MATRICES, TWELFTHS, out_of_turn
 
 
 class Case:
@@ -37,9 +37,8 @@ def among(what: str, count: int) -> list[Case]:
     "kind", ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours"]
 )
 def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
-    parts = TWELFTHS
     if kind == "of tests/integration":
-        cases, parts = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)], SIXTHS
+        cases = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)]
     elif kind == "marked":
         cases = [Case(f"tests/core/test_a.py::test_b[{n}]", own=pytest.mark.rotating) for n in range(count)]
     elif kind == "marked together":
@@ -50,10 +49,10 @@ def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: 
         cases = among("Airflow", count)
     else:
         cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
-    turns = [tried(cases, turn) for turn in range(parts)]
+    turns = [tried(cases, turn) for turn in range(TWELFTHS)]
     assert all(turns)
     assert {one for turn in turns for one in turn} == {case.nodeid for case in cases}
-    assert all(len(turn) <= -(-count // min(parts, count)) for turn in turns)
+    assert all(len(turn) <= -(-count // min(TWELFTHS, count)) for turn in turns)
 
 
 def test_what_is_no_matrix_is_always_tried() -> None:

@@ -5,10 +5,10 @@
 | `make test`, before a change goes in | all but what is marked `release`; a part of each matrix |
 | `make test-all`, before a release | everything |
 
-A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), of which a
-sixth is run; or what is marked, of which it is a twelfth, for it takes long: a function or a whole file by `rotating`,
-functions of a file together by `rotating("of what")`, those of several files by `rotating(among="what")`. The part
-follows from the number of commits, so twelve commits in a row try all of it; ROTATION=0 to 11 chooses one. Cases are
+A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), or what is
+marked: a function or a whole file by `rotating`, functions of a file together by `rotating("of what")`, those of
+several files by `rotating(among="what")`. A twelfth of each is run. Which one follows from the number of commits, so
+twelve commits in a row try all of it; ROTATION=0 to 11 chooses one. Cases are
 counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
 parts, unless they share what is dearer than they are; of few cases there is always one. Whoever names single tests gets
 them, whatever their tier.
@@ -32,7 +32,7 @@ from typing import Any
 
 import pytest
 
-SIXTHS, TWELFTHS = 6, 12
+TWELFTHS = 12
 MATRICES = "tests/integration/"
 """Where every test with several cases is one."""
 DIVIDED = 10.0
@@ -130,7 +130,6 @@ def commits() -> int:
 def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
     """The cases of matrices that are not of this turn."""
     matrices: dict[str, list[pytest.Item]] = defaultdict(list)
-    parts: dict[str, int] = {}
     for item in items:
         function = item.nodeid.partition("[")[0]
         own = next((mark for mark in item.own_markers if mark.name == "rotating"), None)
@@ -146,12 +145,11 @@ def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
         else:
             continue
         matrices[name].append(item)
-        parts[name] = TWELFTHS if item.get_closest_marker("rotating") else SIXTHS
     return [
         case
         for name, cases in matrices.items()
         for number, case in enumerate(cases)
-        if _part(name, number, cases, count := min(parts[name], len(cases))) != turn % count
+        if _part(name, number, cases, count := min(TWELFTHS, len(cases))) != turn % count
     ]
 
 

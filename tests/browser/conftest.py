@@ -22,7 +22,7 @@ from tests.store.scene import RUN
 from tools.servers.base import local_folder
 
 BROWSERS = ("chromium", "google-chrome", "chromium-browser")
-SECONDS = 30.0
+SECONDS = 60.0
 """So long may an answer take: others work beside these tests."""
 
 
