@@ -174,6 +174,21 @@ class Overlap:
             self._tell_sources()
 
     def _run(self) -> None:
+        """Until the block ends. Whatever else ends it is kept: in silence the stage would go on delivering nothing."""
+        try:
+            self._deliver_on()
+        except Exception as error:
+            self._error = error
+        except BaseException as error:  # so pyo3 raises the panic of a library in Rust
+            self._error = TransientError(
+                f"the delivery beside the stage has ended by {type(error).__name__}: {error}.",
+                remedy="it is tried again; report it if it happens again.",
+                pipeline=self._context.pipeline,
+            )
+            self._error.__cause__ = error
+
+    def _deliver_on(self) -> None:
+        """Raises what ends it, such as DeclinedError."""
         pause, waiting, said = self._interval, self._wake, 0.0
         while True:
             waiting.wait(pause)
@@ -188,8 +203,7 @@ class Overlap:
             except CheckpointExpiredError as error:
                 context, tolerable = self._context, self._config.tolerable_failures
                 if not is_tolerated(error, context.store, context.pipeline, tolerable):
-                    self._error = error
-                    return
+                    raise
                 log.warning("%s It is tolerated: tolerable_failures is %d", error, tolerable)
                 pause, waiting = self._interval, self._wake  # a pause beyond the time-out lets the next one expire, too
             except TransientError as error:
@@ -199,9 +213,6 @@ class Overlap:
                 if (now := time.monotonic()) >= said:
                     log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
                     said = now + pause
-            except Exception as error:
-                self._error = error
-                return
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -17,6 +17,7 @@ from airflow_ft.core.errors import (
     DeclinedError,
     SinkUnavailableError,
     StateConflictError,
+    StoreCorruptError,
     StoreUnavailableError,
     TransientError,
 )
@@ -369,3 +370,39 @@ def test_a_failure_that_cannot_be_counted_ends_the_delivery_and_is_told(
             wait_for(lambda: stream._error, 30.0, "the delivery has ended")
             with pytest.raises(CheckpointExpiredError):
                 stream.check()
+
+
+class Panic(BaseException):
+    """What pyo3 raises for a panic of a library in Rust (obstore, hdfs_native) is no Exception either."""
+
+
+@pytest.mark.parametrize(
+    ("met", "told"),
+    [
+        (StoreCorruptError("a row is not what was written"), StoreCorruptError),
+        (Panic("index out of bounds"), TransientError),
+    ],
+)
+def test_whatever_ends_the_delivery_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, met: BaseException, told: type[Exception]
+) -> None:
+    """Also what the counting of a failure meets: the stream would go on, and deliver nothing."""
+    world = World(tmp_path)
+    world.config = replace(world.config, tolerable_failures=3)
+
+    def expires() -> None:
+        raise CheckpointExpiredError("it was not decided in time.")
+
+    def meets(_: str) -> int:
+        raise met
+
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+        monkeypatch.setattr(stream._coordinator, "expire", expires)
+        monkeypatch.setattr(stream._context.store, "failed_in_a_row", meets)
+        stage.publish()
+        with stream:
+            wait_for(lambda: stream._error, 20.0, "the delivery has ended")
+            with pytest.raises(told) as caught:
+                stream.check()
+    assert str(met) in str(caught.value)
