@@ -85,7 +85,8 @@ class Overlap:
         self._progress, self._archive = progress, archive
         self._delivered = self._bytes = 0  # since it was finalised, and pruned
         self._pruned = time.monotonic()
-        self._is_told, self._follows = True, self._pruned + FOLLOWED_EACH  # when the sources hear the rest (monotonic)
+        # When the sources hear the rest (monotonic): first what a process that has died did not tell them.
+        self._is_told, self._follows = False, self._pruned + FOLLOWED_EACH
         self._stop, self._wake = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
@@ -123,12 +124,12 @@ class Overlap:
                     raise
                 away = away or error  # the other sinks take what follows
                 continue
-            if self._pulse:
-                self._pulse.beat(checkpoint)
             segments = checkpoint.plan.segments if checkpoint.plan else ()
             self._delivered += max(1, len(segments))
             self._bytes += sum(segment.bytes for segment in segments)
             self._is_told = False
+            if self._pulse:
+                self._pulse.beat(checkpoint)
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
                 self._delivered = 0

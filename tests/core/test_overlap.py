@@ -406,3 +406,42 @@ def test_whatever_ends_the_delivery_is_told(
             with pytest.raises(told) as caught:
                 stream.check()
     assert str(met) in str(caught.value)
+
+
+def test_the_sources_hear_of_a_checkpoint_also_when_it_could_not_be_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision log that is away for that moment: else they would wait for the next checkpoint, which may be far."""
+    monkeypatch.setattr(overlap, "FOLLOWED_EACH", 0.0)
+    world = World(tmp_path)
+    away = iter([StoreUnavailableError("nobody answers.")])
+
+    def beat(_: Checkpoint) -> None:
+        for error in away:
+            raise error
+
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+        monkeypatch.setattr(stream._pulse, "beat", beat)
+        stage.publish()
+        with stream:
+            wait_for(lambda: stage.progress, 20.0, "the source hears of the only checkpoint")
+            stream.check()
+    assert stage.progress == stage.numbers
+
+
+def test_the_sources_hear_of_what_was_confirmed_before_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process died before it told them, and nothing new comes: the group's lag would stay for ever."""
+    monkeypatch.setattr(overlap, "FOLLOWED_EACH", 0.0)
+    world = World(tmp_path)
+    with staging(world) as stage:
+        stage.publish()
+        beside(world, stage).deliver()
+        assert world.store.checkpoint(PIPELINE, 1).is_confirmed
+        assert stage.progress == []
+    with staging(world, try_number=2) as stage, beside(world, stage, interval=0.01) as stream:
+        wait_for(lambda: stage.progress, 20.0, "the source hears of it")
+        stream.check()
+    assert stage.progress == [1]
