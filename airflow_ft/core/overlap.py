@@ -20,6 +20,7 @@ from airflow_ft.core.errors import (
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
+    StoreUnavailableError,
     TransientError,
 )
 from airflow_ft.core.memory import give_back
@@ -199,8 +200,6 @@ class Overlap:
             try:
                 self._look()
                 pause, waiting = self._interval, self._wake
-            except FencedError:  # whoever watches the stage's lease hears of it too
-                return
             except CheckpointExpiredError as error:
                 context, tolerable = self._context, self._config.tolerable_failures
                 if not is_tolerated(error, context.store, context.pipeline, tolerable):
@@ -208,12 +207,21 @@ class Overlap:
                 log.warning("%s It is tolerated: tolerable_failures is %d", error, tolerable)
                 pause, waiting = self._interval, self._wake  # a pause beyond the time-out lets the next one expire, too
             except TransientError as error:
+                if isinstance(error, FencedError) and self._is_replaced():
+                    return  # whoever watches the stage's lease hears of it too
                 pause, waiting = min(self._longest_pause, 2 * pause), self._stop
                 if not self._delivery.mode.waits:  # the other sinks take what is published meanwhile
                     waiting = self._wake
                 if (now := time.monotonic()) >= said:
                     log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
                     said = now + pause
+
+    def _is_replaced(self) -> bool:
+        """Whether a newer owner is there. A sink may refuse without one: as when others take a transactional id."""
+        try:
+            return self._context.store.pipeline(self._context.pipeline).epoch != self._coordinator.epoch
+        except StoreUnavailableError:  # the next look tells
+            return False
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -15,6 +15,7 @@ from airflow_ft.core import overlap
 from airflow_ft.core.errors import (
     CheckpointExpiredError,
     DeclinedError,
+    FencedError,
     SinkUnavailableError,
     StateConflictError,
     StoreCorruptError,
@@ -445,3 +446,57 @@ def test_the_sources_hear_of_what_was_confirmed_before_a_restart(
         wait_for(lambda: stage.progress, 20.0, "the source hears of it")
         stream.check()
     assert stage.progress == [1]
+
+
+def test_a_delivery_that_is_fenced_by_nobody_newer_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when somebody else takes Kafka's transactional id again and again: no lease tells of it, so the stream would
+    go on, and deliver nothing.
+    """
+    world = World(tmp_path)
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+        deliver = stream._coordinator.deliver
+        fenced = iter([FencedError("another process keeps taking the transactional id."), None])
+
+        def taken_away_once(number: int) -> Checkpoint:
+            for error in fenced:
+                if error is not None:
+                    raise error
+            return deliver(number)
+
+        monkeypatch.setattr(stream._coordinator, "deliver", taken_away_once)
+        monkeypatch.setattr(stream._context.store, "pipeline", away_once(stream._context.store.pipeline))
+        stage.publish()
+        with stream:
+            wait_for(lambda: world.systems["log"].rows == [1], 20.0, "it is delivered all the same")
+            stream.check()
+
+
+def away_once(call: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same, but the first time nobody answers."""
+    away = iter([StoreUnavailableError("nobody answers.")])
+
+    def answer(name: str) -> Any:
+        for error in away:
+            raise error
+        return call(name)
+
+    return answer
+
+
+def test_a_delivery_that_is_fenced_by_a_newer_owner_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage hears of it by its lease."""
+    world = World(tmp_path)
+    with suppress(FencedError), staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+
+        def replaced() -> None:
+            with new_epoch(world.store, PIPELINE, Worker(f"{RUN}/step", 2), "another try", 0.03):
+                raise FencedError("a newer owner has the head.")
+
+        monkeypatch.setattr(stream, "deliver", replaced)
+        with stream:
+            wait_for(lambda: not stream._thread.is_alive(), 20.0, "it has ended")
+            stream.check()
