@@ -2,11 +2,12 @@
 
 Each is sent as Airflow 3 sends its own: with tags (`airflow_ft.rows`, pipeline=orders), for OpenTelemetry and
 DogStatsD; and with the tags' values in its name (`airflow_ft.rows.orders`), since plain StatsD has no tags.
-docs/observability.md lists them. Whatever goes wrong with metrics is Airflow's to log, and fails nothing.
+docs/observability.md lists them. Whatever goes wrong with metrics is logged, by Airflow or here, and fails nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +22,8 @@ from airflow_ft.core.sweep import Health
 from airflow_ft.core.timing import Step, Timing
 
 PREFIX = "airflow_ft"
+
+log = logging.getLogger(__name__)
 
 
 class Kind(StrEnum):
@@ -143,15 +146,30 @@ class Counters:
 
 
 def _send(name: str, value: float, pipeline: str, *tags: str) -> None:
-    from airflow.sdk.observability import stats
-
+    """Raises nothing: what is measured is done by then, and must not look like a failure."""
     metric = METRICS[name]
     labels = dict(zip(("pipeline", *metric.tags), (pipeline, *map(str, tags)), strict=True))
     plain = ".".join((PREFIX, name, *labels.values()))
-    for sent_as, given in ((plain, None), (f"{PREFIX}.{name}", labels)):
-        if metric.kind is Kind.COUNTER:
-            stats.incr(sent_as, int(value), tags=given)
-        elif metric.kind is Kind.TIMER:
-            stats.timing(sent_as, timedelta(milliseconds=value), tags=given)
-        else:
-            stats.gauge(sent_as, float(value), tags=given)
+    try:
+        for sent_as, given in ((plain, None), (f"{PREFIX}.{name}", labels)):
+            _send_as(sent_as, metric.kind, value, given)
+        _told.clear()
+    except Exception as error:  # of a client of one's own, or where none can be made
+        if (why := f"{type(error).__name__}: {error}") not in _told:
+            log.warning("metrics are not sent: %s", why)
+            _told.add(why)
+
+
+_told: set[str] = set()
+"""Why metrics are not sent, as was said; there are several of each checkpoint."""
+
+
+def _send_as(name: str, kind: Kind, value: float, tags: dict[str, str] | None) -> None:
+    from airflow.sdk.observability import stats
+
+    if kind is Kind.COUNTER:
+        stats.incr(name, int(value), tags=tags)
+    elif kind is Kind.TIMER:
+        stats.timing(name, timedelta(milliseconds=value), tags=tags)
+    else:
+        stats.gauge(name, float(value), tags=tags)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, TransientError
 from airflow_ft.core.model import RunKey
 
 if TYPE_CHECKING:
@@ -69,11 +69,19 @@ def asked_by(context: Context) -> str:
 def run_is_over(run: RunKey) -> bool:
     """Whether the run can no longer continue: it failed, succeeded, or was deleted.
 
-    Counting the runs that can go on says so in one question, and a deleted one raises nothing.
+    Counting the runs that can go on says so in one question, and a deleted one raises nothing. TransientError while
+    Airflow's server does not answer.
     """
+    from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=_CAN_GO_ON) == 0
+    try:
+        return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=_CAN_GO_ON) == 0
+    except (AirflowRuntimeError, OSError) as error:
+        raise TransientError(
+            f"whether the run {run} is over cannot be asked of Airflow: {error}.",
+            remedy="try again when Airflow's API server answers.",
+        ) from error
 
 
 def is_paused(dag_id: str) -> bool:

@@ -7,6 +7,7 @@ asked for a while: an open file of a snapshot keeps its disk space, also when Sp
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ IDLE_SECONDS = 60.0
 BYTES, ENTRIES = 4 << 20, 200
 
 _turns = threading.BoundedSemaphore(AT_ONCE)
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -91,20 +94,28 @@ class Handles:
             self._drop(lambda _, other: other.pipeline == handle.pipeline)
             self._kept.append((self._clock(), position, handle))
             while len(self._kept) > self._most:
-                self._kept.pop(0)[2].close()
+                _close(self._kept.pop(0)[2])
             self._watch()
 
     def _drop(self, is_old: Callable[[float, State], bool]) -> None:
         old = [each for each in self._kept if is_old(each[0], each[2])]
         self._kept = [each for each in self._kept if each not in old]
         for _, _, handle in old:
-            handle.close()
+            _close(handle)
 
     def _watch(self) -> None:
         if self._timer is None:
             self._timer = threading.Timer(self._idle, self.close_idle)
             self._timer.daemon = True
             self._timer.start()
+
+
+def _close(handle: State) -> None:
+    """What goes wrong keeps no other from being closed, now or when the timer rings again."""
+    try:
+        handle.close()
+    except Exception as error:
+        log.warning("the state of %s was not closed: %s", handle.pipeline, error)
 
 
 def _opened(pipeline: str, position: Position) -> State:

@@ -19,6 +19,8 @@ from airflow_ft.core.reasons import AbortReason, WaitReason
 from airflow_ft.core.sweep import Health
 from airflow_ft.core.timing import Timing
 from airflow_ft.metrics import METRICS, PREFIX, Counters, Kind, emit
+from airflow_ft.store.sqlite import SqliteStore
+from tests.store.scene import Scene
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FILES = DOCS / "observability"
@@ -70,6 +72,30 @@ def test_all_that_is_listed_is_sent_with_tags_and_with_a_plain_name(sent: list[t
     }
     plain = {name for _, name, tags in sent if not tags}
     assert plain == {".".join((PREFIX, name, *tags.values())) for name, (_, tags) in tagged.items()}
+
+
+def test_what_is_written_is_written_also_when_metrics_cannot_be_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client of one's own (`[metrics] statsd_custom_client_path`) may raise when its server is away, and so does
+    Airflow where one cannot be made. What was committed would look like a failure.
+    """
+    from airflow.sdk.observability import stats
+
+    def away(*_: object, **__: object) -> None:
+        raise BrokenPipeError("the metrics' server is away.")
+
+    for method in ("incr", "gauge", "timing"):
+        monkeypatch.setattr(stats, method, away)
+    with SqliteStore(tmp_path / "ft.db") as store:
+        store.meter = Counters()
+        scene = Scene(store)
+        scene.take()
+        for number in scene.stage(2):
+            assert scene.complete(number).is_confirmed
+    send_all()
+    told = [record for record in caplog.records if "the metrics' server is away" in record.getMessage()]
+    assert len(told) == 1, "once, and not with each checkpoint"
 
 
 def test_the_page_lists_them_all_as_they_are() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from airflow_ft.core.errors import FencedError, LeaseHeldError, StateConflictError, StoreUnavailableError
+from airflow_ft.core.errors import FencedError, LeaseHeldError, StateConflictError
 from airflow_ft.core.headway import HEADWAY, Taken
 from airflow_ft.core.model import Lease
 from airflow_ft.core.ports import Store
@@ -94,7 +94,7 @@ def take_epoch(
 
 
 class LeaseKeeper:
-    """Renews a lease from a thread, until closed; `check` raises what the thread met."""
+    """Renews a lease from a thread, until closed; `check` raises what has ended that: only a newer owner does."""
 
     def __init__(self, store: Store, pipeline: str, epoch: int, holder: str, lease_seconds: float) -> None:
         self._store, self._pipeline, self._epoch, self._holder = store, pipeline, epoch, holder
@@ -114,7 +114,7 @@ class LeaseKeeper:
             except FencedError as error:
                 self._fenced = error
                 return
-            except StoreUnavailableError as error:  # the lease may run out meanwhile: that is safe (I5)
+            except Exception as error:  # the lease may run out meanwhile: that is safe (I5)
                 log.warning("the lease on %s could not be renewed: %s", self._pipeline, error)
 
     def _measure(self, taken: Sequence[Taken]) -> None:
@@ -134,13 +134,13 @@ class LeaseKeeper:
             raise self._fenced
 
     def close(self) -> None:
-        """Stops renewing and gives the lease back."""
+        """Stops renewing and gives the lease back; raises nothing, which would hide what has ended the work."""
         self._stop.set()
         self._thread.join()
         self._measure(())
         try:
             self._store.release_lease(self._pipeline, self._holder)
-        except StoreUnavailableError as error:
+        except Exception as error:
             log.warning("the lease on %s could not be released and will run out: %s", self._pipeline, error)
 
 

@@ -20,6 +20,7 @@ from airflow_ft.core.errors import (
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
+    StoreUnavailableError,
     TransientError,
 )
 from airflow_ft.core.memory import give_back
@@ -85,7 +86,8 @@ class Overlap:
         self._progress, self._archive = progress, archive
         self._delivered = self._bytes = 0  # since it was finalised, and pruned
         self._pruned = time.monotonic()
-        self._is_told, self._follows = True, self._pruned + FOLLOWED_EACH  # when the sources hear the rest (monotonic)
+        # When the sources hear the rest (monotonic): first what a process that has died did not tell them.
+        self._is_told, self._follows = False, self._pruned + FOLLOWED_EACH
         self._stop, self._wake = threading.Event(), threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
@@ -123,12 +125,12 @@ class Overlap:
                     raise
                 away = away or error  # the other sinks take what follows
                 continue
-            if self._pulse:
-                self._pulse.beat(checkpoint)
             segments = checkpoint.plan.segments if checkpoint.plan else ()
             self._delivered += max(1, len(segments))
             self._bytes += sum(segment.bytes for segment in segments)
             self._is_told = False
+            if self._pulse:
+                self._pulse.beat(checkpoint)
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
                 self._delivered = 0
@@ -174,6 +176,21 @@ class Overlap:
             self._tell_sources()
 
     def _run(self) -> None:
+        """Until the block ends. Whatever else ends it is kept: in silence the stage would go on delivering nothing."""
+        try:
+            self._deliver_on()
+        except Exception as error:
+            self._error = error
+        except BaseException as error:  # so pyo3 raises the panic of a library in Rust
+            self._error = TransientError(
+                f"the delivery beside the stage has ended by {type(error).__name__}: {error}.",
+                remedy="it is tried again; report it if it happens again.",
+                pipeline=self._context.pipeline,
+            )
+            self._error.__cause__ = error
+
+    def _deliver_on(self) -> None:
+        """Raises what ends it, such as DeclinedError."""
         pause, waiting, said = self._interval, self._wake, 0.0
         while True:
             waiting.wait(pause)
@@ -183,25 +200,28 @@ class Overlap:
             try:
                 self._look()
                 pause, waiting = self._interval, self._wake
-            except FencedError:  # whoever watches the stage's lease hears of it too
-                return
             except CheckpointExpiredError as error:
                 context, tolerable = self._context, self._config.tolerable_failures
                 if not is_tolerated(error, context.store, context.pipeline, tolerable):
-                    self._error = error
-                    return
+                    raise
                 log.warning("%s It is tolerated: tolerable_failures is %d", error, tolerable)
                 pause, waiting = self._interval, self._wake  # a pause beyond the time-out lets the next one expire, too
             except TransientError as error:
+                if isinstance(error, FencedError) and self._is_replaced():
+                    return  # whoever watches the stage's lease hears of it too
                 pause, waiting = min(self._longest_pause, 2 * pause), self._stop
                 if not self._delivery.mode.waits:  # the other sinks take what is published meanwhile
                     waiting = self._wake
                 if (now := time.monotonic()) >= said:
                     log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
                     said = now + pause
-            except Exception as error:
-                self._error = error
-                return
+
+    def _is_replaced(self) -> bool:
+        """Whether a newer owner is there. A sink may refuse without one: as when others take a transactional id."""
+        try:
+            return self._context.store.pipeline(self._context.pipeline).epoch != self._coordinator.epoch
+        except StoreUnavailableError:  # the next look tells
+            return False
 
     def __enter__(self) -> Self:
         self._thread.start()

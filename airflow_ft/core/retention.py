@@ -63,31 +63,31 @@ def delete_delivered(store: Store, pipeline: str, archive: Archive, through: int
 
 
 def finalise(store: Store, pipeline: str, progress: Progress) -> bool:
-    """Tells the sources how far what is COMPLETED goes; such numbers are no longer among the open ones then.
+    """Tells the sources how far all is confirmed; what is COMPLETED is no longer among the open ones then.
 
-    Whether they have heard it all.
+    Whether they have heard it all. Not what comes behind a number that is not settled: a sink that the pipeline no
+    longer declares may still lack its rows.
 
     When they cannot be told, only the newest number waits for the next time, which says it all: else the open ones,
     and the log, would grow with every checkpoint for as long as a source's cluster takes no offsets (R19).
     """
     try:
-        waiting = [
-            c
-            for c in store.open_checkpoints(pipeline)
-            if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan
-        ]
-        if not waiting:
-            return True
-        for checkpoint in waiting[:-1]:
+        opened = store.open_checkpoints(pipeline)
+        waiting = [c for c in opened if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan is not None]
+        first = min((c.number for c in opened if not c.is_settled), default=None)
+        behind = [c for c in waiting if first is not None and c.number > first]
+        told = waiting[: len(waiting) - len(behind)]
+        for checkpoint in (*told[:-1], *behind[:-1]):
             store.finalise(pipeline, checkpoint.number)
-        plan = waiting[-1].plan
-        assert plan is not None
-        progress(store.checkpoint(pipeline, plan.segments[-1].number))  # positions only grow
-        store.finalise(pipeline, waiting[-1].number)
+        if told:
+            plan = told[-1].plan
+            assert plan is not None
+            progress(store.checkpoint(pipeline, plan.segments[-1].number))  # positions only grow
+            store.finalise(pipeline, told[-1].number)
+        return not behind
     except AirflowFtError as error:
         log.warning("the group offsets of %s do not follow this time (it is tried again): %s", pipeline, error)
         return False
-    return True
 
 
 def _prune(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -15,8 +15,10 @@ from airflow_ft.core import overlap
 from airflow_ft.core.errors import (
     CheckpointExpiredError,
     DeclinedError,
+    FencedError,
     SinkUnavailableError,
     StateConflictError,
+    StoreCorruptError,
     StoreUnavailableError,
     TransientError,
 )
@@ -369,3 +371,132 @@ def test_a_failure_that_cannot_be_counted_ends_the_delivery_and_is_told(
             wait_for(lambda: stream._error, 30.0, "the delivery has ended")
             with pytest.raises(CheckpointExpiredError):
                 stream.check()
+
+
+class Panic(BaseException):
+    """What pyo3 raises for a panic of a library in Rust (obstore, hdfs_native) is no Exception either."""
+
+
+@pytest.mark.parametrize(
+    ("met", "told"),
+    [
+        (StoreCorruptError("a row is not what was written"), StoreCorruptError),
+        (Panic("index out of bounds"), TransientError),
+    ],
+)
+def test_whatever_ends_the_delivery_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, met: BaseException, told: type[Exception]
+) -> None:
+    """Also what the counting of a failure meets: the stream would go on, and deliver nothing."""
+    world = World(tmp_path)
+    world.config = replace(world.config, tolerable_failures=3)
+
+    def expires() -> None:
+        raise CheckpointExpiredError("it was not decided in time.")
+
+    def meets(_: str) -> int:
+        raise met
+
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+        monkeypatch.setattr(stream._coordinator, "expire", expires)
+        monkeypatch.setattr(stream._context.store, "failed_in_a_row", meets)
+        stage.publish()
+        with stream:
+            wait_for(lambda: stream._error, 20.0, "the delivery has ended")
+            with pytest.raises(told) as caught:
+                stream.check()
+    assert str(met) in str(caught.value)
+
+
+def test_the_sources_hear_of_a_checkpoint_also_when_it_could_not_be_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision log that is away for that moment: else they would wait for the next checkpoint, which may be far."""
+    monkeypatch.setattr(overlap, "FOLLOWED_EACH", 0.0)
+    world = World(tmp_path)
+    away = iter([StoreUnavailableError("nobody answers.")])
+
+    def beat(_: Checkpoint) -> None:
+        for error in away:
+            raise error
+
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+        monkeypatch.setattr(stream._pulse, "beat", beat)
+        stage.publish()
+        with stream:
+            wait_for(lambda: stage.progress, 20.0, "the source hears of the only checkpoint")
+            stream.check()
+    assert stage.progress == stage.numbers
+
+
+def test_the_sources_hear_of_what_was_confirmed_before_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process died before it told them, and nothing new comes: the group's lag would stay for ever."""
+    monkeypatch.setattr(overlap, "FOLLOWED_EACH", 0.0)
+    world = World(tmp_path)
+    with staging(world) as stage:
+        stage.publish()
+        beside(world, stage).deliver()
+        assert world.store.checkpoint(PIPELINE, 1).is_confirmed
+        assert stage.progress == []
+    with staging(world, try_number=2) as stage, beside(world, stage, interval=0.01) as stream:
+        wait_for(lambda: stage.progress, 20.0, "the source hears of it")
+        stream.check()
+    assert stage.progress == [1]
+
+
+def test_a_delivery_that_is_fenced_by_nobody_newer_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when somebody else takes Kafka's transactional id again and again: no lease tells of it, so the stream would
+    go on, and deliver nothing.
+    """
+    world = World(tmp_path)
+    with staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+        deliver = stream._coordinator.deliver
+        fenced = iter([FencedError("another process keeps taking the transactional id."), None])
+
+        def taken_away_once(number: int) -> Checkpoint:
+            for error in fenced:
+                if error is not None:
+                    raise error
+            return deliver(number)
+
+        monkeypatch.setattr(stream._coordinator, "deliver", taken_away_once)
+        monkeypatch.setattr(stream._context.store, "pipeline", away_once(stream._context.store.pipeline))
+        stage.publish()
+        with stream:
+            wait_for(lambda: world.systems["log"].rows == [1], 20.0, "it is delivered all the same")
+            stream.check()
+
+
+def away_once(call: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same, but the first time nobody answers."""
+    away = iter([StoreUnavailableError("nobody answers.")])
+
+    def answer(name: str) -> Any:
+        for error in away:
+            raise error
+        return call(name)
+
+    return answer
+
+
+def test_a_delivery_that_is_fenced_by_a_newer_owner_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage hears of it by its lease."""
+    world = World(tmp_path)
+    with suppress(FencedError), staging(world) as stage:
+        stream = beside(world, stage, interval=0.01)
+
+        def replaced() -> None:
+            with new_epoch(world.store, PIPELINE, Worker(f"{RUN}/step", 2), "another try", 0.03):
+                raise FencedError("a newer owner has the head.")
+
+        monkeypatch.setattr(stream, "deliver", replaced)
+        with stream:
+            wait_for(lambda: not stream._thread.is_alive(), 20.0, "it has ended")
+            stream.check()

@@ -190,6 +190,35 @@ def test_handles_that_are_asked_for_at_once_are_two_and_one_stays(scene: Pipelin
     assert handles.close_idle() == 0
 
 
+def test_a_handle_that_cannot_be_closed_keeps_no_other_from_it(
+    scene: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing would be closed any more, and each handle keep the disk space of its files."""
+    scene.confirmed({"a": 1})
+    now = 0.0
+    handles = Handles(idle=5, clock=lambda: now)
+    at = positions.confirmed(scene.store, PIPELINE, 1)
+    closed: list[str] = []
+    for name in ("one", "two"):
+        with handles.lent(name, at) as handle:
+
+            def close(name: str = name) -> None:
+                closed.append(name)
+                if name == "one":
+                    raise OSError(5, "Input/output error")
+
+            monkeypatch.setattr(handle, "close", close)
+    assert handles._timer is not None
+    now = 5.0
+    assert handles.close_idle() == 0
+    assert closed == ["one", "two"]
+    with handles.lent("three", at):
+        pass
+    assert handles._timer is not None, "it is watched again"
+    now = 10.0
+    assert handles.close_idle() == 0
+
+
 def test_large_state_and_large_answers_are_refused(
     scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:

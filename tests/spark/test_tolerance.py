@@ -52,6 +52,7 @@ def test_so_many_failed_checkpoints_in_a_row_are_no_restart_and_other_failures_a
     with SqliteStore(tmp_path / "ft.db") as store:
         scene = Scene(store)
         attempt = _attempt(scene, tmp_path, tolerable_failures=2)
+        attempt._requests = _Waits()  # type: ignore[assignment]
         restarts = FixedDelay(attempts=100, delay=timedelta(0)).begin(0.0)
 
         def fails() -> int:
@@ -66,6 +67,45 @@ def test_so_many_failed_checkpoints_in_a_row_are_no_restart_and_other_failures_a
         assert [fails() for _ in range(4)] == ([0, 0, 1, 2] if counts else [1, 2, 3, 4])
         scene.complete(scene.stage(1, goes_on=True)[0])
         assert fails() == (2 if counts else 5)
+
+
+class _Waits:
+    """The task asks for nothing; remembers how long it was waited for that."""
+
+    def __init__(self) -> None:
+        self.within: list[float] = []
+
+    def is_to_drain(self) -> bool:
+        return False
+
+    def is_to_end(self, within: float = 0.0) -> bool:
+        self.within.append(within)
+        return False
+
+
+@pytest.mark.parametrize(
+    ("error", "interval", "pause"),
+    [(SealError, 30, 30.0), (SealError, 0, 1.0), (CheckpointExpiredError, 30, 0.0)],
+)
+def test_what_fails_at_once_and_is_tolerated_without_end_is_no_loop_without_a_pause(
+    error: type[AirflowFtError], interval: int, pause: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try leaves an aborted checkpoint in the log, and files on the very disk that is full. The next one is due
+    after the interval, as in Flink; one that has expired has taken longer than that.
+    """
+    monkeypatch.setattr(runner, "_is_alive", lambda _: True)
+    spark: Any = None
+    with SqliteStore(tmp_path / "ft.db") as store:
+        scene = Scene(store)
+        attempt = _attempt(scene, tmp_path, tolerable_failures=-1, interval=timedelta(seconds=interval))
+        attempt._requests = waits = _Waits()  # type: ignore[assignment]
+        restarts = FixedDelay(attempts=1, delay=timedelta(0)).begin(0.0)
+        for _ in range(3):
+            attempt._began = True
+            scene.trigger()
+            store.give_up(PIPELINE, 1, error.abort_reason, "a test")
+            assert not attempt._is_over_after(store, spark, error("a test"), restarts)
+    assert waits.within == [pause] * 3
 
 
 @pytest.mark.parametrize("error", [CheckpointExpiredError, SealError, StageError, JobError])

@@ -10,6 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger
 
 from airflow_ft.barriers import BarrierGate
@@ -151,6 +154,29 @@ def test_a_turn_is_free_when_nobody_has_it_or_its_run_is_over(tmp_path: Path, ru
     assert turn_trigger(tmp_path, "holder").is_free(), "it is its own"
     runs.clear()
     assert turn_trigger(tmp_path).is_free()
+
+
+@pytest.mark.parametrize(
+    "error", [AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR)), OSError("pipe")]
+)
+def test_a_turn_is_waited_for_while_airflow_cannot_say_whether_its_run_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Airflow's API server restarts: the task that waits would fail, with each of its retries."""
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RunKey("dag", "holder"), None)
+    answers: list[Any] = [error, error, 0]
+
+    def count(**_: Any) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return int(answer)
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", count)
+    assert asyncio.run(first_event(turn_trigger(tmp_path))) == {"pipeline": PIPELINE}
+    assert not answers
 
 
 def test_the_turn_of_one_map_index_is_not_that_of_another(tmp_path: Path, runs: set[RunKey]) -> None:

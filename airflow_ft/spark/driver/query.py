@@ -491,8 +491,12 @@ class Stopper:
         if self._ended.wait(max(0.0, deadline - time.monotonic())):
             return
         # Still here: the job hangs in its own code. Nothing can be published any more, so nothing is lost.
-        self._report(TimeoutError("the job did not stop"))
-        os._exit(1)
+        try:
+            self._report(TimeoutError("the job did not stop"))
+        except Exception as error:  # the disk is full, or the JVM has gone: then the launcher says how it has ended
+            log.warning("why it ends could not be reported: %s", error)
+        finally:
+            os._exit(1)
 
 
 class _Idle:

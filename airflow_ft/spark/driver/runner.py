@@ -83,6 +83,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("airflow_ft.spark")
 
+_PAUSE = 1.0, 60.0
+"""Seconds between tries of a checkpoint whose failure is tolerated: its interval, but no less and no more."""
+
 
 def main(folder: str, session: int | None = None) -> int:
     """Runs the request that lies in `folder` and leaves a report there; the exit code of the process.
@@ -199,9 +202,12 @@ class Attempt:
             wait, self._expects_few = 0.0, False  # such a job would meet it again and again
             log.info("%s It is computed again at once, and from now on Spark writes all of them.", cause.what)
         elif is_tolerated(cause, store, request.pipeline, tolerable):
-            wait = 0.0
+            least, most = _PAUSE
+            wait = max(least, min(most, request.checkpointing.interval.total_seconds()))
+            if isinstance(cause, CheckpointExpiredError):  # the next one is overdue
+                wait = 0.0
             log.warning("%s: %s", type(cause).__name__, cause)
-            log.warning("the job is restarted at once: tolerable_failures is %d", tolerable)
+            log.warning("the job is restarted in %.0f s: tolerable_failures is %d", wait, tolerable)
         else:
             wait = wait_after(cause, restarts, "the job")
             if wait is None:
