@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections import Counter
 from inspect import signature
 
 import pytest
@@ -24,7 +27,8 @@ from airflow_ft.spark.session import keeper
 from airflow_ft.spark.state import timers
 from airflow_ft.store.database import Pool
 from airflow_ft.wal import hdfs
-from tests.test_docs import TEXT
+from tests.simulation.scenarios import ALL, SAVED
+from tests.test_docs import PROJECT, TEXT
 
 pytestmark = pytest.mark.airflow
 
@@ -83,6 +87,7 @@ TOLD = {
     ],
     "savepoints": [f"At most {savepoints.MOST} are looked at"],
     "security": [f"its newest {access.NEWEST} checkpoints"],
+    "simulation": [f"of which there are {len(ALL)}:", f"in {len(SAVED)} savepoints are taken and restored"],
     "sqlite": [f"others wait for {file.WAIT_SECONDS:g} s"],
     "state": [
         f"the pipeline's newest {access.NEWEST} checkpoints",
@@ -162,3 +167,15 @@ def test_how_fast_it_is_is_told_as_it_was_measured_last() -> None:
     assert f"took {flink} ms in Flink and {ours} ms here" in compared
     once = median("ours, AT_LEAST_ONCE, as fast as it goes")
     assert f"{once} ms instead of {fast} in the median" in " ".join(TEXT["docs/checkpoints.md"].split())
+
+
+def test_the_kit_has_as_many_cases_of_each_sink_as_the_page_says() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "--all", "tests/conformance"]
+    listed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    counted = Counter(re.findall(r"^tests/conformance/test_(\w+)\.py::", listed, re.MULTILINE))
+    rows = re.findall(r"^\| (\w+)[^|]*\|[^|]*\|[^|]*\| (\d+) \|$", TEXT["docs/sinks.md"], re.MULTILINE)
+    assert {name.lower().replace("postgresql", "postgres"): int(cases) for name, cases in rows} == {
+        name: counted[name] for name in ("sqlite", "delta", "files", "postgres", "kafka", "mysql")
+    }
+    words = " ".join(TEXT["docs/writing-a-sink.md"].split())
+    assert "puts twenty-three mistakes into" in words and counted["seeded_defects"] == 23
