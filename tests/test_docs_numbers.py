@@ -13,8 +13,9 @@ from airflow_ft.plugins import access, handles, pipeline, pipelines, savepoints,
 
 from airflow_ft.core import arguments, backpressure, inline_job, numbers, overlap, ports, retention, sweep
 from airflow_ft.operators import heard, stream
+from airflow_ft.operators.maintenance import MaintenanceOperator
 from airflow_ft.operators.retries import OF_A_STREAM, USUAL
-from airflow_ft.sinks import headway, ready, refused
+from airflow_ft.sinks import fitting, headway, ready, refused
 from airflow_ft.sinks.delta import rows
 from airflow_ft.sinks.files import writing
 from airflow_ft.sinks.kafka import records, spec
@@ -73,6 +74,7 @@ TOLD = {
         f"Of more than {numbers.MOST_LISTED:,} checkpoints `numbers` is None",
         f"`orphan_age` ({MINUTES} minutes)",
         f"and after {keeper.USES} runs",
+        f"waits up to {signature(MaintenanceOperator).parameters['wait'].default:g} s",
         f"three retries, {SECONDS} seconds apart",
     ],
     "postgres": [
@@ -96,6 +98,7 @@ TOLD = {
         f"with every {timers.SILENT + 1}st interval",
         f"{timers.SILENT} for each retained checkpoint (`num_retained`), and {timers.SILENT * (timers.WAITING + 1)}",
     ],
+    "writing-a-sink": [f"reads alone, and in {fitting.ASK_SECONDS:g} s"],
     "storage": [f"after {hdfs.TIMEOUT:g} seconds without an answer"],
     "streaming": [f"of a stream there are {OF_A_STREAM.attempts:,}"],
 }

@@ -32,7 +32,10 @@ from airflow_ft import (
 from airflow_ft.acts.names import ACTIONS
 from airflow_ft.core.flink import KEYS
 from airflow_ft.core.overview import Condition
+from airflow_ft.core.ports import Confirmed
+from airflow_ft.core.problems import Problem
 from airflow_ft.core.restart import RestartStrategy
+from airflow_ft.core.secrets import SECRET
 from airflow_ft.hooks.connection_types import CONNECTION_TYPES
 from airflow_ft.operators.maintenance import maintenance_dag
 from airflow_ft.operators.savepoint import savepoint_params
@@ -296,3 +299,23 @@ def test_what_it_requires_is_what_it_can_be_installed_with() -> None:
     )
     assert requirements.startswith(text)
     assert f"{python}, and Java {MINIMUM_JAVA} or newer" in TEXT["docs/tutorial.md"]
+
+
+def test_names_that_are_hidden_are_hidden() -> None:
+    [said] = re.findall(r"called like a secret \((.*?)\)", " ".join(TEXT["docs/security.md"].split()))
+    hidden, plain = said.split(", but no ")
+    assert all(SECRET.search(name) for name in named(hidden)) and not any(SECRET.search(name) for name in named(plain))
+
+
+def test_what_is_handed_on_of_a_run_has_these_parts() -> None:
+    """Of `confirmed`, in the guide; of `ProblemNotifier`, in the page on metrics."""
+    parts = {*Confirmed().told(), "latest"}
+    sentence = (
+        TEXT["docs/operators.md"].partition("`orders.output` is the result of `confirmed`:")[2].partition(". ")[0]
+    )
+    assert set(named(sentence)) == parts
+    templates = TEXT["docs/observability.md"].partition("whose templates know `problem`:")[2].partition(".\n")[0]
+    assert {name.removeprefix("problem.") for name in named(templates)} == {
+        *(each.name for each in fields(Problem)),
+        *(name for name, each in vars(Problem).items() if isinstance(each, property)),
+    }
