@@ -235,6 +235,15 @@ def test_what_an_option_lets_one_choose_is_in_the_table_of_choices(commands: Map
 
 
 @pytest.mark.airflow
+def test_every_option_is_on_a_page(commands: Mapping[str, ArgumentParser]) -> None:
+    airflows = {"--help", "--output", "--yes"}
+    pages = "\n".join(text for page, text in TEXT.items() if page != "CHANGELOG.md")
+    for name, parser in commands.items():
+        for option in {*parser._option_string_actions} - airflows:
+            assert not option.startswith("--") or re.search(rf"(?<![\w-]){option}(?![\w-])", pages), (name, option)
+
+
+@pytest.mark.airflow
 def test_an_act_on_what_is_in_doubt_is_an_option_of_the_command(commands: Mapping[str, ArgumentParser]) -> None:
     rows = {named(row[0])[0].partition(" ")[0] for row in table("docs/operations.md", "| act | on | does |")}
     known = {each.option_strings[0] for each in commands["in-doubt"]._actions if each.metavar == "NUMBER"}
