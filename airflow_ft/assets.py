@@ -38,8 +38,9 @@ log = logging.getLogger(__name__)
 def pipeline_asset(pipeline: str) -> Asset:
     """The asset `airflow-ft://<pipeline>`, equal to what `Asset("airflow-ft://<pipeline>")` makes.
 
-    An event carries extra = {"pipeline", "number" (the newest confirmed number), "numbers", "rows"}. Events are sent
-    at least once: a consumer that must not act twice compares the number.
+    An event carries extra = {"pipeline", "number" (the newest confirmed number), "numbers", "count", "first", "last",
+    "rows", "set_aside"}, the last six as in the result of `ConfirmOperator`. Events are sent at least once: a consumer
+    that must not act twice compares the number.
     """
     from airflow.sdk import Asset
 

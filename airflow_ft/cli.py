@@ -60,7 +60,7 @@ _PREPARED = _arg(
     "--prepared",
     choices=("commit", "rollback"),
     default=None,
-    help="how to end rows that the lost log has left prepared (xa, held): make them visible, or drop them",
+    help="how to end rows that the lost log has left prepared (xa, prepared, held): make them visible, or drop them",
 )
 _ACCEPT_PARTIAL = _arg(
     "--accept-partial",

@@ -43,8 +43,7 @@ class StreamingPipelineOperator(StageOperator):
     Args:
         spec: the pipeline, with `streaming=True`.
 
-    Result: {"numbers": the newest ones, "latest": newest confirmed number of the pipeline, "rows": confirmed in this
-    run, "set_aside": rows by sink that a person has set aside}.
+    Result: as that of `ConfirmOperator`, of all that was confirmed in this run.
     """
 
     role = "stage"

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 
 from airflow_ft.provider_info import get_provider_info
@@ -71,6 +72,15 @@ def test_mysql_is_tested_with_the_settings_that_a_sink_uses(any_mysql_database: 
     assert not found and "/no/such/file" in text and "TLS settings" in text
     found, text = tested(conn_type="mysql", **fields(any_mysql_database, port=1))
     assert not found and "refused" in text
+
+
+@pytest.mark.server
+def test_an_authority_that_is_named_is_the_one_that_counts(mysql_database: Database, tested: Any) -> None:
+    own = mysql_database.server.folder / "data" / "ca.pem"
+    for authority, expected in ((own, True), (certifi.where(), False)):
+        extra = json.dumps({"ssl_ca": str(authority)})
+        found, text = tested(conn_type="mysql", **fields(mysql_database, extra=extra))
+        assert found is expected and ("certificate" in text.lower()) is not expected, text
 
 
 @pytest.mark.server

@@ -73,6 +73,8 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
         for key in ("ssl_ca", "ssl_cert", "ssl_key"):  # PyMySQL would not name the file
             if key in given:
                 Path(str(given[key])).open("rb").close()
+        if "ssl_ca" in given and not mode:  # as MySQL's own clients; PyMySQL would take any certificate
+            given.setdefault("ssl_verify_cert", True)
     except (ValueError, OSError) as error:  # OSError: a certificate that cannot be read
         raise SinkAccessError(
             f"the TLS settings of the connection cannot be used: {error}.",

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import ssl
+from typing import Any
+
+import certifi
+import pymysql
 import pytest
 
 from airflow_ft.core.errors import SinkAccessError
@@ -21,6 +26,26 @@ def test_connection_extras_reach_the_driver() -> None:
     assert given(ssl_mode="DISABLED")["ssl_disabled"] is True
     assert given(ssl_mode="REQUIRED")["ssl"] is not None
     assert given(ssl='{"cipher": "ECDHE-RSA-AES256-GCM-SHA384"}')["ssl"] is not None
+
+
+@pytest.mark.parametrize(
+    ("extra", "verified", "by_name"),
+    [
+        ({}, True, False),
+        ({"ssl_mode": "VERIFY_CA"}, True, False),
+        ({"ssl_mode": "VERIFY_IDENTITY"}, True, True),
+        ({"ssl_verify_identity": "true"}, True, True),
+        ({"ssl_mode": "PREFERRED"}, False, False),
+        ({"ssl_mode": "REQUIRED"}, False, False),
+        ({"ssl_verify_cert": "false"}, False, False),
+    ],
+)
+def test_a_certificate_is_verified_by_the_authority_that_is_named(
+    extra: dict[str, object], verified: bool, by_name: bool
+) -> None:
+    """As MySQL's own clients do it: an authority without a mode is VERIFY_CA."""
+    driver: Any = pymysql.Connection(**given(ssl_ca=certifi.where(), **extra), defer_connect=True)
+    assert (driver.ctx.verify_mode is ssl.CERT_REQUIRED, driver.ctx.check_hostname) == (verified, by_name)
 
 
 @pytest.mark.parametrize(

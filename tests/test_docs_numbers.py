@@ -1,0 +1,184 @@
+"""Numbers that pages tell are those of the code: bounds, time-outs, how many of the newest are looked at."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from inspect import signature
+
+import pytest
+from airflow_ft.plugins import access, handles, pipeline, pipelines, savepoints, state
+
+from airflow_ft.core import arguments, backpressure, inline_job, numbers, overlap, ports, retention, sweep
+from airflow_ft.operators import heard, stream
+from airflow_ft.operators.maintenance import MaintenanceOperator
+from airflow_ft.operators.retries import OF_A_STREAM, USUAL
+from airflow_ft.sinks import fitting, headway, ready, refused
+from airflow_ft.sinks.delta import rows
+from airflow_ft.sinks.files import writing
+from airflow_ft.sinks.kafka import records, spec
+from airflow_ft.sinks.mysql import parameters, slices
+from airflow_ft.sinks.mysql import spec as mysql
+from airflow_ft.sinks.postgres.session import Limits
+from airflow_ft.sinks.sqlite import file
+from airflow_ft.spark.driver import columns, gauges, kafka_admin, lag, room, staging
+from airflow_ft.spark.session import keeper
+from airflow_ft.spark.state import timers
+from airflow_ft.store.database import Pool
+from airflow_ft.wal import hdfs
+from tests.simulation.scenarios import ALL, SAVED
+from tests.test_docs import PROJECT, TEXT
+
+pytestmark = pytest.mark.airflow
+
+SERVER = Limits()
+KEPT = backpressure.RETAINED_BATCHES - backpressure.SPARE_BATCHES
+MINUTES = f"{sweep.ORPHAN_AGE.total_seconds() / 60:g}"
+SECONDS = f"{USUAL.delay.total_seconds():g}"
+TOLD = {
+    "alignment": [f"at most {arguments._LONGEST_BARRIER} characters"],
+    "architecture": [
+        f"Pruning takes {retention.BATCH} numbers at a time and up to {retention.BATCH * retention.BATCHES:,} at once",
+        f"the first {staging.FEW_ROWS:,} raises",
+    ],
+    "checkpoints": [
+        f"up to the {KEPT} checkpoints for which Spark keeps state",
+        f"The log says so every {room._TOLD_EACH:g} seconds",
+        f"between its tries, up to {overlap.LONGEST_PAUSE:g} s",
+    ],
+    "delta": [f"texts longer than {rows._LONGEST} characters", f"behind the first {rows._INDEXED}"],
+    "failures": [f"if that takes longer than {room._TOLD_EACH:g} seconds"],
+    "jobs": [f"At most {inline_job.MOST_BYTES >> 10} KB are shipped"],
+    "kafka": [f"Every {records._SLICE_ROWS:,} records", f"1 to {spec.MAX_SLOTS}."],
+    "mysql": [
+        f"1 to {mysql.MAX_BRANCHES} |",
+        f"fewer than {slices.MIN_ROWS:,} rows",
+        f"as {parameters.MAX_PARAMETERS:,} parameters allow",
+    ],
+    "observability": [
+        f"of up to {numbers.MOST_LISTED:,} checkpoints",
+        f"more than {ports.MOST_EVENTS} events",
+        f"more than {columns.MOST_NODES} nodes or {columns.MOST_COLUMNS:,} columns",
+        f"more than {columns.MOST_INPUTS:,} inputs",
+    ],
+    "operations": [
+        f"over the newest {pipelines.RECENT} completed checkpoints",
+        f"as far as the newest {pipelines.EVENTS} events tell",
+        f"of the newest {pipeline.COUNTED} checkpoints were",
+        f"of the newest {pipeline.SUMMED:,} checkpoints",
+        f"Who has not answered after {ready.LOOK_SECONDS:g} s counts as away",
+        f"Above {gauges._MANY_FILES:,} files",
+        f"More than {refused.MAX_ROWS:,} refused rows",
+        f"Of more than {numbers.MOST_LISTED:,} checkpoints `numbers` is None",
+        f"`orphan_age` ({MINUTES} minutes)",
+        f"and after {keeper.USES} runs",
+        f"waits up to {signature(MaintenanceOperator).parameters['wait'].default:g} s",
+        f"three retries, {SECONDS} seconds apart",
+    ],
+    "postgres": [
+        f"in vain ({SERVER.lock_wait:g} s)",
+        f"it waits up to {SERVER.head_wait:g} s",
+        f"in its transaction for {SERVER.idle:g} s",
+        f"longer than {SERVER.answer / 60:g} minutes",
+    ],
+    "restarts": [
+        f"tried again {USUAL.attempts} times, {SECONDS} seconds apart",
+        f"`retries`, {OF_A_STREAM.attempts:,} after {SECONDS} seconds",
+    ],
+    "savepoints": [f"At most {savepoints.MOST} are looked at"],
+    "security": [f"its newest {access.NEWEST} checkpoints"],
+    "simulation": [f"of which there are {len(ALL)}:", f"in {len(SAVED)} savepoints are taken and restored"],
+    "sqlite": [f"others wait for {file.WAIT_SECONDS:g} s"],
+    "state": [
+        f"the pipeline's newest {access.NEWEST} checkpoints",
+        f"{handles.ENTRIES} values of a key in a state, {state.MOST_BYTES >> 20} MB for an answer",
+        f"a handle reads {handles.BYTES >> 20} MB",
+        f"with every {timers.SILENT + 1}st interval",
+        f"{timers.SILENT} for each retained checkpoint (`num_retained`), and {timers.SILENT * (timers.WAITING + 1)}",
+    ],
+    "writing-a-sink": [f"reads alone, and in {fitting.ASK_SECONDS:g} s"],
+    "storage": [f"after {hdfs.TIMEOUT:g} seconds without an answer"],
+    "streaming": [f"of a stream there are {OF_A_STREAM.attempts:,}"],
+}
+"""By page, words with a number in it that the code has."""
+IN_WORDS = {
+    ("checkpoints", "by a stream about once a minute"): overlap.PRUNED_EACH == 60,
+    ("delta", "under an eighth of `file_bytes`"): writing.SMALL == 8,
+    ("observability", "every ten seconds"): headway.EACH_SECONDS == 10,
+    ("observability", "a minute after the last event"): heard.EACH_SECONDS == 60,
+    ("operations", "looks every five seconds"): lag.EACH_SECONDS == 5,
+    ("operations", "twenty pass before the next one"): lag._SHARE == 20,
+    ("operations", "longer than ten seconds tells"): lag.LOG_SECONDS == 10,
+    ("operations", "within about ten seconds"): kafka_admin._PARTITIONS_SECONDS == 10,
+    ("operations", "up to four connections to the decision log"): signature(Pool).parameters["keep"].default == 4,
+    ("sources", "in a stream within about 5 seconds"): overlap.FOLLOWED_EACH == 5,
+    ("state", "four requests at once"): handles.AT_ONCE == 4,
+    ("storage", "sixteen files at once"): hdfs._COPIES == 16,
+    ("streaming", "within about ten seconds"): stream._LOOK_SECONDS == 10,
+}
+"""A page and words that say a number, and whether it is the code's."""
+
+
+@pytest.mark.parametrize(("page", "words"), [(page, words) for page, all_of in TOLD.items() for words in all_of])
+def test_a_number_of_the_page_is_the_codes(page: str, words: str) -> None:
+    assert words in " ".join(TEXT[f"docs/{page}.md"].split())
+
+
+@pytest.mark.parametrize(("page", "words"), IN_WORDS)
+def test_a_number_in_words_is_the_codes(page: str, words: str) -> None:
+    assert words in " ".join(TEXT[f"docs/{page}.md"].split())
+    assert IN_WORDS[page, words]
+
+
+JOBS = (("Parquet", "MariaDB"), ("Parquet", "MySQL"), ("Kafka", "Kafka"), ("Kafka", "MariaDB + Kafka"))
+SPARKS = "Spark's own writer, a micro-batch a second (at least once)"
+
+
+def ratio(path: str) -> float:
+    """What `make bench` has last found, by the first row of such a path."""
+    rows = re.findall(r"^\| (.+?) \| .+? \| ([\d.]+) \(", TEXT["docs/performance.md"], re.MULTILINE)
+    return next(float(found) for name, found in rows if name == path)
+
+
+def median(stream: str) -> int:
+    """Milliseconds of a record, at 100 a second."""
+    [found] = re.findall(rf"^\| {re.escape(stream)} \| (\d+) \(", TEXT["docs/performance.md"], re.MULTILINE)
+    return int(found)
+
+
+def test_how_fast_it_is_is_told_as_it_was_measured_last() -> None:
+    readme, compared = (" ".join(TEXT[page].split()) for page in ("README.md", "docs/is-this-for-me.md"))
+    kafka = ratio("WAL -> Kafka, default, against Spark's writer, warm")
+    mysql, local, parallel = (
+        ratio(f"WAL -> {server}, `{strategy}` against Spark JDBC")
+        for server, strategy in (("MySQL", "local"), ("MariaDB", "local"), ("MariaDB", "parallel"))
+    )
+    assert f"{kafka} into Kafka, {mysql} into MySQL, {local} into MariaDB, and {parallel} there" in readme
+    assert f"slower into MariaDB ({local})" in compared
+    jobs = [f"{way} -> PySpark -> WAL -> {sink}" for way, sink in JOBS]
+    kept = [ratio(f"{job}, session kept") for job in jobs]
+    new = [ratio(f"{job}, whole job{how}") for job in jobs for how in ("", ", overlap")]
+    assert f"{min(kept)} to {max(kept)} in a session" in readme
+    assert f"{min(new)} to {max(new)} in a new JVM" in readme and f"ratios {min(new)} to {max(new)})" in compared
+    ours, flink = median("ours, a checkpoint a second"), median("Flink, a checkpoint a second")
+    fast, spark = median("ours, as fast as it goes (`interval=0`)"), SPARKS
+    assert f"takes {ours / 1000:.2f} s for a record" in readme
+    assert f"(Flink {flink / 1000:.2f}, Spark's own writer without transactions {median(spark) / 1000:.2f})" in readme
+    assert f"and {fast / 1000:.2f} s as fast as it goes" in readme
+    assert f"took {flink} ms in Flink and {ours} ms here" in compared
+    once = median("ours, AT_LEAST_ONCE, as fast as it goes")
+    assert f"{once} ms instead of {fast} in the median" in " ".join(TEXT["docs/checkpoints.md"].split())
+
+
+def test_the_kit_has_as_many_cases_of_each_sink_as_the_page_says() -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "--all", "tests/conformance"]
+    listed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    counted = Counter(re.findall(r"^tests/conformance/test_(\w+)\.py::", listed, re.MULTILINE))
+    rows = re.findall(r"^\| (\w+)[^|]*\|[^|]*\|[^|]*\| (\d+) \|$", TEXT["docs/sinks.md"], re.MULTILINE)
+    assert {name.lower().replace("postgresql", "postgres"): int(cases) for name, cases in rows} == {
+        name: counted[name] for name in ("sqlite", "delta", "files", "postgres", "kafka", "mysql")
+    }
+    words = " ".join(TEXT["docs/writing-a-sink.md"].split())
+    assert "puts twenty-three mistakes into" in words and counted["seeded_defects"] == 23
