@@ -36,6 +36,7 @@ from airflow_ft.core.ports import HoldingSinkSpec
 from airflow_ft.core.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.core.secrets import without_secrets
 from airflow_ft.sinks.registry import system
+from airflow_ft.sources.groups import check_groups
 from airflow_ft.sources.modes import check_mode
 from airflow_ft.templates import declared, declared_name, no_suffix, plain, rebuild
 
@@ -175,6 +176,7 @@ class PipelineSpec:
             raise ConfigurationError(
                 "sources is empty.", remedy='declare what the job reads: {"orders": KafkaSource(topics=["orders"])}.'
             )
+        check_groups(self.sources)
         check_type("job_args", self.job_args, Mapping, 'give a dictionary, such as {"limit": 100}.')
         for name in self.job_args:
             check_text("a name in job_args", name)

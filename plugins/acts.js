@@ -69,6 +69,7 @@ export function RunAct({ pipeline, label, title, conf, children, disabled, hidde
     if (!run || ended) return undefined;
     const path = dagPath(run.dag_id, `/dagRuns/${encodeURIComponent(run.dag_run_id)}`);
     const timer = setInterval(() => ask(path).then((now) => {
+      setError("");
       setRun(now);
       if (over(now)) done.current?.();
     }, (problem) => setError(wordsOf(problem))), 2000);

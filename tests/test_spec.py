@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
 from datetime import date, timedelta
 from pathlib import Path
@@ -373,3 +374,17 @@ def test_the_mode_reaches_the_delivery_and_may_be_rendered() -> None:
         spec(sinks={"alerts": KafkaSink(topic="t", strategy="held")}, checkpointing=at_least)
     with pytest.raises(ConfigurationError, match="nothing waits for a commit"):
         spec(commit_point=next(iter(SINKS.values())).conn_id, checkpointing=at_least)
+
+
+def test_one_group_does_not_follow_two_sources_of_a_topic() -> None:
+    """Which of the two was told last would be chance."""
+
+    def read(group: str | None = "shop", topics: Sequence[str] = ("orders",), **more: Any) -> KafkaSource:
+        return KafkaSource(topics=list(topics), group_id=group, **more)
+
+    with pytest.raises(ConfigurationError, match=r"'a' and 'b' read 'orders', and group 'shop'.*Remedy"):
+        spec(sources={"a": read(topics=["orders", "returns"]), "b": read()})
+    for other in (
+        read("other"), read(None), read(topics=["returns"]), read(conn_id="elsewhere"), read(commit_offsets=False)
+    ):  # fmt: skip
+        spec(sources={"a": read(), "b": other})

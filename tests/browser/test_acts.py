@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -52,6 +53,18 @@ def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: Ap
         "action": "savepoint",
         "checkpoint": CHECKPOINTS - 1,
     }
+
+
+def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> None:
+    act = Act(visit.pipeline(PIPELINE).tab("Savepoints"), "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
+    act.button.click()
+    act.confirm.click()
+    expect(act.started).to_contain_text("queued: ")
+    visit.excuse("/dagRuns/")
+    visit.page.route(re.compile("/dagRuns/manual__"), lambda route: route.fulfill(status=502, body="away"))
+    visit.tell("status 502")
+    visit.page.unroute_all()
+    expect(visit.page.get_by_role("alert")).to_have_count(0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+"""Which consumer groups may follow the sources of one pipeline: each partition of a group has one offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.sources import KafkaSource, Source
+
+
+def check_groups(sources: Mapping[str, Source]) -> None:
+    """ConfigurationError when two sources tell one group how far they have read the same topic.
+
+    Which of the two was told last would be chance, and whoever begins at the group, or watches it, took that for both.
+    Topics of a pattern are found while it runs, so nothing is said of them.
+    """
+    kafka = {name: each for name, each in sources.items() if isinstance(each, KafkaSource)}
+    told = {name: each for name, each in kafka.items() if each.group_id and each.commit_offsets}
+    for (one, first), (other, second) in combinations(told.items(), 2):
+        both = sorted(set(first.topics) & set(second.topics))
+        if both and (first.conn_id, first.group_id) == (second.conn_id, second.group_id):
+            raise ConfigurationError(
+                f"sources {one!r} and {other!r} read {both[0]!r}, and group {first.group_id!r} cannot follow both.",
+                remedy="give each a group_id of its own; or commit_offsets=False to one of them.",
+            )
