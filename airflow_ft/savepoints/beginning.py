@@ -34,7 +34,9 @@ def begin_anew(
     run: RunKey | None,
     lease_seconds: float,
 ) -> SparkPosition | None:
-    """The new base; None: it has none, and begins so anyway.
+    """The new base; None: it has none, and begins so anyway, where an attempt has frozen that or the sources say.
+
+    What was frozen stays then: nothing of it is delivered, so it is owed (I10). The run has done it all the same.
 
     Raises as `restore` does. ConfigurationError with CONTINUE, StateConflictError with REFUSE where a sink of the
     newest delivered checkpoint does not replace rows by their key.
@@ -50,15 +52,16 @@ def begin_anew(
     with settled(store, pipeline, participants, worker, why, lease_seconds) as epoch:
         _examine(store, pipeline, later)
         base = store.pipeline(pipeline).base
-        if base is None:
-            return None
-        root = location_root(base.location)
-        try:
-            position = new_beginning(root, pipeline, epoch)
-        except OSError as error:
-            raise not_written(root, error, pipeline) from error
+        position = None if base is None else _new(location_root(base.location), pipeline, epoch)
         store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
     return position
+
+
+def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
+    try:
+        return new_beginning(root, pipeline, epoch)
+    except OSError as error:
+        raise not_written(root, error, pipeline) from error
 
 
 def _examine(store: Store, pipeline: str, later: Later) -> None:
