@@ -7,12 +7,13 @@ taken out of them. Rows that replace those of the same key may come again; in an
 somebody has to want it.
 
 What if the process dies ...
-- before the one write: the pipeline stands where it stood. The empty location is swept; what attempts had frozen of
-  where sources begin is forgotten, which only an attempt without a base has use for.
+- before the one write: the pipeline stands where it stood. The empty location is swept.
 - after it: the pipeline begins anew. Repeated, it does so once more.
 """
 
 from __future__ import annotations
+
+import logging
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.from_savepoint import Later
@@ -21,7 +22,9 @@ from airflow_ft.core.model import Promise, RunKey, SparkPosition
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.savepoints.settling import require_settleable, settled
 from airflow_ft.savepoints.taking import not_written
-from airflow_ft.spark.state.locations import location_root, new_beginning
+from airflow_ft.spark.state.locations import forget_begun, location_root, new_beginning
+
+log = logging.getLogger(__name__)
 
 
 def begin_anew(
@@ -54,6 +57,11 @@ def begin_anew(
         base = store.pipeline(pipeline).base
         position = None if base is None else _new(location_root(base.location), pipeline, epoch)
         store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
+    if base is not None:
+        try:
+            forget_begun(location_root(base.location), pipeline)
+        except OSError as error:  # it begins anew all the same
+            log.warning("where sources of %s began that were added to it is not forgotten: %s", pipeline, error)
     return position
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -91,19 +90,24 @@ def a_beginning_at_the_old_location(change: Change) -> None:
 
 @defect(ANEW, "I7")
 def an_origin_that_outlives_a_beginning(change: Change) -> None:
-    """It begins where the source began in its former life, which has lost that. Both have to be switched off."""
-    change(locations, "_FROZEN", re.compile("(?!)"))
-    _one_life(change)
+    """It begins where the source began in its former life, which has lost that."""
+    file = locations.origin_file
+    change(locations, "origin_file", lambda root, pipeline, sources, life="": file(root, pipeline, sources))
 
 
 @defect(NAMED["everything is read anew, and again"], "I7", told=("P2:6:SLEEP", "B1:21:YIELD:P2"))
-def an_origin_that_a_late_attempt_of_a_former_life_freezes(change: Change) -> None:
-    """It is forgotten before the one write alone."""
-    _one_life(change)
+def an_origin_that_is_forgotten_before_the_one_write(change: Change) -> None:
+    """As if it were not of a life: a late attempt of a former one freezes it for the next."""
+    file, made = locations.origin_file, beginning.new_beginning
 
+    def forgetting(root: str, pipeline: str, epoch: int) -> SparkPosition:
+        files = locations.filesystem(root)
+        folder = files.uri(root, pipeline, "spark")
+        for name in files.names(folder):
+            files.remove(files.uri(folder, name))
+        return made(root, pipeline, epoch)
 
-def _one_life(change: Change) -> None:
-    file = locations.origin_file
+    change(beginning, "new_beginning", forgetting)
     change(locations, "origin_file", lambda root, pipeline, sources, life="": file(root, pipeline, sources))
 
 

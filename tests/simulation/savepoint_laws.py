@@ -274,8 +274,8 @@ class SavepointLaws:
         order = self._orders[process]
         if order.is_beginning:
             return  # everything comes again
-        if not later and len(self._stood.get(self.whole[order.uri].number, ())) > 1:
-            return  # its number has stood elsewhere since, and tells nothing
+        if len(self._stood.get(self.whole[order.uri].number, ())) > 1:
+            return  # its number has stood elsewhere, too, and does not tell what comes behind it
         published = self._laws.published()
         said = {published[number] for number in later if number in published}
         if unsaid := self._again[process] - said:

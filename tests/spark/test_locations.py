@@ -14,6 +14,7 @@ from airflow_ft.spark.state.locations import (
     behind_the_beginning,
     check_sources,
     copy_frozen,
+    forget_begun,
     freeze_origin,
     has_origin,
     has_places,
@@ -204,7 +205,8 @@ def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that
     sources, first = {"orders": {"kind": "kafka", "starting_offsets": "earliest"}}, _begun(tmp_path, 1, 100)
     freeze_origin(first, sources, [0], _ids)
     beginning = new_beginning(str(tmp_path), "p", 3)
-    assert not has_origin(str(tmp_path), "p", sources) and not has_origin(str(tmp_path), "p", sources, "3-0")
+    assert not has_origin(str(tmp_path), "p", sources, "3-0")
+    assert has_origin(str(tmp_path), "p", sources), "whoever dies before the one write has changed nothing"
     life = life_of(beginning)
     assert behind_the_beginning(beginning) is None and life == "3-0"
     assert life_of(None) == life_of(first.position(1)) == ""
@@ -216,6 +218,10 @@ def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that
     own = _begun(tmp_path, 5, 170)
     freeze_origin(own, sources, [0], _ids, life)
     assert standing(str(tmp_path), "p", None, sources, life).offsets == {0: {"orders": {"0": 170}}}
+    begun = tmp_path / "p" / "spark" / "begun-0a1b.json"
+    begun.write_text("{}")
+    forget_begun(str(tmp_path), "p")
+    assert not begun.exists() and has_origin(str(tmp_path), "p", sources, life)
 
 
 def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ from airflow_ft.wal.parsing import read_json
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 _FROZEN = re.compile(r"^(?:origin|begun)-[0-9a-f]+(?:-\d+)*\.json$")  # begun: `airflow_ft.spark.state.source_changes`
+_BEGUN = re.compile(r"^begun-[0-9a-f]+(?:-\d+)*\.json$")
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
@@ -197,18 +198,21 @@ def location_root(uri: str) -> str:
 def new_beginning(root: str, pipeline: str, epoch: int) -> SparkPosition:
     """A position before everything, for a pipeline that has read something and is to read it anew.
 
-    What attempts have frozen of where its sources begin is forgotten: the first one from here freezes that anew, also
-    beside one of before that freezes it late (`life_of`).
+    The first attempt from here freezes anew where its sources begin: what others have frozen is of another `life_of`.
     """
     location = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), -1, "the beginning")
     keep(location.uri, START_FILE, [])
     location.sync({})
+    return location.position(-1)
+
+
+def forget_begun(root: str, pipeline: str) -> None:
+    """Where sources began that were added in a former life: one that is added in this one begins anew."""
     files = filesystem(root)
     folder = files.uri(root, pipeline, "spark")
     for name in files.names(folder):
-        if _FROZEN.match(name):
+        if _BEGUN.match(name):
             files.remove(files.uri(folder, name))
-    return location.position(-1)
 
 
 def behind_the_beginning(base: SparkPosition | None) -> SparkPosition | None:
