@@ -480,12 +480,13 @@ class Store(Protocol):
         self,
         pipeline: str,
         epoch: int,
-        position: SparkPosition,
+        position: SparkPosition | None,
         message: str,
         run: RunKey | None = None,
         savepoint: str = "",
     ) -> None:
         """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin.
+        None, of one without a base: it has none, and begins so anyway (StateConflictError for any other).
 
         `run`: whoever asks for it in a DAG run does so once (StateConflictError); `Run.restored_from` is its savepoint.
         """

@@ -7,12 +7,13 @@ taken out of them. Rows that replace those of the same key may come again; in an
 somebody has to want it.
 
 What if the process dies ...
-- before the one write: the pipeline stands where it stood. The empty location is swept; what attempts had frozen of
-  where sources begin is forgotten, which only an attempt without a base has use for.
+- before the one write: the pipeline stands where it stood. The empty location is swept.
 - after it: the pipeline begins anew. Repeated, it does so once more.
 """
 
 from __future__ import annotations
+
+import logging
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.from_savepoint import Later
@@ -21,7 +22,9 @@ from airflow_ft.core.model import Promise, RunKey, SparkPosition
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.savepoints.settling import require_settleable, settled
 from airflow_ft.savepoints.taking import not_written
-from airflow_ft.spark.state.locations import location_root, new_beginning
+from airflow_ft.spark.state.locations import forget_begun, location_root, new_beginning
+
+log = logging.getLogger(__name__)
 
 
 def begin_anew(
@@ -34,7 +37,9 @@ def begin_anew(
     run: RunKey | None,
     lease_seconds: float,
 ) -> SparkPosition | None:
-    """The new base; None: it has none, and begins so anyway.
+    """The new base; None: it has none, and begins so anyway, where an attempt has frozen that or the sources say.
+
+    What was frozen stays then: nothing of it is delivered, so it is owed (I10). The run has done it all the same.
 
     Raises as `restore` does. ConfigurationError with CONTINUE, StateConflictError with REFUSE where a sink of the
     newest delivered checkpoint does not replace rows by their key.
@@ -50,15 +55,21 @@ def begin_anew(
     with settled(store, pipeline, participants, worker, why, lease_seconds) as epoch:
         _examine(store, pipeline, later)
         base = store.pipeline(pipeline).base
-        if base is None:
-            return None
-        root = location_root(base.location)
-        try:
-            position = new_beginning(root, pipeline, epoch)
-        except OSError as error:
-            raise not_written(root, error, pipeline) from error
+        position = None if base is None else _new(location_root(base.location), pipeline, epoch)
         store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
+    if base is not None:
+        try:
+            forget_begun(location_root(base.location), pipeline)
+        except OSError as error:  # it begins anew all the same
+            log.warning("where sources of %s began that were added to it is not forgotten: %s", pipeline, error)
     return position
+
+
+def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
+    try:
+        return new_beginning(root, pipeline, epoch)
+    except OSError as error:
+        raise not_written(root, error, pipeline) from error
 
 
 def _examine(store: Store, pipeline: str, later: Later) -> None:

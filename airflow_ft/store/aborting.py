@@ -119,7 +119,7 @@ class AbortingOperations:
         self,
         pipeline: str,
         epoch: int,
-        position: SparkPosition,
+        position: SparkPosition | None,
         message: str,
         run: RunKey | None = None,
         savepoint: str = "",
@@ -185,14 +185,14 @@ def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
         )
 
 
-def _restored(write: PipelineWrite, number: int, position: SparkPosition, message: str) -> None:
-    epoch = write.row["epoch"]
+def _restored(write: PipelineWrite, number: int, position: SparkPosition | None, message: str) -> None:
+    epoch, start = write.row["epoch"], "where its sources begin" if position is None else position.location
     if write.row["status"] == PipelineStatus.RENAMED.value:  # another one had gone on as this one, and was taken back
         write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_message="")
     write.event(
         EventKind.RESTORED,
-        f"what follows checkpoint {number} is computed from {position.location}, by epoch {epoch}: {message}",
-        detail={"number": number, "location": position.location},
+        f"what follows checkpoint {number} is computed from {start}, by epoch {epoch}: {message}",
+        detail={"number": number, "location": "" if position is None else position.location},
     )
 
 
@@ -212,12 +212,19 @@ def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> Non
         raise write.conflict(0, f"run {run} has gone on from a savepoint before.")
 
 
-def _move_base(write: PipelineWrite, epoch: int, position: SparkPosition) -> int:
-    """The base, and where a rewind of the next number goes to; returns the newest number with a position (0: none)."""
+def _move_base(write: PipelineWrite, epoch: int, position: SparkPosition | None) -> int:
+    """The base, and where a rewind of the next number goes to; returns the newest number with a position (0: none).
+
+    None: it has no base, and gets none.
+    """
     write.require_epoch(epoch)
     for checkpoint in write.open_checkpoints():
         if checkpoint.is_undelivered or checkpoint.state is S.TRIGGERED:
             raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}, and not delivered.")
+    if position is None:
+        if write.row["base_location"] is not None:
+            raise write.conflict(0, "it has read something.")
+        return 0
     newest = write.rows(
         "SELECT number FROM checkpoint WHERE pipeline = ? AND is_base = 1 ORDER BY number DESC LIMIT 1", write.name
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from airflow_ft.savepoints.metadata import read_metadata
 from airflow_ft.savepoints.restoring import restore_once
 from airflow_ft.savepoints.stopping import stop
 from airflow_ft.sources import KafkaSource
+from airflow_ft.store import open_store
 from tests.operators.declared import spec
 from tests.spark.test_savepoints import PIPELINE, saved_scene
 from tests.store.scene import Scene
@@ -111,6 +113,23 @@ def test_a_run_that_dies_behind_the_write_does_not_restore_again(scene: Scene, t
     assert first.position == scene.store.pipeline(PIPELINE).base
     assert go_on(RUN) is None
     assert go_on(RunKey("d", "manual__2")).position != first.position
+
+
+def test_a_run_that_reads_everything_anew_has_done_so_though_nothing_was_read_before(tmp_path: Path) -> None:
+    """Its next try would be refused, or have it all twice: what there is by then it has delivered itself."""
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        scene = Scene(store)
+
+        def go_on() -> Any:
+            told, worker = FromSavepoint(BEGINNING), Worker("", 1)
+            return restore_once(store, told, PIPELINE, RUN, _nobody, worker, wal_root="", lease_seconds=0.0)
+
+        first = go_on()
+        assert first is not None and first.position is None and store.pipeline(PIPELINE).base is None
+        scene.take()
+        scene.complete(scene.stage(1)[0])
+        store.release_lease(PIPELINE, "worker")
+        assert go_on() is None
 
 
 def test_the_form_says_nothing_by_default_and_all_that_a_restore_takes(tmp_path: Path) -> None:

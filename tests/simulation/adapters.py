@@ -340,7 +340,7 @@ def product_over_models() -> Iterator[Running]:
             "named_positions": lambda *_: {},
             "record_ids": lambda *_: None,
             "recorded_ids": lambda _: {},
-            "freeze_origin": lambda *_: None,
+            "freeze_origin": lambda location, *of: RUNNING.spark.beginnings.freeze(location.uri, of[-1]),
             "Timers": lambda *_: NO_TIMERS,
         }),
         (query._Idle, {"listening": listening}),

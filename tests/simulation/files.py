@@ -64,8 +64,12 @@ class Files:
 
     def _found(self, uri: str) -> dict[str, bytes]:
         """What lies at and below a URI, by relative name ("": the file itself)."""
+        if uri in self._wal.frozen:
+            return {"": self._wal.frozen[uri]}
         if uri.startswith(LOG):
             parts = uri.removeprefix(LOG).split("/")
+            if len(parts) < 3:
+                return {name.removeprefix(f"{uri}/"): data for name, data in self._wal.frozen.items()}
             below, files = "/".join(parts[3:]), self._location(LOG + "/".join(parts[:3]))
         else:
             below, files = uri, self.saved
@@ -151,6 +155,9 @@ class Files:
             self.saved[uri] = data
             return
         location, name = _place(uri)  # a folder that was swept meanwhile is made again
+        if not name:
+            self._wal.frozen[uri] = data
+            return
         self._wal.states.setdefault(location, {})
         folder, _, last = name.rpartition("/")
         if folder == "offsets":
@@ -166,6 +173,7 @@ class Files:
 
     def _forget(self, uri: str) -> None:
         self.saved.pop(uri, None)
+        self._wal.frozen.pop(uri, None)
         if uri.startswith(LOG):
             location, name = _place(uri)
             self._wal.files.get(location, {}).pop(name, None)

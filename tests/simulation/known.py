@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import tests.simulation.beginning_defects
 import tests.simulation.branch_defects
 import tests.simulation.defects
 import tests.simulation.folder_defects

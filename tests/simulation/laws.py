@@ -386,7 +386,7 @@ class Laws:
                     raise Violation("I2", f"{name} shows item {item.number} twice in {sink}: {_told(visible)}")
                 if item.number > place:
                     raise Violation("I4", f"{name} shows {item} without what comes before it: {_told(visible)}")
-                if place > 1 and item.parent != self._shown[place - 1]:
+                if item.parent != self._shown.get(place - 1, ""):
                     raise Violation("I1", f"{name} shows {item}, computed on {item.parent}: {_told(visible)}")
                 if self._shown.setdefault(item.number, item.variant) != item.variant:
                     raise Violation("I3", f"{name} shows {item}, another sink {self._shown[item.number]}")

@@ -483,7 +483,7 @@ class ModelStore(ModelStreams):
         self,
         pipeline: str,
         epoch: int,
-        position: SparkPosition,
+        position: SparkPosition | None,
         message: str,
         run: RunKey | None = None,
         savepoint: str = "",
@@ -500,11 +500,16 @@ class ModelStore(ModelStreams):
         self._row(number)
         self.version += 1
 
-    def _move_base(self, pipeline: str, epoch: int, position: SparkPosition) -> None:
+    def _move_base(self, pipeline: str, epoch: int, position: SparkPosition | None) -> None:
         self._require_epoch(pipeline, epoch)
         for row in self.open_checkpoints(pipeline):
             if row.is_undelivered or row.state is S.TRIGGERED:
                 raise StateConflictError(f"checkpoint {row.number} is {row.state}, and not delivered.")
+        if position is None:
+            if self._known(pipeline).base is not None:
+                raise StateConflictError("it has read something.")
+            self.version += 1
+            return
         bases = [row for row in self._rows.values() if row.position and row.after_abort is not AfterAbort.REWOUND]
         for newest in bases[-1:]:
             self._rows[newest.number] = replace(newest, position=position)

@@ -93,7 +93,7 @@ def a_late_restore_that_nobody_refuses(change: Change) -> None:
 def undecided_rows_that_outlive_a_restore(change: Change) -> None:
     """Both have to be switched off: who restores gives them up, and the decision log refuses while there are some."""
     change(settlement, "give_up_undecided", lambda *_: None)
-    _unconditional(change)
+    unconditional(change)
 
 
 @defect(KEPT, "I2 I3 I4 I10")
@@ -102,10 +102,10 @@ def decided_rows_that_nobody_delivers_before_a_restore(change: Change) -> None:
         pass
 
     change(settlement, "_settle", settle)
-    _unconditional(change)
+    unconditional(change)
 
 
-def _unconditional(change: Change) -> None:
+def unconditional(change: Change) -> None:
     def moving(self: Any, pipeline: str, epoch: int, position: SparkPosition) -> None:
         self._require_epoch(pipeline, epoch)
         self._set(base=position, base_is_clean=True)

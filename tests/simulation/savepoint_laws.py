@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.core.from_savepoint import Later
+from airflow_ft.core.from_savepoint import BEGINNING, Later
 from airflow_ft.core.model import AfterAbort, Checkpoint, RunKey, SparkPosition
 from airflow_ft.savepoints.metadata import METADATA, SPARK, Savepoint, read_metadata, verify
 from airflow_ft.spark.state.catching_up import FOLDER
+from airflow_ft.spark.state.locations import START_FILE
+from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.files import STATE, Files
 from tests.simulation.kernel import Violation
 from tests.simulation.source import Wal, empties, once_more, plain
@@ -39,6 +41,11 @@ class Order:
     later: Later
     damaged: bool
     leaves: bool = False
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether everything is to be read anew, and there is no savepoint."""
+        return self.uri == BEGINNING
 
 
 Read = tuple[int, int]
@@ -80,11 +87,13 @@ class SavepointLaws:
         self._laws, self._store, self._wal, self._files, self._process = laws, store, wal, files, process
         self._version = -1
         self.may_leave: set[SparkPosition] = set()  # restored there, by who has allowed to leave state behind
+        self.replaces = False  # whether each sink replaces the rows of the same key
         self._stood: dict[int, set[Standing]] = {}  # by number: where it stands, and has stood before a restore
         self.whole: dict[str, Savepoint] = {}
         self.damaged: set[str] = set()
         self._orders: dict[str, Order] = {}  # by process, the newest
-        self._saved: dict[str, Standing | None] = {}
+        self._saved: dict[str, Standing | None] = {BEGINNING: Standing(0, "", 0)}
+        self._has_begun: dict[str, bool] = {}  # by process: whether there was a base whenever it was looked for
         self._again: dict[str, set[int]] = {}  # by process that has restored: the items that come once more
         self._runs: set[RunKey] = set()  # that have gone on from one
         self._restored: set[str] = set()  # savepoints: one that is claimed may go then
@@ -97,6 +106,8 @@ class SavepointLaws:
 
     def look_at(self, checkpoints: Sequence[Checkpoint], next_number: int) -> None:
         """After a change."""
+        if self._store.pipeline(PIPELINE).base is None:
+            self._has_begun = dict.fromkeys(self._has_begun, False)
         if next_number < self._next_number:
             raise Violation("I1", f"the next number is {next_number}, it was {self._next_number}")
         self._next_number = next_number
@@ -106,6 +117,8 @@ class SavepointLaws:
 
     def _standing(self, position: SparkPosition) -> Standing:
         batch, uri = position.batch, position.location
+        if self._wal.is_beginning(position):
+            return Standing(0, "", 0)
         end = self._wal.ends.get(uri, {}).get(batch, batch)
         others = {name: data for name, data in self._wal.files.get(uri, {}).items() if name.startswith(f"{FOLDER}/")}
         return Standing(self._wal.item_at(position), plain(self._wal.states[uri][batch]), end, _planned(others))
@@ -123,12 +136,18 @@ class SavepointLaws:
                 item -= 1
         return tuple(found[behind - item :])
 
+    def _has_base(self) -> bool:
+        try:
+            return self._store.pipeline(PIPELINE).base is not None
+        except UnknownPipelineError:
+            return False
+
     def order(self) -> Order | None:
         """What the current process is at."""
         return self._orders.get(self._process())
 
     def restoring(
-        self, order: Order | None, position: SparkPosition, run: RunKey | None, restore: Callable[[], Any]
+        self, order: Order | None, position: SparkPosition | None, run: RunKey | None, restore: Callable[[], Any]
     ) -> Any:
         """The one write of a restore, which was sent for an `order`, by a run or by a person: what it may change."""
         base = self._store.pipeline(PIPELINE).base
@@ -138,6 +157,8 @@ class SavepointLaws:
         if run in self._runs:
             raise Violation("I9", f"{run} has gone on from a savepoint twice")
         self._runs |= {run} if run is not None else set()
+        if position is None:
+            return result
         before = 0 if base is None else self._standing(base).caught_up.item
         saved = self._saved[order.uri]
         if not self._wal.has(position) or order.damaged:
@@ -155,7 +176,8 @@ class SavepointLaws:
             if not self._laws.is_visible(item):
                 raise Violation("I10", f"{process} has restored {order.uri}, and item {item} was never delivered")
         again = set(range(now.item + 1, before + 1))
-        if again and order.later is not Later.WRITE_AGAIN:
+        replaced = order.is_beginning and order.later is Later.REFUSE and self.replaces
+        if again and order.later is not Later.WRITE_AGAIN and not replaced:
             raise Violation("I2", f"{process} has restored {order.uri}: {sorted(again)} come again, unasked for")
         self._again[process] = again
         self._restored.add(order.uri)
@@ -165,6 +187,8 @@ class SavepointLaws:
         self.behind = now.item
         self._before = {(name, sink): rows for name, sink, rows in self._laws.rows()}
         self._laws.goes_on_behind(now.item, now.variant)
+        if order.is_beginning:
+            self._wal.first += 1
         return result
 
     # --- the sinks ------------------------------------------------------------------------------------------------
@@ -221,6 +245,8 @@ class SavepointLaws:
         """What lies in it; None: not even that can be read."""
         batch, spark = savepoint.batch, f"{uri}/{SPARK}"
         files = self._files.saved
+        if batch < 0 and START_FILE in self._files.tree(spark):
+            return Standing(0, "", 0)
         try:
             if self._files.by_operator:
                 variant = json.loads(files[f"{spark}/commits/{batch}"].splitlines()[1])["variant"]
@@ -237,6 +263,7 @@ class SavepointLaws:
     def begins(self, order: Order) -> None:
         """The current process begins to restore."""
         self._orders[self._process()] = order
+        self._has_begun[self._process()] = self._has_base()
         self._again.pop(self._process(), None)
 
     def told_restored(self, later: Sequence[int]) -> None:
@@ -244,10 +271,23 @@ class SavepointLaws:
         process = self._process()
         if process not in self._again:
             raise Violation("I9", f"{process} is told that its savepoint is restored, and it is not")
+        order = self._orders[process]
+        if order.is_beginning:
+            return  # everything comes again
+        if len(self._stood.get(self.whole[order.uri].number, ())) > 1:
+            return  # its number has stood elsewhere, too, and does not tell what comes behind it
         published = self._laws.published()
         said = {published[number] for number in later if number in published}
         if unsaid := self._again[process] - said:
             raise Violation("I2", f"{process} is told of {list(later)}, and items {sorted(unsaid)} come again, too")
+
+    def told_nothing_read(self, run: RunKey | None) -> None:
+        """Who is told that the pipeline begins there anyway; a run has done it then."""
+        process = self._process()
+        if self._has_begun[process]:
+            raise Violation("I9", f"{process} is told that nothing was read, and something was")
+        if run is not None:
+            self._runs.add(run)
 
     def told_restored_before(self, run: RunKey) -> None:
         """Who is told that its run has gone on from one before."""
@@ -260,6 +300,8 @@ class SavepointLaws:
         if process in self._again:
             raise Violation("I9", f"{process} is told {error!r}, and has restored its savepoint")
         uri = self._orders[process].uri
+        if uri == BEGINNING:
+            return
         if uri not in self._restored and f"{uri}/{METADATA}" not in self._files.saved:
             raise Violation("I10", f"{process} is told {error!r}, and {uri} is deleted, which nobody has restored")
         if isinstance(error, WalCorruptError) and uri not in self.damaged and f"{uri}/{METADATA}" in self._files.saved:

@@ -15,8 +15,9 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
-from airflow_ft.core.from_savepoint import ClaimMode, FromSavepoint, Later
+from airflow_ft.core.from_savepoint import BEGINNING, ClaimMode, FromSavepoint, Later
 from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import RunKey
 from airflow_ft.savepoints.converting import Backend, convert
 from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata
 from airflow_ft.savepoints.rescaling import rescale
@@ -51,13 +52,15 @@ class Savepoints:
         self.laws = SavepointLaws(world.laws, world.log, world.wal, self.files, self._process)
         world.laws.savepoints = self.laws
         self.laws.may_leave = world.operators.may_leave
+        self.laws.replaces = {kind for kind, _ in world.scenario.sinks.values()} == {"upsert"}
 
     def person(self, verb: str, how: str) -> None:
         """Takes one as soon as something is confirmed that the others do not cover ("now": anything); or restores one.
 
         "again", as soon as more has been confirmed: that comes once more; "continue": it stays. "claim": it is deleted
         then. "copy": into another pipeline. "oldest", "middle": not the newest one; "changed": one that was made of
-        another one. "once": by the run that is at work. Or has another one made of one ("rescale", "convert").
+        another one. "once": by the run that is at work. "beginning": none, all is read anew, as soon as something
+        is confirmed ("now": at once). Or has another one made of one ("rescale", "convert").
         """
         if verb == "savepoint":
             self._wait(lambda: self._confirmed() > (0 if how == "now" else self._covered(0)))
@@ -67,6 +70,10 @@ class Savepoints:
             self._change(verb, how.split())
         else:
             more = "again" in how or "continue" in how
+            if "beginning" in how:
+                self._wait(lambda: self._confirmed() > 0 or "now" in how)
+                self._restore(how.split())
+                return
             self._wait(lambda: self._confirmed() > self._covered(_NONE) if more else bool(self.laws.whole))
             if "changed" in how:
                 self._wait(lambda: any(map(_is_changed, self.laws.whole.values())))
@@ -97,7 +104,7 @@ class Savepoints:
             pass  # he may try again
 
     def _restore(self, how: list[str]) -> None:
-        uri = self._chosen(how)
+        uri = BEGINNING if "beginning" in how else self._chosen(how)
         if not uri:
             return
         if "copy" in how:
@@ -108,6 +115,7 @@ class Savepoints:
         leaves = "leaving" in how
         self.laws.begins(Order(uri, later, uri in self.laws.damaged, leaves))
         by, lease = (self._world.open, Worker("a person")), self._world.scenario.lease
+        run: RunKey | None = None
         try:
             if "once" in how:
                 run = next((run for run in self._world.runs if not run.over), self._world.runs[-1]).key
@@ -123,6 +131,7 @@ class Savepoints:
                     uri,
                     *by,
                     "a person",
+                    pipeline=PIPELINE,
                     later=later,
                     claim=claim,
                     allow_non_restored_state=leaves,
@@ -132,8 +141,14 @@ class Savepoints:
             self.laws.told_refused(error)
         except TransientError:
             pass  # he does not know
+        except UnknownPipelineError:
+            if uri != BEGINNING:
+                raise
         else:
-            self.laws.told_restored(restored.later)
+            if restored.savepoint is None and restored.position is None:
+                self.laws.told_nothing_read(run)
+            else:
+                self.laws.told_restored(restored.later)
 
     def _chosen(self, how: list[str]) -> str:
         """ "": there is none."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.core.model import Plan, Segment, SparkPosition
 from airflow_ft.core.ports import DeadLetters, WalFile
+from airflow_ft.spark.state.locations import START_FILE
 
 CLOSED = "closed"
 """The state after a drain: every window is closed, and whatever were read from here on would be too late."""
@@ -97,6 +98,8 @@ class Wal:
         self.told: dict[str, dict[int, str]] = {}  # Spark's location -> batch that was begun -> the second line of it
         self.files: dict[str, dict[str, bytes]] = {}  # Spark's location -> what else lies there, by name
         self.starts: dict[str, int] = {}  # Spark's location that began without state -> the batch behind which it did
+        self.frozen: dict[str, bytes] = {}  # by URI, beside Spark's locations: where the source begins
+        self.first = 0  # the first offset that the source has
         self.letters: dict[str, Rows] = {}  # dead letters, by URI: whoever has written them
         self.ask: Callable[[str, Callable[[], None]], None] = lambda _, act: act()  # a call that writes a file
 
@@ -116,14 +119,20 @@ class Wal:
         """The batch behind which a position stands; -1 of Spark's is the start of its location."""
         return self.starts.get(position.location, -1) if position.batch < 0 else position.batch
 
+    def is_beginning(self, position: SparkPosition) -> bool:
+        """Whether it is one from which everything is read anew."""
+        return position.batch < 0 and self.files.get(position.location, {}).get(START_FILE) == b"[]"
+
     def item_at(self, position: SparkPosition) -> int:
         """The newest item in the state at a position."""
+        if self.is_beginning(position):
+            return 0
         batch = self.batch(position)
         return batch - empties(self.states[position.location][batch])
 
     def has(self, position: SparkPosition) -> bool:
         """Whether somebody can go on from there."""
-        return self.batch(position) in self.states.get(position.location, {})
+        return self.is_beginning(position) or self.batch(position) in self.states.get(position.location, {})
 
     def item(self, digest: str) -> Item:
         return self.items[digest]

@@ -29,6 +29,7 @@ from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.spark.task import launcher
+from tests.simulation.beginnings import Beginnings
 from tests.simulation.files import STATE
 from tests.simulation.kernel import Process
 from tests.simulation.laws import PIPELINE
@@ -139,6 +140,7 @@ class Spark:
         self.drivers: list[Driver] = []
         self.failures = 0  # so many micro-batches are still to fail
         self.retained = world.scenario.retained
+        self.beginnings = Beginnings(world, SOURCES)
         self._conf = {PARTITIONS: "2", PROVIDER: Backend.ROCKSDB.provider}
 
     def make_request(self, run: RunKey) -> Callable[[Pipeline, int, int], StageRequest]:
@@ -492,6 +494,7 @@ class RunningQuery:
     def _run_batches(self) -> None:
         kernel, wal, uri = self._world.kernel, self._location.wal, self._location.uri
         interval = self._world.config.interval.total_seconds()
+        self._world.spark.beginnings.look(uri)
         last = self._latest() if self._ends else 0
         while not self._stopped:
             began = kernel.wall_clock()

@@ -145,6 +145,16 @@ FOUND = {
             "A1w:16:EVENT:job fails",
         ],
     ),
+    # It had read nothing yet, so nothing was written, also not that the run has done it: its next try did it again.
+    "a_run_that_begins_anew_before_anything_was_read_has_done_it": (
+        "a stream, everything is read anew, a run does it once",
+        [],
+    ),
+    # It froze where the source had begun when everything was to be read anew: each later attempt looked for that.
+    "a_late_attempt_of_a_former_life_does_not_say_where_the_next_one_begins": (
+        "everything is read anew, and again",
+        ["P2:6:SLEEP", "B1:21:YIELD:P2"],
+    ),
     # The driver had ended, and its request for a number came between the task's last look and its answer.
     "a_request_of_a_driver_that_has_ended_triggers_nothing": (
         "a drain by a run that reads nothing new",

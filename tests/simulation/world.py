@@ -99,7 +99,8 @@ class Scenario:
     `modes` are those of the runs, in turn; the run that heals all has the last one. AT_MOST_ONCE is for streams.
 
     "savepoint" takes one as soon as there is something new, "restore" goes on from one when more was confirmed since
-    ("again", "continue", "leaving", "claim", "oldest", "middle", "changed", "once", "copy"), one "then" another; "stop
+    ("again", "continue", "leaving", "claim", "oldest", "middle", "changed", "once", "copy"; "beginning": everything is
+    read anew, "now": at once), one "then" another; "stop
     with a savepoint" is of streams. "rescale" and "convert" make another savepoint of one; that needs an operator,
     which a job has that is `stateful`. `jobs` are those of the runs of a stream, in turn: see `operators`.
 
@@ -263,7 +264,8 @@ class World:
         self.tasks: dict[str, tuple[Run, int, int]] = {}
         self.held = 0  # items in the source of a stream
         self.streams = Streams(self) if scenario.begins else None
-        self.savepoints = Savepoints(self) if "savepoint" in scenario.person else None
+        has_savepoints = "savepoint" in scenario.person or "beginning" in scenario.person
+        self.savepoints = Savepoints(self) if has_savepoints else None
 
     # --- Airflow --------------------------------------------------------------------------------------------------
 
@@ -630,24 +632,25 @@ class World:
             attempt = store.begin_stage(PIPELINE, epoch, run)
             variant, location = f"v{epoch}.{attempt}", f"file:///wal/{PIPELINE}/spark/{epoch}-{attempt}"
             state: dict[int, str] = {}
-            if before.base is not None:
-                found = self.wal.states.get(before.base.location)
-                if (found is None or before.base.batch not in found) and self.laws.restored:
+            base = self.spark.beginnings.base(before.base)
+            if base is not None:
+                found = self.wal.states.get(base.location)
+                if (found is None or base.batch not in found) and self.laws.restored:
                     raise StageError("the state of the base is gone: the decision log is older than the files.")
-                if found is None or before.base.batch not in found:
-                    raise Violation("I10", f"the state at {before.base} is needed and gone")
-                state = {
-                    batch: kept for batch, kept in found.items() if batch <= before.base.batch or not self.cut_back
-                }
-            if self.savepoints is not None and is_planned(before.base):
+                if found is None or base.batch not in found:
+                    raise Violation("I10", f"the state at {base} is needed and gone")
+                state = {batch: kept for batch, kept in found.items() if batch <= base.batch or not self.cut_back}
+            if self.savepoints is not None and is_planned(base):
                 try:
-                    copied = open_location("file:///wal", PIPELINE, epoch, attempt, before.base, False)
+                    copied = open_location("file:///wal", PIPELINE, epoch, attempt, base, False)
                     catch_up(copied, self.spark.compute_planned)
                     state = self.wal.states[location]
                 except (OSError, KeyError) as error:  # as the driver tells it; a newer owner has swept it
                     raise StageError("the state was not brought to where the pipeline stands.") from error
             self.wal.states[location] = state
-            self.spark.goes_on(before.base, location)
+            self.spark.goes_on(base, location)
+            if base is None:
+                self.spark.beginnings.begin(location, before.base)
             predecessor = before.last_published
             while (batch := max(state, default=0) + 1) - empties(state.get(batch - 1, "")) <= items:
                 number = store.trigger(PIPELINE, epoch, run)

@@ -11,17 +11,22 @@ from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptErr
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state.locations import (
     SparkLocation,
+    behind_the_beginning,
     check_sources,
     copy_frozen,
+    forget_begun,
     freeze_origin,
+    has_origin,
     has_places,
+    life_of,
+    new_beginning,
     open_location,
     origin_file,
     restore_order,
     restore_origin,
     set_places,
 )
-from airflow_ft.spark.state.standing import mend_origin, standing
+from airflow_ft.spark.state.standing import Standing, mend_origin, standing
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 
 
@@ -194,6 +199,29 @@ def test_starting_positions_are_frozen_once_and_given_to_the_next_attempt(tmp_pa
     changed = open_location(str(tmp_path), "p", 1, 4, None, False)
     restore_origin(changed, {"refunds": {"kind": "kafka"}})
     assert not local_path(changed.uri).exists()
+
+
+def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that_begins(tmp_path: Path) -> None:
+    sources, first = {"orders": {"kind": "kafka", "starting_offsets": "earliest"}}, _begun(tmp_path, 1, 100)
+    freeze_origin(first, sources, [0], _ids)
+    beginning = new_beginning(str(tmp_path), "p", 3)
+    assert not has_origin(str(tmp_path), "p", sources, "3-0")
+    assert has_origin(str(tmp_path), "p", sources), "whoever dies before the one write has changed nothing"
+    life = life_of(beginning)
+    assert behind_the_beginning(beginning) is None and life == "3-0"
+    assert life_of(None) == life_of(first.position(1)) == ""
+    freeze_origin(first, sources, [0], _ids)  # it slept there
+    late = open_location(str(tmp_path), "p", 4, 1, None, False)
+    restore_order(late, sources, life)
+    restore_origin(late, sources, life)
+    assert not local_path(late.uri).exists() and standing(str(tmp_path), "p", None, sources, life) == Standing()
+    own = _begun(tmp_path, 5, 170)
+    freeze_origin(own, sources, [0], _ids, life)
+    assert standing(str(tmp_path), "p", None, sources, life).offsets == {0: {"orders": {"0": 170}}}
+    begun = tmp_path / "p" / "spark" / "begun-0a1b.json"
+    begun.write_text("{}")
+    forget_begun(str(tmp_path), "p")
+    assert not begun.exists() and has_origin(str(tmp_path), "p", sources, life)
 
 
 def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) -> None:

@@ -239,6 +239,18 @@ class TestRewinds:
         assert scene.store.position_before(PIPELINE, 1) == fresh
         assert scene.store.referenced_locations(PIPELINE) == {fresh.location}
 
+    def test_a_pipeline_without_a_base_may_keep_none_and_its_run_has_gone_on_then(self, scene: Scene) -> None:
+        scene.take()
+        scene.store.restore(PIPELINE, 1, None, "from the beginning", RUN, "the beginning")
+        assert scene.store.pipeline(PIPELINE).base is None
+        assert scene.store.run(PIPELINE, RUN).restored_from == "the beginning"  # type: ignore[union-attr]
+        with pytest.raises(StateConflictError, match="has gone on from a savepoint before"):
+            scene.store.restore(PIPELINE, 1, None, "once more", RUN, "the beginning")
+        scene.complete(scene.stage(1)[0])
+        with pytest.raises(StateConflictError, match="it has read something"):
+            scene.store.restore(PIPELINE, 1, None, "late")
+        assert "from where its sources begin" in "".join(event.message for event in scene.store.events(PIPELINE))
+
     def test_state_is_not_dropped_by_an_older_owner_or_while_a_batch_is_computed(self, scene: Scene) -> None:
         scene.complete(scene.stage(1, goes_on=True)[0])
         scene.trigger()

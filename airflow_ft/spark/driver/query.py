@@ -427,7 +427,7 @@ class _Durable:
         if not self._frozen:
             location, declared, ids = self._location, self._request.sources, self._topics.check_start
             if self._request.base is None:
-                freeze_origin(location, declared, list(self._topics.known), ids)
+                freeze_origin(location, declared, list(self._topics.known), ids, self._request.life)
             else:
                 freeze_begun(location, declared, self._added, ids)
             self._frozen = True

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, ConfigurationError, JobError, StageError
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
@@ -58,6 +59,7 @@ from airflow_ft.spark.state.locations import (
     check_sources,
     has_origin,
     has_places,
+    life_of,
     open_location,
     restore_order,
     restore_origin,
@@ -121,11 +123,16 @@ class _Plan:
     operators: tuple[Identity, ...]
 
 
+def _living(request: StageRequest, base: SparkPosition | None) -> StageRequest:
+    """One that goes on from a base; without one, where everything is read anew."""
+    return replace(request, base=behind_the_beginning(base), life=life_of(base))
+
+
 class Attempt:
     """One attempt, in this process."""
 
     def __init__(self, request: StageRequest, report: Path, session: int | None) -> None:
-        self._request = replace(request, base=behind_the_beginning(request.base))
+        self._request = _living(request, request.base)
         self._report, self._kept = report, session
         self._failed: BaseException | None = None
         self._began = False  # whether the job has computed anything
@@ -225,9 +232,8 @@ class Attempt:
         attempt = store.begin_again(request.pipeline, request.epoch, request.run)
         now = store.pipeline(request.pipeline)  # read after it (I10): a rewind before it has set another base
         self._request = replace(
-            request,
+            _living(request, now.base),
             attempt=attempt,
-            base=behind_the_beginning(now.base),
             base_is_clean=False,
             last_published=now.last_published,
             ask_sinks=False,
@@ -288,7 +294,7 @@ class Attempt:
         request = self._request
         root, pipeline, declared = request.wal_root, request.pipeline, request.sources
         if request.base is None:
-            return set() if has_origin(root, pipeline, declared) else set(declared)
+            return set() if has_origin(root, pipeline, declared, request.life) else set(declared)
         new = declared.keys() - known_sources(request.base)
         return {name for name in new if not has_begun(root, pipeline, name, declared[name])}
 
@@ -304,7 +310,7 @@ class Attempt:
         request = self._request
         before = Standing()
         if not request.begins_anew:
-            before = standing(request.wal_root, request.pipeline, request.base, request.sources)
+            before = standing(request.wal_root, request.pipeline, request.base, request.sources, request.life)
         if change is not None:
             before = change.standing(before)
         void = topics.begin(before)
@@ -330,15 +336,15 @@ class Attempt:
                 remedy="restore it again with `--later write-again`, or take another savepoint.",
             )
         if request.base is None:
-            restore_order(location, request.sources)
+            restore_order(location, request.sources, request.life)
         if change is not None:
             change_sources(change, location, plan.places)
             restore_begun(location, request.sources, change.added)
         check_sources(location, plan.sources)
         set_places(location, plan.places)
         if request.base is None:
-            mend_origin(request.wal_root, request.pipeline, request.sources, topics.known, void)
-            restore_origin(location, request.sources)
+            mend_origin(request.wal_root, request.pipeline, request.sources, topics.known, void, request.life)
+            restore_origin(location, request.sources, request.life)
             remember(location, plan.operators)
             return location
         if void:

@@ -14,7 +14,7 @@ Rules:
 - It also drops what Spark's log of read files has beyond that batch, so that the folder is listed anew.
 - A location refers to itself alone, so that older ones can be swept (`airflow_ft.spark.state.schema_paths`).
 - Without a base, the positions at which the sources began are frozen once (`origin`), so that "latest" means the same
-  moment in every attempt.
+  moment in every attempt; anew when everything is read anew (`life_of`).
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from airflow_ft.wal.parsing import read_json
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 _FROZEN = re.compile(r"^(?:origin|begun)-[0-9a-f]+(?:-\d+)*\.json$")  # begun: `airflow_ft.spark.state.source_changes`
+_BEGUN = re.compile(r"^begun-[0-9a-f]+(?:-\d+)*\.json$")
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
@@ -197,22 +198,34 @@ def location_root(uri: str) -> str:
 def new_beginning(root: str, pipeline: str, epoch: int) -> SparkPosition:
     """A position before everything, for a pipeline that has read something and is to read it anew.
 
-    What attempts have frozen of where its sources begin is forgotten: the first one from here freezes that anew.
+    The first attempt from here freezes anew where its sources begin: what others have frozen is of another `life_of`.
     """
     location = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), -1, "the beginning")
     keep(location.uri, START_FILE, [])
     location.sync({})
+    return location.position(-1)
+
+
+def forget_begun(root: str, pipeline: str) -> None:
+    """Where sources began that were added in a former life: one that is added in this one begins anew."""
     files = filesystem(root)
     folder = files.uri(root, pipeline, "spark")
     for name in files.names(folder):
-        if _FROZEN.match(name):
+        if _BEGUN.match(name):
             files.remove(files.uri(folder, name))
-    return location.position(-1)
 
 
 def behind_the_beginning(base: SparkPosition | None) -> SparkPosition | None:
     """The base of an attempt; None: it begins as the first one of a pipeline does, also at a `new_beginning`."""
     return None if base is not None and base.batch < 0 and note(base.location, START_FILE) == [] else base
+
+
+def life_of(base: SparkPosition | None) -> str:
+    """Which `new_beginning` an attempt begins at, by its folder; "": the first life of its pipeline, or none.
+
+    Whoever has begun in a former life, and wakes up, freezes nothing of this one (`origin_file`).
+    """
+    return "" if base is None or behind_the_beginning(base) is not None else base.location.rsplit("/", 1)[1]
 
 
 def _lacks(location: SparkLocation) -> WalCorruptError:
@@ -287,26 +300,26 @@ def told_once(places: Sequence[int] | None) -> list[int] | None:
     return None if places is None or list(places) == list(range(len(places))) else list(places)
 
 
-def restore_origin(location: SparkLocation, sources: Mapping[str, Any]) -> None:
+def restore_origin(location: SparkLocation, sources: Mapping[str, Any], life: str = "") -> None:
     """Into a new, empty location: the starting positions that an earlier attempt of this pipeline has frozen."""
     files = filesystem(location.uri)
-    origin = origin_file(location.root, location.pipeline, sources)
+    origin = origin_file(location.root, location.pipeline, sources, life)
     if location.batch < 0 and files.exists(origin):
         for index, text in origin_positions(read_json(origin)).items():
             files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
 
 
-def restore_order(location: SparkLocation, sources: Mapping[str, Any]) -> None:
+def restore_order(location: SparkLocation, sources: Mapping[str, Any], life: str = "") -> None:
     """Into a new, empty location: the order of the sources by which these go, for `check_sources`."""
     files = filesystem(location.uri)
-    origin = origin_file(location.root, location.pipeline, sources)
+    origin = origin_file(location.root, location.pipeline, sources, life)
     if location.batch < 0 and files.exists(origin) and (names := read_json(origin).get(_ORDER)):
         keep(location.uri, SOURCES_FILE, names)
 
 
-def has_origin(root: str, pipeline: str, sources: Mapping[str, Any]) -> bool:
+def has_origin(root: str, pipeline: str, sources: Mapping[str, Any], life: str = "") -> bool:
     """Whether an earlier attempt has frozen where the sources begin."""
-    return filesystem(root).exists(origin_file(root, pipeline, sources))
+    return filesystem(root).exists(origin_file(root, pipeline, sources, life))
 
 
 def copy_frozen(root: str, pipeline: str, target: str) -> None:
@@ -328,6 +341,7 @@ def freeze_origin(
     sources: Mapping[str, Any],
     kafka: Sequence[int],
     topic_ids: Callable[[Mapping[int, Any]], Mapping[int, Mapping[str, str]]],
+    life: str = "",
 ) -> None:
     """Freezes the starting positions of the Kafka sources (by index), before anything is published from them.
 
@@ -336,7 +350,7 @@ def freeze_origin(
     the frozen positions say.
     """
     files = filesystem(location.uri)
-    origin = origin_file(location.root, location.pipeline, sources)
+    origin = origin_file(location.root, location.pipeline, sources, life)
     begun: dict[str, Any] = {}
     for index in kafka:
         where = files.uri(location.uri, "sources", str(index), "0")
@@ -360,20 +374,22 @@ def freeze_origin(
             ) from None
 
 
-def origin_file(root: str, pipeline: str, sources: Mapping[str, Any]) -> str:
-    """The file of the frozen starting positions: another one when other sources are declared.
+def origin_file(root: str, pipeline: str, sources: Mapping[str, Any], life: str = "") -> str:
+    """The file of the frozen starting positions: another one when other sources are declared, or in another life.
 
     Only what says where they start counts: with `max_offsets_per_trigger`, say, which a person changes because the
     first batch was too large, "latest" must not become another moment. Files of earlier versions go by more.
     """
     files = filesystem(root)
+
+    def digest(said: Any) -> str:
+        return hashlib.sha256(canonical_json([life, said] if life else said).encode()).hexdigest()[:16]
+
     starts = {name: start_of(source) for name, source in sources.items()}
     if times := [time for source in sources.values() if (time := _rendered_time(source)) is not None]:
-        digest = hashlib.sha256(canonical_json(starts).encode()).hexdigest()[:16]
-        return _origin_of_times(files, files.uri(root, pipeline, "spark"), f"origin-{digest}", times)
+        return _origin_of_times(files, files.uri(root, pipeline, "spark"), f"origin-{digest(starts)}", times)
     strict = {name: _strict(source) for name, source in sources.items()}
-    digests = [hashlib.sha256(canonical_json(each).encode()).hexdigest()[:16] for each in (starts, strict, sources)]
-    found = [files.uri(root, pipeline, "spark", f"origin-{digest}.json") for digest in digests]
+    found = [files.uri(root, pipeline, "spark", f"origin-{digest(each)}.json") for each in (starts, strict, sources)]
     return next((origin for origin in found if files.exists(origin)), found[0])
 
 

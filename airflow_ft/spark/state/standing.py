@@ -40,11 +40,13 @@ class Standing:
     ids: Ids = field(default_factory=dict)
 
 
-def standing(root: str, pipeline: str, base: SparkPosition | None, sources: Mapping[str, Any]) -> Standing:
+def standing(
+    root: str, pipeline: str, base: SparkPosition | None, sources: Mapping[str, Any], life: str = ""
+) -> Standing:
     """Of the last published batch, or of the origin where there is none."""
     files = filesystem(root)
     if base is None:
-        origin = origin_file(root, pipeline, sources)
+        origin = origin_file(root, pipeline, sources, life)
         if not files.exists(origin):
             return Standing()
         frozen = read_json(origin)
@@ -102,14 +104,14 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
     replace_entry(location.uri, OFFSETS, location.batch, replace(told, lines=by_use(location, lines)))
 
 
-def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Ids, void: Ids) -> None:
+def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Ids, void: Ids, life: str = "") -> None:
     """Gives the origin the ids of its topics, and takes those out whose positions are void.
 
     In one step, so that "latest" never becomes another moment. An attempt that began before finds another origin than
     its own, and publishes nothing.
     """
     files = filesystem(root)
-    origin = origin_file(root, pipeline, sources)
+    origin = origin_file(root, pipeline, sources, life)
     if not files.exists(origin):
         return
     frozen = read_json(origin)
