@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 from airflow_ft.core.overview import Only
+from airflow_ft.core.timing import summary
 from airflow_ft.store.sqlite import SqliteStore
 from benchmarks.bench import say
 from benchmarks.history import PIPELINE, RUNS, Log, checkpoint, sqlite_place
@@ -106,6 +107,7 @@ QUESTIONS: dict[str, Callable[[SqliteStore], object]] = {
     "history, nothing is new": lambda store: (store.origins(PIPELINE, 15), store.mark(PIPELINE)),
     "history": lambda store: (store.origins(PIPELINE, 15), store.mark(PIPELINE), store.checkpoints(PIPELINE, 20)),
     "summary": lambda store: (store.origins(PIPELINE, 15), store.mark(PIPELINE), store.timings(PIPELINE, 1000)),
+    "summary, as it is told": lambda store: dict(summary(store.timings(PIPELINE, 1000))),
     "one pipeline": lambda store: (
         store.origins(PIPELINE, 15),
         store.pipeline(PIPELINE),

@@ -28,7 +28,7 @@ from airflow_ft.spark.session import keeper
 from airflow_ft.spark.state import timers
 from airflow_ft.store.database import Pool
 from airflow_ft.wal import hdfs
-from tests.simulation.scenarios import ALL, SAVED
+from tests.simulation.scenarios import ALL
 from tests.test_docs import PROJECT, TEXT
 
 pytestmark = pytest.mark.airflow
@@ -89,7 +89,11 @@ TOLD = {
     ],
     "savepoints": [f"At most {savepoints.MOST} are looked at"],
     "security": [f"its newest {access.NEWEST} checkpoints"],
-    "simulation": [f"of which there are {len(ALL)}:", f"in {len(SAVED)} savepoints are taken and restored"],
+    "simulation": [
+        f"of which there are {len(ALL)}:",
+        f"in {sum('savepoint' in each.person for each in ALL)} savepoints are taken and restored",
+        f"in {sum('beginning' in each.person for each in ALL)} everything is read anew",
+    ],
     "sqlite": [f"others wait for {file.WAIT_SECONDS:g} s"],
     "state": [
         f"the pipeline's newest {access.NEWEST} checkpoints",
