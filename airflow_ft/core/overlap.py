@@ -209,9 +209,9 @@ class Overlap:
             except TransientError as error:
                 if isinstance(error, FencedError) and self._is_replaced():
                     return  # whoever watches the stage's lease hears of it too
-                pause, waiting = min(self._longest_pause, 2 * pause), self._stop
-                if not self._delivery.mode.waits:  # the other sinks take what is published meanwhile
-                    waiting = self._wake
+                pause = min(self._longest_pause, 2 * pause)
+                # With AT_LEAST_ONCE the other sinks take what is published meanwhile.
+                waiting = self._stop if self._delivery.mode.waits else self._wake
                 if (now := time.monotonic()) >= said:
                     log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
                     said = now + pause

@@ -72,12 +72,12 @@ def _problem(
     patience: timedelta | None,
 ) -> Problem | None:
     name = overview.name
-    row = store.pipeline(name)
-    if row.status is PipelineStatus.RENAMED:  # nobody is to run it
-        return None
     try:
         require_active(store, name)
     except (PipelineHaltedError, QuarantinedError, NewerReleaseError) as error:
+        row = store.pipeline(name)
+        if row.status is PipelineStatus.RENAMED:  # nobody is to run it
+            return None
         if isinstance(error, NewerReleaseError) and not row.newer:
             raise
         condition = Condition.QUARANTINED if isinstance(error, QuarantinedError) else Condition.HALTED

@@ -8,6 +8,7 @@ says PRUNING, then files go. Decisions are never pruned, nor what proves them; w
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from contextlib import closing
 
@@ -74,9 +75,9 @@ def finalise(store: Store, pipeline: str, progress: Progress) -> bool:
     try:
         opened = store.open_checkpoints(pipeline)
         waiting = [c for c in opened if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan is not None]
-        first = min((c.number for c in opened if not c.is_settled), default=None)
-        behind = [c for c in waiting if first is not None and c.number > first]
-        told = waiting[: len(waiting) - len(behind)]
+        first = min((c.number for c in opened if not c.is_settled), default=math.inf)
+        told = [c for c in waiting if c.number < first]
+        behind = waiting[len(told) :]
         for checkpoint in (*told[:-1], *behind[:-1]):
             store.finalise(pipeline, checkpoint.number)
         if told:

@@ -14,7 +14,7 @@ from airflow_ft.savepoints import settling as settlement
 from airflow_ft.spark.state import locations
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.model_store import ModelStore
-from tests.simulation.savepoint_defects import unconditional
+from tests.simulation.savepoint_defects import by_anybody, unconditional
 
 ANEW = NAMED["everything is read anew"]
 ONCE = NAMED["everything is read anew, a run does it once"]
@@ -69,12 +69,7 @@ def rows_that_would_stand_twice_not_minded(change: Change) -> None:
 @defect(replace(ANEW, person="restore beginning again, restore beginning again"), "I5 I9 I10")
 def a_late_beginning_that_nobody_refuses(change: Change) -> None:
     """The one write does not compare the epoch."""
-    restore = ModelStore.restore
-
-    def late(self: Any, pipeline: str, epoch: int, *of: Any) -> None:
-        restore(self, pipeline, max(epoch, self._known(pipeline).epoch), *of)
-
-    change(ModelStore, "restore", late)
+    by_anybody(change)
 
 
 @defect(ANEW, "I10")
