@@ -41,6 +41,10 @@ class ConfirmedTrigger(BaseEventTrigger):
     twice compares the numbers. The first event is of the first number that is confirmed after the trigger has started
     for the first time. While there is no triggerer nothing is told; then all at once.
 
+    Of several events that wait for a run Airflow before 3.4 hands over the first, and the others with the next event
+    (https://github.com/apache/airflow/issues/56050). So where a DAG has one run at a time, or `poll_interval` is as
+    short as the scheduler's, the newest may wait. A step that must have it asks a `CheckpointSensor`.
+
     Give the asset a name of its own: `airflow-ft://orders` gets its events from the tasks of the pipeline, and would
     get each twice.
 

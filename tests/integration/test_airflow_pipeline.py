@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import datetime
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any
@@ -230,15 +231,16 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
     assert (event["sink"], event["rows"]) == ("alerts", len(shop.records()))
     wait_for(lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_told": 3}, 240, "the event is acknowledged")
 
-    def told_of() -> list[Any]:
-        runs = triggered(airflow, "on_checkpoint")
-        found = [each for run in runs for each in airflow.xcom("on_checkpoint", run, "told_of")]
-        return sorted(found, key=lambda each: each["number"])
-
-    wait_for(lambda: told_of()[-1]["number"] == 3, 240, "a run is told of the newest checkpoint", 0.5)  # one an event
-    payloads = told_of()
-    assert [each["pipeline"] for each in payloads] == ["orders"] * len(payloads)
-    assert [(each["after"], each["number"]) for each in payloads] in ([(0, 3)], [(0, 1), (1, 3)])
+    # One event of both deliveries, or one of each. A second one that comes before the scheduler has made a run of the
+    # first one waits for the next: before Airflow 3.4 the scheduler forgets that it has not told it (docs/findings.md).
+    events = [event["payload"] for event in airflow.asset_events("orders-confirmed")]
+    assert [each["pipeline"] for each in events] == ["orders"] * len(events)
+    assert [(each["after"], each["number"]) for each in events] in ([(0, 3)], [(0, 1), (1, 3)])
+    runs = triggered(airflow, "on_checkpoint")
+    told = sorted(
+        (each for run in runs for each in airflow.xcom("on_checkpoint", run, "told_of")), key=itemgetter("number")
+    )
+    assert told and told == events[: len(told)]
 
     states = airflow.finish("waiting", waiting)
     assert states == {"number": "success", "poking": "success", "too_late": "failed"}
