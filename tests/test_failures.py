@@ -157,8 +157,9 @@ def test_how_long_a_checkpoint_took_goes_by_airflows_metrics(monkeypatch: pytest
     for kind in ("incr", "timing"):
         monkeypatch.setattr(stats, kind, lambda name, value, tags: tags or sent.update({name: value}))
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    times = [began + timedelta(seconds=after) for after in (2, 3, 3.5, 6)]
-    Counters().completed("shop", Timing(7, CheckpointState.COMPLETED, None, 11, 4100, began, *times))
+    staged, prepared, decided, done = (began + timedelta(seconds=after) for after in (2, 3, 3.5, 6))
+    timing = Timing(7, CheckpointState.COMPLETED, None, 11, 4100, began, staged, prepared, decided, done)
+    Counters().completed("shop", timing)
     assert sent == {
         "airflow_ft.stage_duration.shop": timedelta(seconds=2),
         "airflow_ft.prepare_duration.shop": timedelta(seconds=1),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from statistics import fmean, quantiles
+from types import MappingProxyType
 from typing import NamedTuple
 
 from airflow_ft.core.model import Checkpoint, CheckpointState, Reason, StateSizes
@@ -21,8 +22,7 @@ class Step(StrEnum):
     COMMIT = "commit"
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """A checkpoint's times (UTC, by the store's clock), its own rows and their bytes in the log.
 
     `lag`, by source: what it had beyond this checkpoint when it was the newest one; empty where nobody has looked.
@@ -39,7 +39,7 @@ class Timing:
     prepared_at: datetime | None = None
     decided_at: datetime | None = None
     completed_at: datetime | None = None
-    lag: Mapping[str, int] = field(default_factory=dict)
+    lag: Mapping[str, int] = MappingProxyType({})
     state_sizes: StateSizes | None = None
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,9 +15,11 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 def timing(number: int, *after: float | None, rows: int = 10) -> Timing:
     """Triggered `number` seconds after the beginning; staged, prepared, decided and completed so long after that."""
     triggered = BEGAN + timedelta(seconds=number)
-    times = [None if each is None else triggered + timedelta(seconds=each) for each in (*after, *[None] * 4)[:4]]
-    state = CheckpointState.TRIGGERED if times[3] is None else CheckpointState.COMPLETED
-    return Timing(number, state, None, rows, 100, triggered, *times)
+    staged, prepared, decided, completed = (
+        None if each is None else triggered + timedelta(seconds=each) for each in (*after, *[None] * 4)[:4]
+    )
+    state = CheckpointState.TRIGGERED if completed is None else CheckpointState.COMPLETED
+    return Timing(number, state, None, rows, 100, triggered, staged, prepared, decided, completed)
 
 
 def test_a_step_lasts_until_the_next_begins() -> None:
@@ -49,7 +50,7 @@ def test_only_what_is_completed_is_in_the_summary() -> None:
 
 def test_the_state_is_summed_up_of_those_whose_state_was_measured() -> None:
     sizes = {3: StateSizes(5, 0, 1), 1: StateSizes(15, 400, 0)}
-    found = dict(summary([replace(timing(n, 1, 2, 3, 4), state_sizes=sizes.get(n)) for n in (3, 2, 1)]))
+    found = dict(summary([timing(n, 1, 2, 3, 4)._replace(state_sizes=sizes.get(n)) for n in (3, 2, 1)]))
     assert list(found) == ["seconds", *Step, "rows", "bytes", "state_changes", "state_snapshot"]
     changes, snapshot = found["state_changes"], found["state_snapshot"]
     assert (changes.minimum, changes.mean, changes.maximum) == (5, 10, 15)
