@@ -43,14 +43,30 @@ const TOP = 12;
 const small = { fontSize: "11px", fill: "currentColor" };
 
 /**
+ * Where an axis ends: the next of 1, 2, 4, 6, 8, 10 of a power of ten, so that half of it is as easy to read.
+ * @param {number} most the largest value, not 0
+ * @param {number} unit of the power of ten
+ */
+function end(most, unit) {
+  const ten = unit * 10 ** Math.floor(Math.log10(most / unit));
+  return ten * ([1, 2, 4, 6, 8].find((n) => n * ten >= most) ?? 10);
+}
+/** @param {number} most */
+const whole = (most) => end(Math.max(most, 2), 1);
+/** @param {number} most */
+const seconds = (most) => end(most || 1, [3600, 60, 1].find((unit) => most >= unit) ?? 1);
+
+/**
  * Bars over the checkpoints, each of one or several parts: `parts(checkpoint)` are [colour, value].
  * @param {{
  *   title: string, checkpoints: Timed[], parts: (checkpoint: Timed) => [string, number][], text: (value: number) => string,
+ *   axis?: (most: number) => number,
  * }} props
  */
-function Bars({ title, checkpoints, parts, text }) {
+function Bars({ title, checkpoints, parts, text, axis = whole }) {
   const sums = checkpoints.map((each) => parts(each).reduce((sum, [, value]) => sum + value, 0));
-  const most = Math.max(...sums) || 1;
+  const most = Math.max(...sums);
+  const height = HEIGHT / axis(most);
   const step = (WIDTH - LEFT) / checkpoints.length;
   const told = fill(say.barsTold, { title, first: checkpoints[0].number, last: checkpoints[checkpoints.length - 1].number, most: text(most) });
   return h(Box, { as: "figure", paddingBottom: "4" },
@@ -58,16 +74,15 @@ function Bars({ title, checkpoints, parts, text }) {
     h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 18}`, role: "img", "aria-label": told, style: { width: "100%", maxWidth: `${WIDTH}px`, height: "auto" } },
       [0, 0.5, 1].map((part) => h("g", { key: part },
         h("line", { x1: LEFT, x2: WIDTH, y1: HEIGHT * (1 - part) + TOP, y2: HEIGHT * (1 - part) + TOP, stroke: "currentColor", strokeOpacity: 0.2 }),
-        h("text", { x: LEFT - 6, y: HEIGHT * (1 - part) + TOP + 4, textAnchor: "end", style: small }, text(most * part)))),
+        h("text", { x: LEFT - 6, y: HEIGHT * (1 - part) + TOP + 4, textAnchor: "end", style: small }, text(axis(most) * part)))),
       checkpoints.map((each, place) => {
         let top = HEIGHT + TOP;
         return h("g", { key: each.number },
           h("title", null, fill(say.bar, { number: each.number, sum: text(sums[place]), at: when(each.triggered_at) })),
           h("rect", { x: LEFT + step * place, y: TOP, width: step, height: HEIGHT, fill: "transparent" }),
           parts(each).map(([colour, value], part) => {
-            const height = (HEIGHT * value) / most;
-            top -= height;
-            return h("rect", { key: part, x: LEFT + step * (place + 0.1), y: top, width: step * 0.8, height, fill: colour });
+            top -= height * value;
+            return h("rect", { key: part, x: LEFT + step * (place + 0.1), y: top, width: step * 0.8, height: height * value, fill: colour });
           }));
       }),
       h("text", { x: LEFT, y: HEIGHT + TOP + 14, style: small }, fill(say.firstCheckpoint, { first: checkpoints[0].number })),
@@ -94,7 +109,7 @@ export function Charts({ pipeline }) {
     h(Pending, { data, error }),
     data !== null && (checkpoints.length === 0 ? h(Muted, null, say.none) : h(Fragment, null,
       h(Legend),
-      h(Bars, { title: say.durationByStep, checkpoints, text: lasted, parts: (each) => STEPS.map((step) => [COLOUR[step], each.steps[step] ?? 0]) }),
+      h(Bars, { title: say.durationByStep, checkpoints, text: lasted, axis: seconds, parts: (each) => STEPS.map((step) => [COLOUR[step], each.steps[step] ?? 0]) }),
       h(Bars, { title: say.rows, checkpoints, text: (n) => n.toLocaleString("en", { maximumFractionDigits: 1 }), parts: (each) => [["var(--chakra-colors-blue-500)", each.rows]] }),
       sources.map((source) => h(Bars, {
         key: source, title: fill(say.lag, { source, unit: units[source] ? ` (${units[source]})` : "" }),
