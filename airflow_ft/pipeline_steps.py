@@ -140,6 +140,7 @@ def staging(
 
     def preflight() -> None:
         require_log(spec)
+        require_sources(spec, connections)
         require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
@@ -182,6 +183,15 @@ def require_log(spec: PipelineSpec) -> None:
             remedy=f"let the user who runs tasks own it; or name another folder, as wal_root or in"
             f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
         )
+
+
+def require_sources(spec: PipelineSpec, connections: ConnectionResolver) -> None:
+    """StageError where no broker of a source accepts a connection, before Spark is started."""
+    from airflow_ft.sources.ready import unreachable
+
+    if problems := list(unreachable(spec.sources, connections)):
+        error = together(problems, "sources cannot be read")
+        raise error.located(pipeline=spec.pipeline)
 
 
 def require_ready(spec: PipelineSpec, connections: ConnectionResolver, former: Former | None = None) -> None:

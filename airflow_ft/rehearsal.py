@@ -184,7 +184,7 @@ def rehearse(
     """`dry_run` with connections of one's own; `on_line` gets Spark's lines, `on_start` its process."""
     from airflow_ft.doctor import examine_sinks
     from airflow_ft.hooks.store import check_store, participant_factory
-    from airflow_ft.pipeline_steps import require_log
+    from airflow_ft.pipeline_steps import require_log, require_sources
     from airflow_ft.wal import open_wal
 
     spec = settings.resolved(spec)
@@ -196,6 +196,7 @@ def rehearse(
         )
     check_store(spec.store)
     require_log(spec)
+    require_sources(spec, connections)
     if (savepoint := spec.savepoint) is not None and savepoint.is_given:
         raise ConfigurationError(
             f"a dry run shows what would come from where the pipeline stands, and not from {savepoint.path}.",

@@ -1,0 +1,52 @@
+"""Whether the brokers of sources can be reached, before Spark is started: its client asks for a minute."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+
+from airflow_ft.core.errors import StageError
+from airflow_ft.core.ports import ConnectionResolver
+from airflow_ft.sources import Source
+from airflow_ft.sources.kafka import KafkaSource
+
+_SECONDS = 5.0
+"""That a broker has to accept a connection. What it says then is for Spark, in the connection's own settings."""
+_ADDRESS = re.compile(r"\s*(?:\w+://)?\[?([\w.:%-]+?)\]?:(\d+)\s*")
+
+
+def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) -> Iterator[StageError]:
+    """One for each list of servers none of which accepts a connection. An address that is none of TCP's is let pass.
+
+    Raises what `KafkaSource.reader_options` does.
+    """
+    asked: dict[tuple[str, str], list[str]] = {}
+    for name, source in sources.items():
+        if isinstance(source, KafkaSource):
+            servers = source.reader_options(connections(source.conn_id))["kafka.bootstrap.servers"]
+            asked.setdefault((source.conn_id, servers), []).append(name)
+    for (conn_id, servers), names in asked.items():
+        if refusals := _refusals(servers.split(",")):
+            yield StageError(
+                f"no broker of {'source' if len(names) == 1 else 'sources'} {', '.join(map(repr, names))} can be"
+                f" reached: {'; '.join(refusals)}.",
+                participant=conn_id,
+                remedy="see whether they run, and whether bootstrap.servers in the connection's extra names them.",
+            )
+
+
+def _refusals(servers: Sequence[str]) -> list[str]:
+    """Why each of them cannot be reached; empty when one can, or may be."""
+    refusals = []
+    for server in servers:
+        address = _ADDRESS.fullmatch(server)
+        if address is None:
+            return []
+        try:
+            socket.create_connection((address[1], int(address[2])), _SECONDS).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            refusals.append(f"{server.strip()}: {getattr(error, 'strerror', None) or error}")
+        else:
+            return []
+    return refusals

@@ -1,0 +1,69 @@
+"""Brokers of which none accepts a connection are told before Spark is started; whatever else is left to Spark."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_ft import pipeline_steps
+from airflow_ft.core.errors import StageError
+from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver
+from airflow_ft.rehearsal import rehearse
+from airflow_ft.sinks.sqlite.spec import SqliteSink
+from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.spec import PipelineSpec
+from tools.servers.processes import free_port
+
+
+@pytest.fixture
+def listening() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def declared(sources: dict[str, Source], folder: Path) -> PipelineSpec:
+    sinks = {"orders": SqliteSink(table="orders")}
+    return PipelineSpec(pipeline="shop", job="jobs.orders", sources=sources, sinks=sinks, wal_root=str(folder / "wal"))
+
+
+def connections(**servers: str) -> ConnectionResolver:
+    def resolve(conn_id: str) -> ConnectionInfo:
+        return ConnectionInfo(conn_id, "kafka", password="sesame", extra={"bootstrap.servers": servers[conn_id]})
+
+    return resolve
+
+
+def test_all_that_cannot_be_reached_is_one_error_also_of_a_dry_run(tmp_path: Path, listening: str) -> None:
+    closed = f"127.0.0.1:{free_port()}"
+    found = connections(here=listening, away=f"{closed}, SASL_SSL://[::1]:1", lost="no-such-host.invalid:9092")
+    sources: dict[str, Source] = {
+        "files": FileSource(path="/nowhere", schema="id bigint"),
+        "clicks": KafkaSource(topics=["clicks"], conn_id="here"),
+        "orders": KafkaSource(topics=["orders"], conn_id="away"),
+        "returns": KafkaSource(topics=["returns"], conn_id="away"),
+        "stock": KafkaSource(topics=["stock"], conn_id="lost"),
+    }
+    spec = declared(sources, tmp_path)
+    with pytest.raises(StageError) as caught:
+        pipeline_steps.require_sources(spec, found)
+    text = str(caught.value)
+    for words in (
+        "pipeline 'shop': 2 sources cannot be read:",
+        f"connection 'away': no broker of sources 'orders', 'returns' can be reached: {closed}: Connection refused;",
+        "connection 'lost': no broker of source 'stock' can be reached: no-such-host.invalid:9092: ",
+        "bootstrap.servers in the connection's extra",
+    ):
+        assert words in text, text
+    assert "sesame" not in text and "clicks" not in text
+    with pytest.raises(StageError, match="2 sources cannot be read"):
+        rehearse(spec, found)
+
+
+@pytest.mark.parametrize("servers", ["127.0.0.1:1,{}", "PLAINTEXT://{}", "127.0.0.1:1,broker"])
+def test_one_that_can_be_reached_or_may_be_is_enough(tmp_path: Path, listening: str, servers: str) -> None:
+    found = connections(here=servers.format(listening))
+    spec = declared({"orders": KafkaSource(topics=["orders"], conn_id="here")}, tmp_path)
+    pipeline_steps.require_sources(spec, found)
