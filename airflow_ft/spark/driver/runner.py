@@ -61,6 +61,7 @@ from airflow_ft.spark.state.locations import (
     has_places,
     life_of,
     open_location,
+    remember_life,
     restore_order,
     restore_origin,
     set_places,
@@ -296,7 +297,7 @@ class Attempt:
         if request.base is None:
             return set() if has_origin(root, pipeline, declared, request.life) else set(declared)
         new = declared.keys() - known_sources(request.base)
-        return {name for name in new if not has_begun(root, pipeline, name, declared[name])}
+        return {name for name in new if not has_begun(root, pipeline, request.base, name, declared[name])}
 
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
@@ -336,6 +337,7 @@ class Attempt:
                 remedy="restore it again with `--later write-again`, or take another savepoint.",
             )
         if request.base is None:
+            remember_life(location, request.life)
             restore_order(location, request.sources, request.life)
         if change is not None:
             change_sources(change, location, plan.places)
