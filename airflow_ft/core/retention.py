@@ -116,7 +116,7 @@ def _prune(
 
 
 def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fence: Fence, floor: int) -> None:
-    """What a sink raises that is no error of ours ends nothing: its rows are confirmed, and the next floor is higher."""
+    """What a sink raises that is no error of ours ends nothing: its rows are confirmed, the next floor is higher."""
     try:
         with closing(participants(participant)) as sink:
             sink.forget(fence, floor)

@@ -80,6 +80,7 @@ from airflow_ft.spark.state.source_changes import (
 from airflow_ft.spark.state.standing import Standing, leave_out, mend_origin, record_ids, standing
 from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
+from airflow_ft.wal.retention import sweep_attempts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,6 +157,7 @@ class Attempt:
                 except Exception as error:
                     if self._is_over_after(store, spark, error, restarts):
                         return self._tally.result(None, complete=False)
+                self._tidy_up(store, spark)
 
     def leave(self, *, failed: bool = False) -> bool:
         """Ends Spark; whether it was left as it has to be for the next run.
@@ -240,6 +242,21 @@ class Attempt:
             ask_sinks=False,
         )
         return False
+
+    def _tidy_up(self, store: Store, spark: SparkSession) -> None:
+        """Deletes what earlier attempts of this epoch have left, which would fill the disk of a stream in some days.
+
+        Nothing of theirs is published any more (`Store.begin_again`), so what is referenced now is all that is needed;
+        and the base that was read before that, where a rewind came in between. Not while a query still writes.
+        """
+        request = self._request
+        try:
+            if spark.streams.active:
+                return
+            kept = {*store.referenced_locations(request.pipeline), *([request.base.location] if request.base else ())}
+            sweep_attempts(request.wal_root, request.pipeline, kept, request.epoch, request.attempt)
+        except (AirflowFtError, OSError) as error:  # the next restart, or the next epoch, does it
+            log.warning("what earlier attempts have left was not deleted: %s", error)
 
     def report(self, error: BaseException) -> None:
         """Leaves the reason of the end for the launcher; the first one counts."""
