@@ -60,11 +60,12 @@ def test_a_log_that_is_away_is_told_and_asked_again(
 
 
 def test_a_log_that_is_silent_holds_no_more_of_airflows_threads(
-    scene: Scene, ask: Asking, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, ask: Asking, postgres: Postgres, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks ask the same server whether they may go on."""
     from airflow_ft.plugins import access, turns
 
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", store_url.replace("connect_timeout=5", "connect_timeout=200"))
     monkeypatch.setattr(turns, "WAIT_SECONDS", 0.0)
     assert ask("").status_code == 200
     free: Any = access._turn._free
