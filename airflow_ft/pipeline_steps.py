@@ -245,6 +245,7 @@ def request(
     """
     from airflow_ft.spark.request import StageRequest, listed
     from airflow_ft.spark.state.locations import behind_the_beginning
+    from airflow_ft.spark.state.settings import keep_configured
 
     conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
     found = {conn_id: connections(conn_id) for conn_id in sorted(conn_ids)}
@@ -255,6 +256,7 @@ def request(
     assert isinstance(spec.job, str | InlineJob)
     if pipeline.base is not None and behind_the_beginning(pipeline.base) is None:
         _require_beginnings(spec)
+    configured = {name.removeprefix("spark_conf.") for name in spec.configured}
     return StageRequest(
         pipeline=spec.pipeline,
         run=run,
@@ -278,7 +280,7 @@ def request(
         retained_batches=retained_batches(spec.config, streaming=spec.streaming),
         restart=spec.strategy.to_json() if spec.streaming else None,
         master=spark_master(spec.spark_master or "", connections),
-        conf=spec.spark_conf,
+        conf=keep_configured(spec.pipeline, pipeline.base, spec.spark_conf, configured),
         jars=listed(spec.jars),
         python_path=_python_path(),
         class_archives=settings.class_archives(),

@@ -28,9 +28,12 @@ from airflow_ft.store import open_store
 from airflow_ft.store.url import parse_url
 
 from . import answers
+from .turns import Turns
 
 NEWEST = 15
 """So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
+AT_ONCE = 8
+"""Requests that ask the decision log; more than ever read files in one (`handles`)."""
 OPENED_EACH = 60.0
 """Seconds, after which the decision log is opened once more beside the one that is open: a newer release may have
 brought it up to date meanwhile, or somebody has put an older one there, and whoever opens it says so, or mends it."""
@@ -88,14 +91,20 @@ def _file(url: str) -> tuple[int, int] | None:
 
 
 _opened = _Opened()
+_turn = Turns(
+    AT_ONCE,
+    "wait for the decision log. Remedy: see whether its database answers ([airflow_ft] store); the page asks again by"
+    " itself.",
+)
 
 
 @contextmanager
 def decision_log() -> Iterator[Store]:
-    """The configured one; 503 when it cannot be opened."""
-    with configured():
-        store = _opened.store()
-    yield store
+    """The configured one; 503 when it cannot be opened, or does not answer so many others."""
+    with _turn():
+        with configured():
+            store = _opened.store()
+        yield store
 
 
 @contextmanager
@@ -106,7 +115,8 @@ def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[Store, frozen
     """
     with decision_log() as store:
         try:
-            dags = dags_of(store, pipeline)
+            with configured():
+                dags = dags_of(store, pipeline)
         except KeyError:
             raise unseen(pipeline) from None
         if not dags <= visible:

@@ -55,6 +55,9 @@ const meaning = (path, status) => fill(say.status, { path, status, meaning: STAT
 /** Longer than any answer takes. Of a server that was stopped, or a network that forgets, nothing would ever be heard. */
 const PATIENCE = 120_000;
 
+/** After so long what is there is said to be old: an answer takes some milliseconds. */
+const SLOW = 15_000;
+
 /** @type {(path: string, given: RequestInit) => Promise<[Response, string]>} */
 async function fetched(path, given) {
   const patience = new AbortController();
@@ -92,7 +95,7 @@ export async function ask(path, body) {
 
 /**
  * What is at an address: asked for when that changes, by `reload`, and, when `live`, every 5 s while somebody looks.
- * An error leaves what was there.
+ * An error leaves what was there, and so does an answer that takes long: then that is the error.
  * @template {Route} R
  * @param {Address<R>} path
  * @param {{ live?: boolean }} [how]
@@ -110,12 +113,18 @@ export function useAnswer(path, { live = false } = {}) {
     async function look() {
       if (asking || (live && document.hidden)) return;
       asking = true;
+      /** @type {(error: string) => void} */
+      const tell = (error) => {
+        if (!stopped) setFound((before) => ({ path, data: before.path === path ? before.data : null, error, of: wanted }));
+      };
+      const slow = setTimeout(() => tell(say.slow), SLOW);
       try {
         const data = await ask(path);
         if (!stopped) setFound({ path, data, error: "", of: wanted });
       } catch (problem) {
-        if (!stopped) setFound((before) => ({ path, data: before.path === path ? before.data : null, error: wordsOf(problem), of: wanted }));
+        tell(wordsOf(problem));
       }
+      clearTimeout(slow);
       asking = false;
     }
     look();

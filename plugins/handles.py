@@ -14,38 +14,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fastapi import HTTPException
-
 from airflow_ft.core.errors import ConfigurationError
+
+from .turns import Turns
 
 if TYPE_CHECKING:
     from airflow_ft.state.handle import State
     from airflow_ft.state.positions import Position
 
 AT_ONCE = 4
-"""Requests that read files, of all that the API server answers: a file system that hangs holds no more threads."""
-WAIT_SECONDS = 2.0
+turn = Turns(AT_ONCE, "are reading files of pipelines. Remedy: try again, or use `airflow ft`.")
+"""Wherever files are read."""
 KEPT = 4
 IDLE_SECONDS = 60.0
 # 1,000,000 keys on the HDFS-backed map are 5.5 MB of files, and some 45 times that in memory.
 BYTES, ENTRIES = 4 << 20, 200
 
-_turns = threading.BoundedSemaphore(AT_ONCE)
-
 log = logging.getLogger(__name__)
-
-
-@contextmanager
-def turn() -> Iterator[None]:
-    """Wherever files are read; 503 when so many others read, and none of them ends."""
-    if not _turns.acquire(timeout=WAIT_SECONDS):
-        raise HTTPException(
-            503, f"{AT_ONCE} other requests are reading files of pipelines. Remedy: try again, or use `airflow ft`."
-        )
-    try:
-        yield
-    finally:
-        _turns.release()
 
 
 class Handles:

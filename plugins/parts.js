@@ -2,6 +2,7 @@
 // without a build step: Airflow provides React and Chakra UI as globals. Colours are Chakra's semantic tokens, which
 // follow Airflow's light and dark mode. Types are those of tools/js/host.d.ts.
 import { href } from "./asking.js";
+import { when } from "./times.js";
 import { fill, parts as say } from "./words.js";
 
 const { createElement: h, useId } = globalThis.React;
@@ -73,11 +74,12 @@ export const Muted = ({ children, ...props }) => h(Text, { color: "fg.muted", fo
 export const Problem = ({ children, ...props }) =>
   h(Text, { color: ERROR, fontSize: "sm", role: "alert", overflowWrap: "anywhere", ...props }, children);
 /**
- * What is shown of an answer beside its data.
- * @type {Part<{ data: object | null, error: string }>}
+ * What is shown of an answer beside its data: an error, and of when the data is that it has left.
+ * @type {Part<{ data: { now: string } | null, error: string }>}
  */
 export const Pending = ({ data, error }) =>
-  error ? h(Problem, { marginBottom: "4" }, error) : data === null && h(Muted, null, say.loading);
+  error ? h(Problem, { marginBottom: "4" }, error, data !== null && ` ${fill(say.old, { at: when(data.now) })}`)
+    : data === null && h(Muted, null, say.loading);
 /** @type {Part<{ to: string }>} */
 export const Link = ({ to, children }) =>
   h("a", { href: href(to) }, h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, children));

@@ -127,7 +127,7 @@ function Take({ pipeline, data, reload }) {
 /** @param {{ pipeline: Opened }} props */
 export function Savepoints({ pipeline }) {
   const { data, error, loading, reload } = useAnswer(route(SAVEPOINTS, { name: pipeline.name }));
-  if (error || data === null) return h(Box, null, h(Pending, { data, error }), error && h(Act, { onClick: reload }, say.tryAgain));
+  if (error || data === null) return h(Box, null, h(Pending, { data: null, error }), error && h(Act, { onClick: reload }, say.tryAgain));
   return h(Box, null,
     h(HStack, { gap: "3", flexWrap: "wrap", paddingBottom: "2" },
       h(Muted, { overflowWrap: "anywhere" }, fill(say.inFolder, { folder: data.folder })),

@@ -104,7 +104,7 @@ export function OperatorState({ pipeline }) {
   const [at, setAt] = useState("");
   const { data, error, loading, reload } = useAnswer(route(STATE, { name: pipeline.name }, { at: Number(at) || null }));
   const again = h(Act, { onClick: () => { setAt(""); reload(); }, loading }, say.lookAgain);
-  if (error || data === null) return h(Box, null, h(Pending, { data, error }), error && again);
+  if (error || data === null) return h(Box, null, h(Pending, { data: null, error }), error && again);
   return h(Box, null,
     h(HStack, { gap: "3", flexWrap: "wrap", alignItems: "end", paddingBottom: "2" },
       h(Choice, {

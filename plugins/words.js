@@ -77,6 +77,7 @@ export const asking = /** @type {const} */ ({
   status: "{path} was answered with status {status}: {meaning}",
   silent: "no answer for two minutes",
   unreachable: "Airflow's API server cannot be reached ({problem}): it is down, or the network between is. {again}",
+  slow: "there is no answer for 15 seconds: the API server, or what it asks (the decision log, a disk), is slow or silent. It is waited for.",
   notJson: "{path} was not answered with JSON, but by a page that asks for a login, perhaps. Remedy: load the page again.",
 });
 
@@ -260,6 +261,7 @@ export const parts = /** @type {const} */ ({
   left: "{time} left",
   minutes: "{minutes} min",
   loading: "Loading …",
+  old: "What is shown is of {at}.",
 });
 
 export const pipeline = /** @type {const} */ ({

@@ -116,6 +116,7 @@ IN_WORDS = {
     ("operations", "twenty pass before the next one"): lag._SHARE == 20,
     ("operations", "longer than ten seconds tells"): lag.LOG_SECONDS == 10,
     ("operations", "within about ten seconds"): kafka_admin._PARTITIONS_SECONDS == 10,
+    ("operations", "no more than eight requests wait at once"): access.AT_ONCE == 8,
     ("operations", "up to four connections to the decision log"): signature(Pool).parameters["keep"].default == 4,
     ("sources", "in a stream within about 5 seconds"): overlap.FOLLOWED_EACH == 5,
     ("state", "four requests at once"): handles.AT_ONCE == 4,

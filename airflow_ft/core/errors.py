@@ -320,7 +320,8 @@ class SealError(StageError):
 
 
 class DataLossError(TerminalError):
-    """What a source still had to give is gone: a topic was deleted or recreated under its name.
+    """What a source still had to give is gone: a topic was deleted or recreated under its name. Or it would be passed
+    over: a full refresh begins behind where the source was read up to.
 
     Nothing is lost by this error, and nothing is published; a person says whether to go on without those records.
     """

@@ -14,7 +14,7 @@ from contextlib import closing
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import Checkpoint, CheckpointState, Fence
+from airflow_ft.core.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
 from airflow_ft.core.ports import Archive, Expiring, ParticipantFactory, Progress, Store
 
 log = logging.getLogger(__name__)
@@ -109,13 +109,32 @@ def _prune(
     staying = store.prunable(pipeline, 0, len(old) + 1)[len(old) :]
     if not staying or old[0].number // MARKERS_TOGETHER != staying[0].number // MARKERS_TOGETHER:
         for participant in latest.plan.participants:
-            with closing(participants(participant)) as sink:
-                sink.forget(fence, floor)
-                if isinstance(sink, Expiring):
-                    sink.renew(fence)
+            _forget(participants, participant, fence, floor)
     _delete(store, pipeline, archive, old)
     log.info("pruned %d old checkpoints of %s, up to %d", len(old), pipeline, old[-1].number)
     return len(old)
+
+
+def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fence: Fence, floor: int) -> None:
+    """What a sink raises that is no error of ours ends nothing: its rows are confirmed, the next floor is higher."""
+    try:
+        with closing(participants(participant)) as sink:
+            sink.forget(fence, floor)
+            if isinstance(sink, Expiring):
+                sink.renew(fence)
+    except AirflowFtError:
+        raise
+    except Exception as error:
+        log.warning(
+            "sink %s of %s did not forget its markers up to %d (the next pruning asks again; report it to whoever has"
+            " written the sink): %s: %s",
+            participant.name,
+            fence.pipeline,
+            floor,
+            type(error).__name__,
+            error,
+            exc_info=error,
+        )
 
 
 def _delete(store: Store, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> None:

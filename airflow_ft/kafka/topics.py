@@ -14,6 +14,7 @@ from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, Resour
 from airflow_ft.core.errors import PROPOSED, SinkAccessError, SinkUnavailableError
 from airflow_ft.kafka.client import KafkaClients
 
+AGAIN_SECONDS = 1.0
 _FOREVER = 2**63 - 1
 _NO_ID = str(Uuid(0, 0))
 
@@ -78,6 +79,17 @@ def topic_ids(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, str |
     described = _described(clients, names, operations=False)
     ids = {name: None if topic is None else str(topic.topic_id) for name, topic in described}
     return {name: "" if found == _NO_ID else found for name, found in ids.items()}
+
+
+def settled_ids(clients: KafkaClients, before: Mapping[str, str]) -> Mapping[str, str | None]:
+    """As `topic_ids`; what seems to be gone, or another topic than `before`, is asked for once more, a second later: of
+    several brokers one may lag, and know an older topic, or none yet.
+    """
+    now = topic_ids(clients, before)
+    if doubted := {*other_topics(before, now), *(name for name, found in now.items() if found is None)}:
+        time.sleep(AGAIN_SECONDS)
+        now = {**now, **topic_ids(clients, doubted)}
+    return now
 
 
 def other_topics(before: Mapping[str, str], now: Mapping[str, str | None]) -> list[str]:

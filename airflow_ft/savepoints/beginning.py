@@ -2,7 +2,8 @@
 
 As with a savepoint (`airflow_ft.savepoints.restoring`), of before the first row: what is decided is delivered, what is
 not is given up, and then one write to the decision log makes a new, empty location the base. There the next attempt
-begins where the sources say, without state, and with whatever settings. Nothing is asked of the sinks, and nothing is
+begins where the sources say, without state, and with whatever settings, but not behind records that nobody has read
+(`airflow_ft.spark.driver.passing`). Nothing is asked of the sinks, and nothing is
 taken out of them. Rows that replace those of the same key may come again; in any other sink they stand twice then, so
 somebody has to want it.
 
@@ -13,8 +14,6 @@ What if the process dies ...
 
 from __future__ import annotations
 
-import logging
-
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker
@@ -22,9 +21,7 @@ from airflow_ft.core.model import Promise, RunKey, SparkPosition
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.savepoints.settling import require_settleable, settled
 from airflow_ft.savepoints.taking import not_written
-from airflow_ft.spark.state.locations import forget_begun, location_root, new_beginning
-
-log = logging.getLogger(__name__)
+from airflow_ft.spark.state.locations import location_root, new_beginning
 
 
 def begin_anew(
@@ -57,11 +54,6 @@ def begin_anew(
         base = store.pipeline(pipeline).base
         position = None if base is None else _new(location_root(base.location), pipeline, epoch)
         store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
-    if base is not None:
-        try:
-            forget_begun(location_root(base.location), pipeline)
-        except OSError as error:  # it begins anew all the same
-            log.warning("where sources of %s began that were added to it is not forgotten: %s", pipeline, error)
     return position
 
 

@@ -68,8 +68,9 @@ class KafkaSource:
 
         isolation_level: "read_committed", or "read_uncommitted": also what open and aborted transactions wrote.
         max_offsets_per_trigger: bounds a checkpoint, in offsets over all partitions. None: no bound. It may be Jinja.
-        fail_on_data_loss: a run fails when records are gone before they were read, and when a topic was deleted and
-            recreated (DataLossError). If False, such a topic is read from its beginning.
+        fail_on_data_loss: a run fails when records are gone before they were read, when a topic was deleted and
+            recreated, and when a full refresh would pass over what was not read yet (DataLossError). If False, such a
+            topic is read from its beginning, and such records are passed over.
         group_id: its committed offsets follow what is confirmed, so that tools which watch the lag of a consumer group
             see this pipeline's; nothing is read by it, and no consumer may use it.
         commit_offsets: if False, none are committed.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from airflow_ft.core.errors import ConfigurationError
@@ -59,22 +59,33 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     not named never will be; in the other order, what an older epoch publishes in between would be deleted (I10).
     Folders of `below_epoch` itself are left alone: another task of the same run may be writing there.
     """
+    return _deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch)
+
+
+def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: int, below_attempt: int) -> list[str]:
+    """As `sweep`, of an epoch that is at work: what its attempts below this one have left. They have to have ended, and
+    `keep` to be read after `Store.begin_again` gave the newer one out.
+    """
+    return _deleted(root, pipeline, keep, lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt)
+
+
+def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> list[str]:
     files = filesystem(root)
     kept = {filesystem(uri).uri(uri) for uri in keep}  # some may lie where the log was before
     deleted = []
-    for folder in _old(files, files.uri(root, pipeline), below_epoch):
+    for folder in _old(files, files.uri(root, pipeline), is_old):
         batches = files.names(folder)
         unneeded = [uri for name in batches if (uri := files.uri(folder, name)) not in kept]
         for uri in [folder] if len(unneeded) == len(batches) else unneeded:
             files.remove_tree(uri)
             deleted.append(uri)
-    for location in _old(files, files.uri(root, pipeline, SPARK), below_epoch):
+    for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if location not in kept:
             files.remove_tree(location)
             deleted.append(location)
     return deleted
 
 
-def _old(files: FileSystem, folder: str, epoch: int) -> list[str]:
-    names = sorted(files.names(folder))
-    return [files.uri(folder, name) for name in names if (match := _ATTEMPT.match(name)) and int(match[1]) < epoch]
+def _old(files: FileSystem, folder: str, is_old: Callable[[int, int], bool]) -> list[str]:
+    found = [(name, _ATTEMPT.match(name)) for name in sorted(files.names(folder))]
+    return [files.uri(folder, name) for name, match in found if match and is_old(int(match[1]), int(match[2]))]

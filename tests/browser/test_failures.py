@@ -58,6 +58,9 @@ def test_a_server_that_is_silent_is_told(visit: Visit) -> None:
     with visit.page.expect_request(f"{visit.url}/{API}/pipelines**"):
         visit.page.route(f"{visit.url}/{API}/pipelines**", lambda route: None)
         visit.page.clock.run_for(6_000)
+    visit.page.clock.run_for(16_000)
+    visit.tell("there is no answer for 15 seconds")
+    visit.tell("What is shown is of ")
     visit.page.clock.run_for(121_000)
     visit.tell("Airflow's API server cannot be reached (no answer for two minutes)")
     expect(pipelines.names).to_have_count(25)
@@ -70,6 +73,7 @@ def test_what_was_there_stays_when_a_later_answer_is_none(visit: Visit) -> None:
     visit.answer("pipelines**", 503, DOWN, "application/json")
     visit.page.clock.run_for(6_000)
     visit.tell("the decision log cannot be opened")
+    visit.tell("What is shown is of ")
     expect(pipelines.names).to_have_count(25)
     visit.page.unroute_all()
     visit.page.clock.run_for(6_000)

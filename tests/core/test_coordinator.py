@@ -44,7 +44,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.core.retention import MARKERS_TOGETHER
 from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
-from tests.core.systems import NoArchive, System, Systems
+from tests.core.systems import ModelParticipant, NoArchive, System, Systems
 from tests.core.world import PIPELINE, RUN, Crash, World
 
 
@@ -431,6 +431,28 @@ def test_old_markers_are_forgotten_below_the_floor_only(world: World, monkeypatc
     assert sorted(world.systems["db"].markers) == [3, 4, 5]
     assert world.systems["db"].floor == 2
     assert world.systems["log"].renewed > 0
+
+
+def test_what_a_sink_of_somebody_else_raises_when_it_is_to_forget_fails_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its rows are confirmed, the other sink is told, files go, and the next pruning makes good what it has missed."""
+    monkeypatch.setattr(retention, "MARKERS_TOGETHER", 1)
+    with monkeypatch.context() as patch:
+
+        def forget(sink: ModelParticipant, *_: Any) -> None:
+            if sink.name == "db":
+                raise KeyError("markers of it")
+
+        patch.setattr(ModelParticipant, "forget", forget)
+        deliver_one_by_one(world, range(4))
+        assert "sink db of orders did not forget its markers up to 1 (the next pruning asks again" in caplog.text
+        assert "KeyError: 'markers of it'" in caplog.text and "Traceback" in caplog.text
+    assert sorted(world.systems["db"].markers) == [1, 2, 3, 4]
+    assert world.systems["log"].renewed > 0
+    assert [c.number for c in world.store.prunable(PIPELINE, 0, 9)] == [2, 3, 4]
+    deliver_one_by_one(world, range(4, 5))
+    assert sorted(world.systems["db"].markers) == [3, 4, 5]
 
 
 @pytest.mark.parametrize("lost", [0, 1, 4])

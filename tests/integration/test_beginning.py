@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.errors import ConfigurationError, FencedError, LeaseHeldError, StateConflictError
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    DataLossError,
+    FencedError,
+    LeaseHeldError,
+    StateConflictError,
+)
 from airflow_ft.core.from_savepoint import BEGINNING, Later
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.ports import ConnectionInfo
@@ -142,11 +150,57 @@ def test_whoever_wakes_up_later_is_fenced(pipeline: StageWorld, monkeypatch: pyt
     assert _delivered(pipeline) == {4}
 
 
-def _send(kafka: Kafka, topic: str, *numbers: int) -> None:
+def _milliseconds(at: datetime | None) -> int:
+    return 0 if at is None else int(at.timestamp() * 1000)  # 0: now
+
+
+def _send(kafka: Kafka, topic: str, *numbers: int, at: datetime | None = None) -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for n in numbers:
-        producer.produce(topic, json.dumps({"id": n}).encode(), partition=0)
+        producer.produce(topic, json.dumps({"id": n}).encode(), partition=0, timestamp=_milliseconds(at))
     assert not producer.flush(30)
+
+
+def _run(pipeline: StageWorld, kafka: Kafka, source: KafkaSource) -> list[int]:
+    """The ids that one more run delivers."""
+    request = pipeline.request("stage_jobs:Plain", {"numbers": source}, jars=(str(JARS),))
+    place = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
+    before = len(pipeline.published())
+    pipeline.complete(with_connection(request, place))
+    pipeline.deliver()
+    found = pipeline.published()[before:]
+    return [json.loads(row["value"])["id"] for checkpoint in found for row in pipeline.rows(checkpoint).to_pylist()]
+
+
+def test_records_that_were_not_read_yet_are_not_passed_over(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    """A full refresh from a time, or "latest", behind where the pipeline stands."""
+    topic = topic_factory(partitions=1)
+    source = KafkaSource(topics=[topic], starting_offsets="earliest")
+
+    def at(**start: Any) -> list[int]:
+        return _run(pipeline, kafka, replace(source, **start))
+
+    now = datetime.now(UTC).replace(microsecond=0)  # within retention
+    hour = [now + timedelta(hours=n) for n in (-3, -2, -1)]
+    _send(kafka, topic, 1, 2, at=hour[0])
+    assert at() == [1, 2]
+    _send(kafka, topic, 3, at=hour[1])
+    _send(kafka, topic, 4, at=hour[2])
+    _begin_anew(pipeline)
+    told = rf"partition 0 of topic '{topic}' was read up to 2, and would begin at 3\. That would pass over up to 1 rec"
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=told):
+            at(starting_offsets=hour[2])
+    with pytest.raises(DataLossError, match="up to 2 records"):
+        at(starting_offsets="latest")
+    assert at(starting_offsets=hour[1]) == [3, 4], "from where it stands on nothing is passed over"
+    _send(kafka, topic, 5, at=hour[1])
+    _send(kafka, topic, 6, at=hour[2])
+    _begin_anew(pipeline)
+    assert at(starting_offsets={topic: {0: 5}}, fail_on_data_loss=False) == [6], "who says so passes them over"
+    assert at() == [], "once, and it goes on from there"
 
 
 def test_kafka_is_read_from_where_it_begins_now(
@@ -157,13 +211,7 @@ def test_kafka_is_read_from_where_it_begins_now(
     source = KafkaSource(topics=[topic], starting_offsets="earliest")
 
     def run() -> list[int]:
-        request = pipeline.request("stage_jobs:Plain", {"numbers": source}, jars=(str(JARS),))
-        place = ConnectionInfo("kafka_default", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
-        before = len(pipeline.published())
-        pipeline.complete(with_connection(request, place))
-        pipeline.deliver()
-        found = pipeline.published()[before:]
-        return [json.loads(row["value"])["id"] for checkpoint in found for row in pipeline.rows(checkpoint).to_pylist()]
+        return _run(pipeline, kafka, source)
 
     _send(kafka, topic, 1, 2, 3)
     assert run() == [1, 2, 3]

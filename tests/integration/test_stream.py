@@ -296,6 +296,10 @@ def test_a_job_that_raises_is_restarted_in_its_driver_and_nothing_of_the_failing
         world.send(10, in_order=True)  # no checkpoint ends before the bad one, which is the first of them
         world.until(lambda: world.log().count("the job is restarted") >= 3)
         assert sorted(world.rows()) == list(range(10)) and sorted(world.records()) == list(range(10))
+        world.until(lambda: world.log().count("the job is restarted") >= 6)
+        log = world.folder / "wal" / world.pipeline
+        # That of the base, of the attempt at work, and of one that begins or ends just now.
+        world.until(lambda: all(len(list(each.glob("[0-9]*"))) <= 3 for each in (log, log / "spark")))
         marker.touch()
         world.until_all_is_there()
         assert world.log().count("driver ") == 1, "in the same driver"

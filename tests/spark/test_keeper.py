@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +31,18 @@ os.rename(path + ".new", path)
 while True:
     print("a line", flush=True)
     time.sleep(0.005)
+"""
+
+# As a driver listens that is in the middle of its work.
+DRIVER = """
+import socket, sys, threading
+from airflow_ft.spark.session.loans import _heard
+keeper = socket.socket(fileno=int(sys.argv[1])).makefile("rb")
+print(_heard(keeper)["port"], flush=True)
+listening = threading.Thread(target=_heard, args=(keeper,))
+listening.start()
+listening.join()
+print("nobody listens any more")
 """
 
 
@@ -119,3 +132,23 @@ def test_a_jvm_that_ends_is_told_and_leaves_nothing() -> None:
     psutil.Process(one.jvm).kill()
     assert json.loads(client.connection.makefile("rb").readline()) == {"ended": -9}
     wait_for(lambda: not kept(), 60, "nothing is left")
+
+
+@pytest.mark.parametrize("left", ["nothing", "half a line", "something unread"])
+def test_a_driver_ends_with_its_keeper_however_the_connection_ends(left: str) -> None:
+    """Else it would go on, and meet a JVM that is gone wherever it happens to be: or wait for it for ever."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-c", DRIVER, str(theirs.fileno())]
+    driver = subprocess.Popen(
+        command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
+    with driver, ours, theirs:
+        ours.sendall(b'{"port": 4711}\n')
+        assert driver.stdout is not None and driver.stdout.readline() == b"4711\n"
+        if left == "half a line":
+            ours.sendall(b'{"ended"')
+        elif left == "something unread":
+            theirs.sendall(KEPT)
+        ours.close()
+        assert driver.communicate(timeout=60) == (b"", None)
+        assert driver.returncode == 128 + signal.SIGKILL

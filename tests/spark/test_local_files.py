@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark.driver import local_files
 from airflow_ft.spark.driver.local_files import MANAGER, spare_processes
 
+HIVES = "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem"
 CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 
@@ -106,9 +108,7 @@ def test_a_manager_that_the_user_has_named_stays(session: SparkSession, tmp_path
         conf.unset(MANAGER)
 
 
-@pytest.mark.parametrize(
-    "other", ["org.apache.hadoop.fs.RawLocalFileSystem", "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem"]
-)
+@pytest.mark.parametrize("other", ["org.apache.hadoop.fs.RawLocalFileSystem", HIVES])
 def test_where_hadoop_has_another_file_system_everything_stays(
     session: SparkSession, tmp_path: Path, other: str
 ) -> None:
@@ -119,6 +119,35 @@ def test_where_hadoop_has_another_file_system_everything_stays(
     assert session.conf.get(MANAGER, "") == ""
     session.newSession().range(3).write.parquet(f"file://{tmp_path}/rows")
     assert any(name.endswith(".crc") for name in _names(tmp_path / "rows"))
+
+
+@pytest.mark.parametrize(
+    ("other", "manager", "is_refused"),
+    [
+        (HIVES, "FileSystemBasedCheckpointFileManager", True),
+        (HIVES, "FileContextBasedCheckpointFileManager", False),
+        ("org.apache.hadoop.fs.RawLocalFileSystem", "FileSystemBasedCheckpointFileManager", False),
+        ("org.apache.hadoop.fs.LocalFileSystem", "FileSystemBasedCheckpointFileManager", False),
+    ],
+)
+def test_a_file_is_kept_by_no_manager_that_is_to_replace_it(
+    session: SparkSession, tmp_path: Path, other: str, manager: str, is_refused: bool
+) -> None:
+    """Who has named both gets an answer before anything is computed; the others do replace it."""
+    session.conf.set("fs.file.impl.disable.cache", "true")
+    session.conf.set("fs.file.impl", other)
+    session.conf.set(MANAGER, f"{CHECKPOINTING}.{manager}")
+    if is_refused:
+        with pytest.raises(
+            ConfigurationError, match=rf"are those of {HIVES}, and {MANAGER} is .*leave out that manager"
+        ):
+            spare_processes(session, str(tmp_path))
+    else:
+        spare_processes(session, str(tmp_path))
+    named, file = _manager(session, tmp_path), tmp_path / "7.delta"
+    _write(named, session, file, "first")
+    _write(named, session, file, "second")
+    assert _read(session, file) == ("first" if is_refused else "second")
 
 
 def test_without_such_a_manager_spark_chooses_its_own(

@@ -8,7 +8,14 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state.locations import SparkLocation, check_sources, copy_frozen, copy_location, set_places
+from airflow_ft.spark.state.locations import (
+    SparkLocation,
+    check_sources,
+    copy_frozen,
+    copy_location,
+    remember_life,
+    set_places,
+)
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.source_changes import (
     change_sources,
@@ -117,25 +124,36 @@ def test_an_added_source_begins_once(tmp_path: Path) -> None:
     def ids(offsets: Any) -> dict[int, dict[str, str]]:
         return {index: dict.fromkeys(topics, "id") for index, topics in offsets.items()}
 
-    old = _location(tmp_path, ["numbers"], ["1"])
-    sources = {"numbers": {"kind": "files"}, "refunds": ADDED}
+    old = _location(tmp_path, ["numbers"], [json.dumps(KAFKA)])
+    base = old.position(1)
+    sources = {"numbers": {"kind": "kafka"}, "refunds": ADDED}
     attempts = [_changed(old, ["refunds", "numbers"], to) for to in ("2-1", "2-2", "2-3")]
     for attempt, offset in zip(attempts, (5, 9, 9), strict=True):
         first = local_path(attempt.uri) / "sources/0/0"
         first.parent.mkdir(parents=True)
         first.write_text(json.dumps({"refunds": {"0": offset}}))
-    assert not has_begun(str(tmp_path), "p", "refunds", ADDED)
+    assert not has_begun(str(tmp_path), "p", base, "refunds", ADDED)
     freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
     freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
-    assert has_begun(str(tmp_path), "p", "refunds", {**ADDED, "max_offsets_per_trigger": 3})
-    assert not has_begun(str(tmp_path), "p", "refunds", {**ADDED, "starting_offsets": "earliest"})
+    assert has_begun(str(tmp_path), "p", base, "refunds", {**ADDED, "max_offsets_per_trigger": 3})
+    assert not has_begun(str(tmp_path), "p", base, "refunds", {**ADDED, "starting_offsets": "earliest"})
     copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
-    assert has_begun(str(tmp_path / "other"), "p", "refunds", ADDED)
+    assert has_begun(str(tmp_path / "other"), "p", base, "refunds", ADDED)
     with pytest.raises(StageError, match="'refunds' at another position"):
         freeze_begun(attempts[1], sources, {0: "refunds"}, ids)
     later = _changed(old, ["refunds", "numbers"], "2-4")
     restore_begun(later, sources, {0: "refunds"})
     assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"refunds": {"0": 5}}
+    # Everything was read anew since, and the source is added again; the first attempt wakes up beside that.
+    remember_life(old, "7-0")
+    anew = _changed(old, ["refunds", "numbers"], "8-1")
+    assert not has_begun(str(tmp_path), "p", base, "refunds", ADDED)
+    freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
+    restore_begun(anew, sources, {0: "refunds"})
+    assert not (local_path(anew.uri) / "sources/0/0").exists(), "it begins where it says now"
+    dropped = SparkLocation(old.root, "p", (tmp_path / "p/spark/9-0").as_uri(), -1, "")
+    tell_sources(filesystem(old.uri), anew, dropped)
+    assert not has_begun(str(tmp_path), "p", dropped.position(-1), "refunds", ADDED), "nor without state"
 
 
 def test_spark_counts_the_lines_of_the_micro_batch_before_too(tmp_path: Path) -> None:

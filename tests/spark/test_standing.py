@@ -12,6 +12,7 @@ import pytest
 from airflow_ft.core.errors import DataLossError, StageError
 from airflow_ft.core.model import Lease, RunKey, SparkPosition, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
+from airflow_ft.spark.driver import topics as driver_topics
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state.locations import SparkLocation, open_location, origin_file, restore_origin
 from airflow_ft.spark.state.reset import reset_state
@@ -173,16 +174,17 @@ def test_a_source_that_says_nothing_new_is_written_as_before() -> None:
 
 
 class Brokers:
-    """Ids by topic, as the brokers would give them."""
+    """Ids by topic, as the brokers would give them; `late` is what those that lag answer first, one by one."""
 
     def __init__(self, **ids: str) -> None:
         self.now = ids
+        self.late: list[dict[str, str]] = []
 
     def topics(self, recorded: Any = ()) -> dict[str, str]:
-        return dict(self.now)
+        return dict(self.late.pop(0) if self.late else self.now)
 
     def ids(self, names: Any) -> dict[str, str]:
-        return {name: self.now[name] for name in names if name in self.now}
+        return {name: found for name, found in self.topics().items() if name in names}
 
     def close(self) -> None:
         pass
@@ -193,6 +195,30 @@ def _topics(brokers: Brokers, **more: Any) -> Topics:
 
 
 BOTH = Standing({0: {"a": {"0": 1}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits before brokers are asked again."""
+    monkeypatch.setattr(driver_topics, "_AGAIN_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
+@pytest.mark.parametrize("late", [{"a": "A", "b": "B0"}, {"a": "A"}, {}], ids=["older", "lacking", "nothing"])
+def test_a_broker_that_lags_makes_no_loss(late: dict[str, str], strict: bool) -> None:
+    """Lenient sources would read the topic from its beginning: all of its rows would come twice."""
+    brokers = Brokers(a="A", b="B")
+    topics = _topics(brokers, fail_on_data_loss=strict)
+    brokers.late = [late]
+    assert topics.begin(BOTH) == {} and topics.known == {0: {"a": "A", "b": "B"}}
+    assert topics.reading(BOTH.offsets) == BOTH.ids
+    brokers.late = [late]
+    topics.check()
+    brokers.late = [late]
+    assert topics.explain() is None
+    brokers.late = [late, late]
+    with pytest.raises(DataLossError if strict else StageError, match=r"'b' was deleted|read: .*b"):
+        topics.check()
 
 
 def test_brokers_without_ids_tell_nothing(tmp_path: Path) -> None:

@@ -2,13 +2,19 @@
 
 import json
 import logging
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_ft import pipeline_steps, settings
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state.settings import kept_settings, refuse_changed, remember_given, tell_changed
+from airflow_ft.core.model import RunKey, SparkPosition
+from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.spark.state.settings import keep_configured, kept_settings, refuse_changed, remember_given, tell_changed
+from airflow_ft.store import open_store
+from tests.operators.declared import spec
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -31,6 +37,39 @@ def test_a_changed_setting_is_refused_by_name_with_what_the_state_has(
 ) -> None:
     with pytest.raises(ConfigurationError, match=rf"{name} is {value}, the state has .*airflow ft reset-state orders"):
         refuse_changed("orders", base, {"spark.driver.memory": "1g", name: value})
+
+
+def test_what_is_configured_for_all_pipelines_stops_none_that_has_state(
+    base: SparkPosition, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It keeps the old value, and says so; what the pipeline itself says is refused as before."""
+    conf = {PARTITIONS: "8", PROVIDER: "org.Hdfs", "spark.driver.memory": "1g"}
+    found = keep_configured("orders", base, conf, {PARTITIONS, "spark.driver.memory"})
+    assert found == {**conf, PARTITIONS: "4"}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{PARTITIONS} of orders stays 4, as its state was made; [airflow_ft] spark_conf says 8, which counts when its"
+        " state is dropped or made anew"
+    ]
+    with pytest.raises(ConfigurationError, match=rf"{PROVIDER} is org.Hdfs, the state has org.RocksDB"):
+        refuse_changed("orders", base, found)
+    assert keep_configured("orders", SparkPosition(base.location, -1), conf, {PARTITIONS}) == conf, "without state"
+
+
+def test_a_driver_is_told_what_the_state_has(
+    base: SparkPosition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of what the provider's configuration says; what a pipeline says itself is passed on, to be refused."""
+    said = json.dumps({PARTITIONS: "8", PROVIDER: "org.Hdfs"})
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_CONF", said)
+    found = settings.resolved(spec(spark_conf={PROVIDER: "org.Own"}, wal_root=str(tmp_path), store="sqlite:////x"))
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        pipeline = replace(store.register("orders"), base=base)
+
+    def connection(name: str) -> ConnectionInfo:
+        return ConnectionInfo(name, "kafka", extra={"bootstrap.servers": "b:9092"})
+
+    request = pipeline_steps.request(found, RunKey("d", "r"), pipeline, 1, 1, connection)
+    assert request.conf == {PARTITIONS: "4", PROVIDER: "org.Own"}
 
 
 def test_the_same_settings_and_others_pass(base: SparkPosition, caplog: pytest.LogCaptureFixture) -> None:

@@ -77,7 +77,7 @@ class Scene:
             self.store.pipeline(self.pipeline).last_published,
             a_segment(number) if segment else None,
             a_position(number) if segment else None,
-            positions or {"orders": number},
+            ({"orders": number} if segment else {}) if positions is None else positions,
             as_of,
         )
 

@@ -9,7 +9,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Segment
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.filesystem import local_path
-from airflow_ft.wal.retention import sweep
+from airflow_ft.wal.retention import sweep, sweep_attempts
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
 ROWS = {"s": pa.table({"id": [1]})}
@@ -60,6 +60,19 @@ def test_a_sweep_deletes_only_what_older_epochs_left_and_nobody_needs(tmp_path: 
     assert origin.exists()
     assert not (tmp_path / "orders" / "1-1").exists()
     assert sweep(str(tmp_path), "orders", {kept.location, base}, below_epoch=5) == []
+
+
+def test_of_an_epoch_at_work_only_what_its_earlier_attempts_left_is_deleted(tmp_path: Path) -> None:
+    """`5-0` is no attempt's: from there a pipeline goes on that was restored, say."""
+    kept, waste, working = _segment(tmp_path, 5, 2, 0), _segment(tmp_path, 5, 2, 1), _segment(tmp_path, 5, 4, 0)
+    older, newer = _segment(tmp_path, 4, 1, 0), _segment(tmp_path, 6, 1, 0)
+    base, present = _spark(tmp_path, "5-3"), [_spark(tmp_path, name) for name in ("5-0", "5-4", "4-1", "6-1")]
+    gone = [waste.location, *(_spark(tmp_path, name) for name in ("5-2", "5-2-drain", "5-3-born"))]
+    there = [kept.location, working.location, older.location, newer.location, base, *present]
+    told = sweep_attempts(str(tmp_path), "orders", {kept.location, base}, of_epoch=5, below_attempt=4)
+    assert sorted(told) == sorted(gone)
+    assert [local_path(uri).exists() for uri in gone] == [False] * len(gone)
+    assert [local_path(uri).exists() for uri in there] == [True] * len(there)
 
 
 def test_an_interrupted_removal_is_finished_by_the_next_sweep(tmp_path: Path) -> None:

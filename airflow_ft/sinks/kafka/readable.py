@@ -10,7 +10,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, TokenLostError
 from airflow_ft.kafka.client import KafkaClients
-from airflow_ft.kafka.topics import answer, describe, missing_topic, other_topics, topic_ids
+from airflow_ft.kafka.topics import answer, describe, missing_topic, other_topics, settled_ids
 from airflow_ft.sinks.kafka.token import Ends
 
 
@@ -21,7 +21,7 @@ def require_same_topics(clients: KafkaClients, before: Mapping[str, str]) -> Non
         TokenLostError: one was recreated since: the records are gone with the old one, whatever the token says.
         SinkAccessError: one is not there.
     """
-    now = topic_ids(clients, before)
+    now = settled_ids(clients, before)
     if others := other_topics(before, now):
         raise _records_lost(
             clients,

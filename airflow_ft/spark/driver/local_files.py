@@ -15,7 +15,7 @@ is tried again), `FileContext` removes the old one first, and `FileSystem` leave
 But that is true of Hadoop's own LocalFileSystem alone. What a JVM of Spark takes by itself is Hive's, as soon as
 Hive's jars are there: its `rename` refuses to replace a file, and Spark's manager then keeps the old one without a
 word, state that does not belong to the rows (I1). So `spark.hadoop.fs.file.impl` is set (`request.DEFAULT_CONF`), and
-everything stays as it was where the file system is another one.
+everything stays as it was where the file system is another one; who names both is refused.
 
 A location may have been written with such checksums and be continued without them, or the other way round: Hadoop
 compares where it finds one, and removes it when it replaces the file beside it.
@@ -25,13 +25,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark.request import HADOOPS_LOCAL
-from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.filesystem import filesystem, is_hdfs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_REPLACING = (HADOOPS_LOCAL, "org.apache.hadoop.fs.RawLocalFileSystem")  # their `rename` replaces a file
 _PACKAGES = ("org.apache.spark.sql.execution.streaming.checkpointing", "org.apache.spark.sql.execution.streaming")
 _NAME = "FileSystemBasedCheckpointFileManager"  # in the first package since 4.1, in the other one before
 
@@ -39,15 +41,24 @@ _NAME = "FileSystemBasedCheckpointFileManager"  # in the first package since 4.1
 def spare_processes(spark: SparkSession, root: str) -> None:
     """For this JVM and session; to be called before a query starts that has its location below `root`.
 
-    A manager that the user has named stays. On a cluster nothing is changed: nobody knows what executors have.
+    A manager that the user has named stays; ConfigurationError where it would keep state that is to be replaced. On a
+    cluster nothing is changed: nobody knows what executors have.
     """
     jvm: Any = spark._jvm
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     files = jvm.org.apache.hadoop.fs.Path(filesystem(root).hadoop_path(root)).getFileSystem(conf)
-    if not spark._jsc.sc().isLocal() or files.getClass().getName() != HADOOPS_LOCAL:  # no class that is derived from it
+    kind, named = str(files.getClass().getName()), str(conf.get(MANAGER) or "")
+    if not is_hdfs(root) and kind not in _REPLACING and named.endswith(f".{_NAME}"):
+        raise ConfigurationError(
+            f"local files are those of {kind}, and {MANAGER} is {named}: where a task is tried again, Spark would keep"
+            " the state of its first try, which does not belong to the rows.",
+            remedy=f"leave out that manager in spark_conf, or let spark.hadoop.fs.file.impl be {HADOOPS_LOCAL}. Nothing"
+            " was computed yet.",
+        )
+    if not spark._jsc.sc().isLocal() or kind != HADOOPS_LOCAL:  # no class that is derived from it
         return
     files.setWriteChecksum(False)  # of the one that Hadoop keeps for the whole JVM
-    if conf.get(MANAGER) is None and (manager := _manager(jvm)):
+    if not named and (manager := _manager(jvm)):
         spark.conf.set(MANAGER, manager)
 
 

@@ -61,6 +61,7 @@ from airflow_ft.spark.state.locations import (
     has_places,
     life_of,
     open_location,
+    remember_life,
     restore_order,
     restore_origin,
     set_places,
@@ -79,6 +80,7 @@ from airflow_ft.spark.state.source_changes import (
 from airflow_ft.spark.state.standing import Standing, leave_out, mend_origin, record_ids, standing
 from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
+from airflow_ft.wal.retention import sweep_attempts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,6 +157,7 @@ class Attempt:
                 except Exception as error:
                     if self._is_over_after(store, spark, error, restarts):
                         return self._tally.result(None, complete=False)
+                self._tidy_up(store, spark)
 
     def leave(self, *, failed: bool = False) -> bool:
         """Ends Spark; whether it was left as it has to be for the next run.
@@ -240,6 +243,21 @@ class Attempt:
         )
         return False
 
+    def _tidy_up(self, store: Store, spark: SparkSession) -> None:
+        """Deletes what earlier attempts of this epoch have left, which would fill the disk of a stream in some days.
+
+        Nothing of theirs is published any more (`Store.begin_again`), so what is referenced now is all that is needed;
+        and the base that was read before that, where a rewind came in between. Not while a query still writes.
+        """
+        request = self._request
+        try:
+            if spark.streams.active:
+                return
+            kept = {*store.referenced_locations(request.pipeline), *([request.base.location] if request.base else ())}
+            sweep_attempts(request.wal_root, request.pipeline, kept, request.epoch, request.attempt)
+        except (AirflowFtError, OSError) as error:  # the next restart, or the next epoch, does it
+            log.warning("what earlier attempts have left was not deleted: %s", error)
+
     def report(self, error: BaseException) -> None:
         """Leaves the reason of the end for the launcher; the first one counts."""
         if not self._reported.acquire(blocking=False):
@@ -296,7 +314,7 @@ class Attempt:
         if request.base is None:
             return set() if has_origin(root, pipeline, declared, request.life) else set(declared)
         new = declared.keys() - known_sources(request.base)
-        return {name for name in new if not has_begun(root, pipeline, name, declared[name])}
+        return {name for name in new if not has_begun(root, pipeline, request.base, name, declared[name])}
 
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
@@ -336,6 +354,7 @@ class Attempt:
                 remedy="restore it again with `--later write-again`, or take another savepoint.",
             )
         if request.base is None:
+            remember_life(location, request.life)
             restore_order(location, request.sources, request.life)
         if change is not None:
             change_sources(change, location, plan.places)

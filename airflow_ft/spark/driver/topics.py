@@ -10,11 +10,15 @@ that the records are those of the topic that the offsets count.
 | differs, or a pattern's topic is gone | DataLossError, nothing is computed | a warning, read from its beginning |
 | changes while it is read | DataLossError, nothing is published | StageError, so the next attempt does that |
 | was not recorded (by an earlier version) | the present one is taken for it | the same |
+
+Of several brokers one may lag, and know an older topic, or none yet. What seems to be gone or another one is therefore
+asked for once more, a second later.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,6 +26,8 @@ from airflow_ft.core.errors import AirflowFtError, DataLossError, StageError
 from airflow_ft.core.model import canonical_json
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.spark.state.standing import Ids, Offsets, Standing
+
+_AGAIN_SECONDS = 1.0
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -70,7 +76,8 @@ class Topics:
         for index, (name, source) in self._sources.items():
             offsets, ids = standing.offsets.get(index, {}), standing.ids.get(index, {})
             counted = {topic for topic in offsets if source.pattern or topic in source.topics}
-            now = self._known[index] = dict(self._admins[index].topics(sorted(counted)))
+            before = {**dict.fromkeys(source.topics, ""), **{topic: ids.get(topic, "") for topic in counted}}
+            now = self._known[index] = self._settled(index, self._admins[index].topics(sorted(counted)), before)
             for topic, old in self._started.get(name, {}).items():
                 if is_other(old, now.get(topic)):
                     raise self._too_new(topic, name)
@@ -183,7 +190,7 @@ class Topics:
         """What to raise where a topic is not the one that it was; None: all are."""
         for index, before in ids.items():
             name, source = self._sources[index]
-            now = self._admins[index].ids(sorted(before))
+            now = self._settled(index, self._admins[index].ids(sorted(before)), before)
             lost = {topic: old for topic, old in before.items() if is_other(old, now.get(topic))}
             if lost and source.fail_on_data_loss:
                 return self._lost(index, lost, now, {}, consequence)
@@ -195,6 +202,15 @@ class Topics:
                     " is not set).",
                 )
         return None
+
+    def _settled(self, index: int, now: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
+        """What the brokers say `now`, and a second later of topics that seem not to be those of `before`."""
+        doubted = {topic for topic, old in before.items() if is_other(old, now.get(topic))}
+        found = {topic: id for topic, id in now.items() if topic not in doubted}
+        if doubted:
+            time.sleep(_AGAIN_SECONDS)
+            found |= self._admins[index].ids(sorted(doubted))
+        return found
 
     def _lost(
         self, index: int, lost: Mapping[str, str], now: Mapping[str, str], offsets: Mapping[str, Any], consequence: str

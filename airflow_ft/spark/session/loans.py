@@ -290,8 +290,10 @@ def await_end(seconds: float = 5.0) -> None:
 
 def _heard(keeper: BinaryIO) -> dict[str, Any]:
     """What the keeper says: the address of the JVM, or that this one has ended, and then this process does too."""
-    line = keeper.readline()
-    said: dict[str, Any] = json.loads(line) if line else {"ended": -signal.SIGKILL}
+    line = b""
+    with suppress(OSError):  # a keeper that is killed with something unread resets the connection
+        line = keeper.readline()
+    said: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"ended": -signal.SIGKILL}
     if "ended" in said:
         os._exit(128 - said["ended"] if said["ended"] < 0 else said["ended"] or 1)  # as a shell tells it
     return said

@@ -25,9 +25,10 @@ from airflow_ft.core.model import CheckpointState, SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
-from airflow_ft.spark.state.location_files import keep
+from airflow_ft.spark.state.location_files import keep, note
 from airflow_ft.spark.state.locations import (
     LEFT,
+    LIFE_FILE,
     SOURCES_FILE,
     START_FILE,
     SparkLocation,
@@ -95,6 +96,7 @@ def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> l
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         keep(new.uri, SOURCES_FILE, names)
+    keep(new.uri, LIFE_FILE, note(old.uri, LIFE_FILE))
     if files.names(files.uri(old.uri, LEFT)):
         link_tree(files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda _: True)
     return starts

@@ -7,7 +7,7 @@ goes on with those, whatever the session says. Who has changed one believes that
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -85,22 +85,46 @@ def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str,
 
     Needs no JVM. Without state nothing is refused: there they change nothing but speed.
     """
-    kept, given = kept_settings(base), _given(base)
-    if given is None:
-        return
-    changed = {
-        name: value
-        for name, value in conf.items()
-        if name in kept and not _same(value, kept[name]) and not _same(value, given.get(name, ""))
-    }
-    if changed:
-        differences = "; ".join(f"{name} is {value}, the state has {kept[name]}" for name, value in changed.items())
+    if changed := _changed(base, conf):
+        differences = "; ".join(f"{name} is {conf[name]}, the state has {kept}" for name, kept in changed.items())
         raise ConfigurationError(
             f"the pipeline goes on with state that was made with other settings, which Spark keeps: {differences}.",
             pipeline=pipeline,
-            remedy="set them as they were: the pipeline's spark_conf goes before `[airflow_ft] spark_conf`; or drop the"
-            f" state (`airflow ft reset-state {pipeline}`); or give the changed pipeline a new name.",
+            remedy=f"set them as they were; or drop the state (`airflow ft reset-state {pipeline}`); or give the"
+            " changed pipeline a new name.",
         )
+
+
+def keep_configured(
+    pipeline: str, base: SparkPosition | None, conf: Mapping[str, str], configured: Container[str]
+) -> dict[str, str]:
+    """The settings with what the state at `base` has in place of those that are `configured` for all pipelines.
+
+    Such a new value is of pipelines to come: it was not meant for this one, which would stop until it said the old one.
+    """
+    changed = {name: kept for name, kept in _changed(base, conf).items() if name in configured}
+    for name, kept in changed.items():
+        log.warning(
+            "%s of %s stays %s, as its state was made; [airflow_ft] spark_conf says %s, which counts when its state is"
+            " dropped or made anew",
+            name,
+            pipeline,
+            kept,
+            conf[name],
+        )
+    return {**conf, **changed}
+
+
+def _changed(base: SparkPosition | None, conf: Mapping[str, str]) -> dict[str, str]:
+    """What the state has where `conf` says something else, and else than was given when it was made."""
+    kept, given = kept_settings(base), _given(base)
+    if given is None:
+        return {}
+    return {
+        name: kept[name]
+        for name, value in conf.items()
+        if name in kept and not _same(value, kept[name]) and not _same(value, given.get(name, ""))
+    }
 
 
 def tell_changed(base: SparkPosition | None, session: Callable[[str], str | None]) -> None:

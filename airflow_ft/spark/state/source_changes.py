@@ -7,6 +7,7 @@ an attempt's own copy of it is changed to fit. The location that it was copied f
 - moved: lines, folders and ids of topics get the source's new place;
 - added: no line ("-"): Spark begins where the source says. That moment of a Kafka source is frozen in
   `<root>/<pipeline>/spark/begun-<digest>.json`, before anything is published from it, so that "latest" is one moment;
+  another file in each life (`locations.life_of`);
 - left out: where it stands lies in `airflow_ft_left/<name>/` of the location from then on. The source goes on there
   when it is used again, so that no row is lost or read twice.
 
@@ -30,6 +31,7 @@ from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of
 from airflow_ft.spark.state.locations import (
     LEFT,
+    LIFE_FILE,
     SOURCES_FILE,
     START_FILE,
     SparkLocation,
@@ -157,16 +159,17 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
     keep(location.uri, SOURCES_FILE, list(change.now))
 
 
-def has_begun(root: str, pipeline: str, name: str, source: Any) -> bool:
-    """Whether an earlier attempt has frozen where an added source begins."""
-    return filesystem(root).exists(_begun_file(root, pipeline, name, source))
+def has_begun(root: str, pipeline: str, base: SparkPosition, name: str, source: Any) -> bool:
+    """Whether an earlier attempt has frozen where a source begins that is added to what goes on from `base`."""
+    location = SparkLocation(root, pipeline, base.location, base.batch, "")
+    return filesystem(root).exists(_begun_file(location, name, source))
 
 
 def restore_begun(location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str]) -> None:
     """Into a copy: where added sources begin, as far as an earlier attempt has frozen it."""
     files = filesystem(location.uri)
     for index, name in added.items():
-        begun = _begun_file(location.root, location.pipeline, name, sources[name])
+        begun = _begun_file(location, name, sources[name])
         if files.exists(begun):
             text = json.loads(files.read(begun))["first"]
             files.write(files.uri(location.uri, source_log.FOLDER, str(index), "0"), text.encode())
@@ -186,7 +189,7 @@ def freeze_begun(
             continue
         first = files.read(where).decode()
         told = {"first": first, "ids": dict(topic_ids({index: first_offsets(first)[1]}).get(index, {}))}
-        begun = _begun_file(location.root, location.pipeline, name, sources[name])
+        begun = _begun_file(location, name, sources[name])
         try:
             files.write(begun, canonical_json(told).encode())
         except FileExistsError:
@@ -212,9 +215,12 @@ def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mappi
     log.warning("source %s is left out: it stands at %s, and goes on there if it is used again", name, line)
 
 
-def _begun_file(root: str, pipeline: str, name: str, source: Any) -> str:
-    digest = hashlib.sha256(canonical_json([name, start_of(source)]).encode()).hexdigest()[:16]
-    return filesystem(root).uri(root, pipeline, "spark", f"begun-{digest}.json")
+def _begun_file(location: SparkLocation, name: str, source: Any) -> str:
+    """Another one in each life: who was added in a former one, and is again in this one, begins anew."""
+    life = note(location.uri, LIFE_FILE)
+    said = [name, start_of(source), *([life] if life else [])]
+    digest = hashlib.sha256(canonical_json(said).encode()).hexdigest()[:16]
+    return filesystem(location.root).uri(location.root, location.pipeline, "spark", f"begun-{digest}.json")
 
 
 def _lines(location: SparkLocation) -> list[str]:

@@ -1,0 +1,78 @@
+"""A full refresh begins where the sources say, but not behind records that nobody has read (I10).
+
+A time, offsets or "latest" may lie behind what the pipeline has delivered last. So where a Kafka source begins is
+compared with that before anything is computed. A folder is read as a whole; of other sources nobody knows what lies
+between two offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_ft.core.errors import DataLossError
+from airflow_ft.core.model import Checkpoint
+from airflow_ft.core.ports import Store
+from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.spark.state.locations import is_kafka
+
+_SEVERAL = 100  # numbers: those without positions deliver what an aborted one has left
+
+
+def delivered_positions(store: Store, pipeline: str) -> dict[str, Any]:
+    """By source: its newest position of which the rows are in the sinks."""
+    found = _delivered(store, pipeline)
+    former = store.pipeline(pipeline).former
+    if not found and former is not None:
+        found = _delivered(store, former.pipeline)
+    positions: dict[str, Any] = {}
+    for checkpoint in found:
+        for name, position in checkpoint.positions.items():
+            positions.setdefault(name, position)
+    return positions
+
+
+def _delivered(store: Store, pipeline: str) -> Sequence[Checkpoint]:
+    newest = store.latest_confirmed(pipeline)
+    if newest is None:
+        return ()
+    return [each for each in store.checkpoints(pipeline, _SEVERAL, newest.number + 1) if each.is_confirmed]
+
+
+def refuse_passing_over(
+    pipeline: str,
+    name: str,
+    source: KafkaSource,
+    first: Mapping[str, Any],
+    ids: Mapping[str, str],
+    delivered: Mapping[str, Any],
+) -> None:
+    """DataLossError where a source would begin behind what was `delivered` of it, unless it lets records go.
+
+    `first`: its first offsets; `ids`: of its topics. Of one that is another topic by now nothing was read, and
+    "earliest" leaves out nothing that is there.
+    """
+    before, known = delivered.get("end"), delivered.get("topic_ids", {})
+    if not is_kafka(before) or source.starting_offsets == "earliest" or not source.fail_on_data_loss:
+        return
+    told, records = [], 0
+    for topic, partitions in sorted(first.items()):
+        is_other = bool(known.get(topic) and ids.get(topic) and known[topic] != ids[topic])
+        if is_other or (topic not in before and source.pattern is None):
+            continue
+        for partition, begin in sorted(partitions.items(), key=lambda each: int(each[0])):
+            end = before.get(topic, {}).get(partition, 0)  # one that came since would have been read from there
+            if begin > end:
+                told.append(
+                    f"partition {partition} of topic {topic!r} was read up to {end}, and is to begin at {begin}"
+                )
+                records += begin - end
+    if told:
+        raise DataLossError(
+            f"source {name!r} is to be read anew from behind where it stands: {'; '.join(told)}. That would pass over"
+            f" up to {records} records. Nothing was read, and nothing is published.",
+            pipeline=pipeline,
+            participant=source.conn_id,
+            remedy='have it begin earlier: starting_offsets="earliest", an earlier time, or offsets up to these. To'
+            " pass them over, set fail_on_data_loss=False of the source for one run. Then set it again.",
+        )

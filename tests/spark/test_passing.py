@@ -1,0 +1,55 @@
+"""Where everything is read anew: what would pass over records that nobody has read is refused. No Spark, no broker."""
+
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import DataLossError
+from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
+from airflow_ft.store import open_store
+from tests.store.scene import PIPELINE, Scene
+
+SOURCE = KafkaSource(topics=["a", "b"], starting_offsets="latest")
+STOOD = {"end": {"a": {"0": 5, "1": 7}, "b": {"0": 3}}, "topic_ids": {"a": "A", "b": "B"}}
+IDS = {"a": "A", "b": "B"}
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "told"),
+    [
+        ({"a": {"0": 5, "1": 2}, "b": {"0": 3}}, {}, ""),
+        ({"a": {"0": 9, "1": 7}, "b": {"0": 5}}, {}, r"up to 5, and would begin at 9; .* 3, .* at 5\..* up to 6 rec"),
+        ({"a": {"0": 5, "10": 1, "2": 4}}, {}, r"partition 2 of .* up to 0, .* at 4; partition 10 .* up to 5 records"),
+        ({"a": {"0": 9}}, {"ids": {"a": "A2"}}, ""),
+        ({"a": {"0": 9}}, {"ids": {"a": ""}}, "up to 4 records"),
+        ({"c": {"0": 9}}, {}, ""),
+        ({"c": {"0": 9}}, {"pattern": "a|b|c", "topics": ()}, "topic 'c' was read up to 0"),
+        ({"a": {"0": 9}}, {"starting_offsets": "earliest"}, ""),
+        ({"a": {"0": 9}}, {"fail_on_data_loss": False}, ""),
+        ({"a": {"0": 9}}, {"delivered": {"end": None}}, ""),
+    ],
+    ids=["before", "behind", "new partitions", "other", "no id", "declared", "matches", "earliest", "wanted", "unread"],
+)
+def test_a_source_begins_no_later_than_it_was_read(first: Any, more: dict[str, Any], told: str) -> None:
+    ids, delivered = more.pop("ids", IDS), more.pop("delivered", STOOD)
+    source = KafkaSource(**{"topics": SOURCE.topics, "starting_offsets": "latest", **more})
+    with pytest.raises(DataLossError, match=told) if told else nullcontext():
+        refuse_passing_over("p", "orders", source, first, ids, delivered)
+
+
+def test_what_was_delivered_is_known_behind_numbers_without_rows_of_their_own(tmp_path: Path) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        scene = Scene(store)
+        assert delivered_positions(store, PIPELINE) == {}
+        for number in scene.stage(2):
+            scene.complete(number)
+        assert delivered_positions(store, PIPELINE) == {"orders": 2}
+        (third,) = scene.stage()
+        assert delivered_positions(store, PIPELINE) == {"orders": 2}, "what is not delivered is read again"
+        scene.abort(third)
+        carrier = scene.carry()
+        scene.complete(carrier, [third])
+        assert delivered_positions(store, PIPELINE) == {"orders": 3}
