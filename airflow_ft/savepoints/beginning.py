@@ -13,7 +13,6 @@ What if the process dies ...
 
 from __future__ import annotations
 
-import logging
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.from_savepoint import Later
@@ -22,9 +21,7 @@ from airflow_ft.core.model import Promise, RunKey, SparkPosition
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.savepoints.settling import require_settleable, settled
 from airflow_ft.savepoints.taking import not_written
-from airflow_ft.spark.state.locations import forget_begun, location_root, new_beginning
-
-log = logging.getLogger(__name__)
+from airflow_ft.spark.state.locations import location_root, new_beginning
 
 
 def begin_anew(
@@ -57,11 +54,6 @@ def begin_anew(
         base = store.pipeline(pipeline).base
         position = None if base is None else _new(location_root(base.location), pipeline, epoch)
         store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
-    if base is not None:
-        try:
-            forget_begun(location_root(base.location), pipeline)
-        except OSError as error:  # it begins anew all the same
-            log.warning("where sources of %s began that were added to it is not forgotten: %s", pipeline, error)
     return position
 
 

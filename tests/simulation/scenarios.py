@@ -599,6 +599,26 @@ MOVED = (
         name="a stream, sources that change, and everything is read anew",
         person="restore beginning again, stop, restore beginning again",
     ),
+    replace(
+        MOVING,
+        name="sources that change, and everything is read anew later",
+        person="restore beginning again late",
+    ),
+    replace(
+        MOVING_STREAM,
+        name="a stream, sources that change, and everything is read anew later",
+        person="restore beginning again late, restore beginning again late",
+    ),
+    replace(
+        MOVING,
+        name="sources that change, and a savepoint is restored",
+        person="savepoint, savepoint, restore oldest again, restore again",
+    ),
+    replace(
+        MOVING_STREAM,
+        name="a stream, sources that change, and a savepoint is restored",
+        person="savepoint, restore again, savepoint, restore oldest again",
+    ),
 )
 
 _FORBIDDING = ("side forbids item 1", "side forbids item 2")

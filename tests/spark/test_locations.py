@@ -14,7 +14,6 @@ from airflow_ft.spark.state.locations import (
     behind_the_beginning,
     check_sources,
     copy_frozen,
-    forget_begun,
     freeze_origin,
     has_origin,
     has_places,
@@ -218,10 +217,7 @@ def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that
     own = _begun(tmp_path, 5, 170)
     freeze_origin(own, sources, [0], _ids, life)
     assert standing(str(tmp_path), "p", None, sources, life).offsets == {0: {"orders": {"0": 170}}}
-    begun = tmp_path / "p" / "spark" / "begun-0a1b.json"
-    begun.write_text("{}")
-    forget_begun(str(tmp_path), "p")
-    assert not begun.exists() and has_origin(str(tmp_path), "p", sources, life)
+    assert has_origin(str(tmp_path), "p", sources, life)
 
 
 def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) -> None:

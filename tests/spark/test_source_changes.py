@@ -1,6 +1,7 @@
 """Other sources in a copy of a location: what Spark's files say afterwards, without Spark."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,15 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state.locations import SparkLocation, check_sources, copy_frozen, copy_location, set_places
+from airflow_ft.spark.state.locations import (
+    SparkLocation,
+    check_sources,
+    copy_frozen,
+    copy_location,
+    keep_life,
+    life_in,
+    set_places,
+)
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.source_changes import (
     change_sources,
@@ -136,6 +145,26 @@ def test_an_added_source_begins_once(tmp_path: Path) -> None:
     later = _changed(old, ["refunds", "numbers"], "2-4")
     restore_begun(later, sources, {0: "refunds"})
     assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"refunds": {"0": 5}}
+
+
+def test_an_added_source_begins_anew_when_everything_is_read_anew(tmp_path: Path) -> None:
+    """Also where somebody of before wakes up late: another pipeline, so to speak, with files of its own."""
+    old = _location(tmp_path, ["orders"], [json.dumps(KAFKA)])
+    sources = {"orders": {"kind": "kafka"}, "refunds": ADDED}
+    late = _changed(old, ["refunds", "orders"], "2-1")
+    keep_life(old, "3-0")
+    own = _changed(old, ["refunds", "orders"], "4-1")
+    for attempt, offset in ((late, 5), (own, 9)):
+        first = local_path(attempt.uri) / "sources/0/0"
+        first.parent.mkdir(parents=True)
+        first.write_text(json.dumps({"refunds": {"0": offset}}))
+    freeze_begun(late, sources, {0: "refunds"}, lambda _: {})
+    assert not has_begun(str(tmp_path), "p", "refunds", ADDED, life_in(own.uri))
+    freeze_begun(own, sources, {0: "refunds"}, lambda _: {})
+    assert has_begun(str(tmp_path), "p", "refunds", ADDED, life_in(own.uri))
+    dropped = replace(own, uri=f"{own.uri}-0", batch=-1)
+    tell_sources(filesystem(own.uri), old, dropped)
+    assert life_in(own.uri) == life_in(dropped.uri) == "3-0" and not life_in(late.uri)
 
 
 def test_spark_counts_the_lines_of_the_micro_batch_before_too(tmp_path: Path) -> None:

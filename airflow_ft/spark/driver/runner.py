@@ -59,6 +59,8 @@ from airflow_ft.spark.state.locations import (
     check_sources,
     has_origin,
     has_places,
+    keep_life,
+    life_in,
     life_of,
     open_location,
     restore_order,
@@ -296,7 +298,8 @@ class Attempt:
         if request.base is None:
             return set() if has_origin(root, pipeline, declared, request.life) else set(declared)
         new = declared.keys() - known_sources(request.base)
-        return {name for name in new if not has_begun(root, pipeline, name, declared[name])}
+        life = life_in(request.base.location)
+        return {name for name in new if not has_begun(root, pipeline, name, declared[name], life)}
 
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
@@ -324,6 +327,7 @@ class Attempt:
         )
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
         if request.begins_anew:
+            keep_life(location, location.uri.rsplit("/", 1)[1])
             log.info("mode AT_MOST_ONCE: read from where the sources stand now; what is not published by then is lost")
             check_sources(location, plan.sources)
             set_places(location, plan.places)
@@ -336,6 +340,7 @@ class Attempt:
                 remedy="restore it again with `--later write-again`, or take another savepoint.",
             )
         if request.base is None:
+            keep_life(location, request.life)
             restore_order(location, request.sources, request.life)
         if change is not None:
             change_sources(change, location, plan.places)

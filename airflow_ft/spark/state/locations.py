@@ -58,13 +58,13 @@ from airflow_ft.wal.parsing import read_json
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 _FROZEN = re.compile(r"^(?:origin|begun)-[0-9a-f]+(?:-\d+)*\.json$")  # begun: `airflow_ft.spark.state.source_changes`
-_BEGUN = re.compile(r"^begun-[0-9a-f]+(?:-\d+)*\.json$")
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
 PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
 TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.state.standing`
 LEFT = "airflow_ft_left"  # a folder: where sources stand that the job does not use any more (`source_changes`)
+_LIFE_FILE = "airflow_ft_life.json"  # see `life_in`
 _ORDER = "airflow_ft_sources"  # a key in an origin: the sources' names, since its positions go by their places
 START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
 
@@ -206,15 +206,6 @@ def new_beginning(root: str, pipeline: str, epoch: int) -> SparkPosition:
     return location.position(-1)
 
 
-def forget_begun(root: str, pipeline: str) -> None:
-    """Where sources began that were added in a former life: one that is added in this one begins anew."""
-    files = filesystem(root)
-    folder = files.uri(root, pipeline, "spark")
-    for name in files.names(folder):
-        if _BEGUN.match(name):
-            files.remove(files.uri(folder, name))
-
-
 def behind_the_beginning(base: SparkPosition | None) -> SparkPosition | None:
     """The base of an attempt; None: it begins as the first one of a pipeline does, also at a `new_beginning`."""
     return None if base is not None and base.batch < 0 and note(base.location, START_FILE) == [] else base
@@ -226,6 +217,17 @@ def life_of(base: SparkPosition | None) -> str:
     Whoever has begun in a former life, and wakes up, freezes nothing of this one (`origin_file`).
     """
     return "" if base is None or behind_the_beginning(base) is not None else base.location.rsplit("/", 1)[1]
+
+
+def keep_life(location: SparkLocation, life: str) -> None:
+    """In a new location: which life of its pipeline begins there (`life_of`). Copies of it have that, too."""
+    if life:
+        keep(location.uri, _LIFE_FILE, life)
+
+
+def life_in(uri: str) -> str:
+    """The life of which a location is, or that of which it is a copy."""
+    return note(uri, _LIFE_FILE) or ""
 
 
 def _lacks(location: SparkLocation) -> WalCorruptError:

@@ -33,6 +33,8 @@ from airflow_ft.spark.state.locations import (
     SparkLocation,
     first_offsets,
     is_kafka,
+    keep_life,
+    life_in,
     location_of_epoch,
     location_root,
     require_batch,
@@ -95,6 +97,7 @@ def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> l
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         keep(new.uri, SOURCES_FILE, names)
+    keep_life(new, life_in(old.uri))
     if files.names(files.uri(old.uri, LEFT)):
         link_tree(files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda _: True)
     return starts

@@ -7,6 +7,7 @@ an attempt's own copy of it is changed to fit. The location that it was copied f
 - moved: lines, folders and ids of topics get the source's new place;
 - added: no line ("-"): Spark begins where the source says. That moment of a Kafka source is frozen in
   `<root>/<pipeline>/spark/begun-<digest>.json`, before anything is published from it, so that "latest" is one moment;
+  another one when everything was read anew since (`life_in`);
 - left out: where it stands lies in `airflow_ft_left/<name>/` of the location from then on. The source goes on there
   when it is used again, so that no row is lost or read twice.
 
@@ -35,6 +36,7 @@ from airflow_ft.spark.state.locations import (
     SparkLocation,
     by_source,
     first_offsets,
+    life_in,
     location_root,
     rewrite_offsets,
     start_of,
@@ -157,16 +159,16 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
     keep(location.uri, SOURCES_FILE, list(change.now))
 
 
-def has_begun(root: str, pipeline: str, name: str, source: Any) -> bool:
-    """Whether an earlier attempt has frozen where an added source begins."""
-    return filesystem(root).exists(_begun_file(root, pipeline, name, source))
+def has_begun(root: str, pipeline: str, name: str, source: Any, life: str = "") -> bool:
+    """Whether an earlier attempt has frozen where an added source begins, in this `life_in` its base."""
+    return filesystem(root).exists(_begun_file(root, pipeline, name, source, life))
 
 
 def restore_begun(location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str]) -> None:
     """Into a copy: where added sources begin, as far as an earlier attempt has frozen it."""
-    files = filesystem(location.uri)
+    files, life = filesystem(location.uri), life_in(location.uri)
     for index, name in added.items():
-        begun = _begun_file(location.root, location.pipeline, name, sources[name])
+        begun = _begun_file(location.root, location.pipeline, name, sources[name], life)
         if files.exists(begun):
             text = json.loads(files.read(begun))["first"]
             files.write(files.uri(location.uri, source_log.FOLDER, str(index), "0"), text.encode())
@@ -179,14 +181,14 @@ def freeze_begun(
     topic_ids: Callable[[Mapping[int, Any]], Ids],
 ) -> None:
     """Freezes where added Kafka sources begin, before anything is published from them; as `locations.freeze_origin`."""
-    files = filesystem(location.uri)
+    files, life = filesystem(location.uri), life_in(location.uri)
     for index, name in added.items():
         where = files.uri(location.uri, source_log.FOLDER, str(index), "0")
         if not files.exists(where):
             continue
         first = files.read(where).decode()
         told = {"first": first, "ids": dict(topic_ids({index: first_offsets(first)[1]}).get(index, {}))}
-        begun = _begun_file(location.root, location.pipeline, name, sources[name])
+        begun = _begun_file(location.root, location.pipeline, name, sources[name], life)
         try:
             files.write(begun, canonical_json(told).encode())
         except FileExistsError:
@@ -212,8 +214,9 @@ def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mappi
     log.warning("source %s is left out: it stands at %s, and goes on there if it is used again", name, line)
 
 
-def _begun_file(root: str, pipeline: str, name: str, source: Any) -> str:
-    digest = hashlib.sha256(canonical_json([name, start_of(source)]).encode()).hexdigest()[:16]
+def _begun_file(root: str, pipeline: str, name: str, source: Any, life: str) -> str:
+    said = [name, start_of(source), *([life] if life else [])]
+    digest = hashlib.sha256(canonical_json(said).encode()).hexdigest()[:16]
     return filesystem(root).uri(root, pipeline, "spark", f"begun-{digest}.json")
 
 
