@@ -64,7 +64,7 @@ class Sources:
         self._requests: dict[str, StageRequest] = {}  # by Spark's location: who has opened it last
         self._read: dict[tuple[str, int], Read] = {}  # by Spark's location and micro-batch
         self._stood: dict[tuple[int, str], Standing] = {}  # by item and variant: the state behind it
-        self._began: dict[tuple[str, str, str, str], int] = {}
+        self._began: dict[tuple[str, str, str, str], tuple[str, int]] = {}
         self._wrong: dict[tuple[int, str], Violation] = {}  # what must not be published
         self._seen: set[int] = set()
 
@@ -145,7 +145,7 @@ class Sources:
             for topic, (number, begin, _) in topics.items():
                 stood = before.read.get(name)
                 if stood is None:
-                    at = self._begins(before, request, name, topic, begin)
+                    at = self._begins(before, request, name, topic, number, begin)
                 elif topic in stood and stood[topic][0] == number:
                     at = stood[topic][1]
                 else:
@@ -156,11 +156,12 @@ class Sources:
             read[name] = {topic: (number, end) for topic, (number, _, end) in topics.items()}
         self._stood[item.number, item.variant] = Standing(before.life, read)
 
-    def _begins(self, before: Standing, request: StageRequest, name: str, topic: str, begin: int) -> int:
+    def _begins(self, before: Standing, request: StageRequest, name: str, topic: str, number: str, begin: int) -> int:
         """Where a source begins, as whoever came first has seen it: before the first item that goes by all of them."""
         known = request.sources.values() if not before.read else [request.sources[name]]
         starts = canonical_json(sorted(canonical_json(start_of(source)) for source in known))
-        return self._began.setdefault((before.life, starts, name, topic), begin)
+        known_id, at = self._began.setdefault((before.life, starts, name, topic), (number, begin))
+        return at if known_id == number else self.topics[topic].first
 
     def look_at(self, checkpoints: Sequence[Checkpoint]) -> None:
         """After a change of the decision log."""

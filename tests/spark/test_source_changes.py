@@ -20,6 +20,7 @@ from airflow_ft.spark.state.locations import (
 )
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.source_changes import (
+    begun,
     change_sources,
     freeze_begun,
     has_begun,
@@ -165,6 +166,26 @@ def test_an_added_source_begins_anew_when_everything_is_read_anew(tmp_path: Path
     dropped = replace(own, uri=f"{own.uri}-0", batch=-1)
     tell_sources(filesystem(own.uri), old, dropped)
     assert life_in(own.uri) == life_in(dropped.uri) == "3-0" and not life_in(late.uri)
+
+
+def test_an_added_source_whose_topic_was_recreated_begins_with_the_new_one(tmp_path: Path) -> None:
+    """Nothing of it was published yet. Each attempt was told that another one had begun elsewhere."""
+    old = _location(tmp_path, ["orders"], [json.dumps(KAFKA)])
+    base, sources, added = SparkPosition(old.uri, 1), {"orders": {"kind": "kafka"}, "refunds": ADDED}, {0: "refunds"}
+    attempts = [_changed(old, ["refunds", "orders"], to) for to in ("2-1", "2-2", "2-3")]
+    first = local_path(attempts[0].uri) / "sources/0/0"
+    first.parent.mkdir(parents=True)
+    first.write_text(json.dumps({"refunds": {"0": 5}}))
+    assert begun(str(tmp_path), "p", base, sources, added) == Standing()
+    freeze_begun(attempts[0], sources, added, lambda _: {0: {"refunds": "old"}})
+    frozen = begun(str(tmp_path), "p", base, sources, added)
+    assert frozen == Standing({0: {"refunds": {"0": 5}}}, {0: {"refunds": "old"}})
+    for attempt, void in zip(attempts[1:], (frozen.ids, {}), strict=True):
+        restore_begun(attempt, sources, added, void)
+        assert json.loads((local_path(attempt.uri) / "sources/0/0").read_text()) == {}
+        freeze_begun(attempt, sources, added, lambda _: {})
+    with pytest.raises(StageError, match="'refunds' at another position"):
+        freeze_begun(attempts[0], sources, added, lambda _: {0: {"refunds": "old"}})
 
 
 def test_spark_counts_the_lines_of_the_micro_batch_before_too(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from airflow_ft.spark.state.locations import (
     start_of,
 )
 from airflow_ft.spark.state.reset import tell
-from airflow_ft.spark.state.standing import Ids, Standing, record_ids, recorded_ids
+from airflow_ft.spark.state.standing import Ids, Standing, record_ids, recorded_ids, without
 from airflow_ft.wal.filesystem import filesystem
 
 _POSITION = "position.json"
@@ -164,14 +164,37 @@ def has_begun(root: str, pipeline: str, name: str, source: Any, life: str = "") 
     return filesystem(root).exists(_begun_file(root, pipeline, name, source, life))
 
 
-def restore_begun(location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str]) -> None:
-    """Into a copy: where added sources begin, as far as an earlier attempt has frozen it."""
+def begun(
+    root: str, pipeline: str, base: SparkPosition, sources: Mapping[str, Any], added: Mapping[int, str]
+) -> Standing:
+    """Where sources begin that are added to a base, as far as an earlier attempt has frozen it."""
+    files, life = filesystem(root), life_in(base.location)
+    told = {}
+    for index, name in added.items():
+        if files.exists(file := _begun_file(root, pipeline, name, sources[name], life)):
+            told[index] = json.loads(files.read(file))
+    offsets = {index: first_offsets(each["first"])[1] for index, each in told.items()}
+    return Standing(offsets, {index: each["ids"] for index, each in told.items()})
+
+
+def restore_begun(
+    location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str], void: Ids | None = None
+) -> None:
+    """Into a copy: where added sources begin, as far as an earlier attempt has frozen it.
+
+    Topics whose positions are void are taken out of that, as of an origin (`mend_origin`).
+    """
     files, life = filesystem(location.uri), life_in(location.uri)
     for index, name in added.items():
-        begun = _begun_file(location.root, location.pipeline, name, sources[name], life)
-        if files.exists(begun):
-            text = json.loads(files.read(begun))["first"]
-            files.write(files.uri(location.uri, source_log.FOLDER, str(index), "0"), text.encode())
+        frozen = _begun_file(location.root, location.pipeline, name, sources[name], life)
+        if not files.exists(frozen):
+            continue
+        told = json.loads(files.read(frozen))
+        if gone := (void or {}).get(index):
+            head, offsets = first_offsets(told["first"])
+            told = {"first": head + canonical_json(without(offsets, gone)), "ids": without(told["ids"], gone)}
+            files.replace(frozen, canonical_json(told).encode())
+        files.write(files.uri(location.uri, source_log.FOLDER, str(index), "0"), told["first"].encode())
 
 
 def freeze_begun(
@@ -188,11 +211,11 @@ def freeze_begun(
             continue
         first = files.read(where).decode()
         told = {"first": first, "ids": dict(topic_ids({index: first_offsets(first)[1]}).get(index, {}))}
-        begun = _begun_file(location.root, location.pipeline, name, sources[name], life)
+        frozen = _begun_file(location.root, location.pipeline, name, sources[name], life)
         try:
-            files.write(begun, canonical_json(told).encode())
+            files.write(frozen, canonical_json(told).encode())
         except FileExistsError:
-            if json.loads(files.read(begun)) != told:
+            if json.loads(files.read(frozen)) != told:
                 raise StageError(
                     f"another attempt began to read source {name!r} at another position.",
                     pipeline=location.pipeline,
