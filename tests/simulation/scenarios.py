@@ -587,6 +587,15 @@ MOVED = (
     replace(MOVING_STREAM, name="a stream, sources that change, at once", concurrent=True),
     replace(MOVING, name="sources that move", sources=("or", "oR", "Ro", "roc")),
     replace(MOVING_STREAM, name="a stream, sources that move", sources=("or", "oR", "Ro", "roc")),
+    replace(MOVING, name="sources that change, of files", sources=("fo", "or", "Fo", "ofr")),
+    replace(MOVING, name="sources that change, of files, runs at once", sources=("fo", "o", "of", "rof"), concurrent=True),
+    replace(MOVING_STREAM, name="a stream, sources that change, of files", sources=("of", "o", "fro", "cFo")),
+    replace(
+        MOVING_STREAM,
+        name="a stream, sources that change, of files, and everything is read anew",
+        sources=("of", "o", "fo", "cFo"),
+        person="restore beginning again, stop, restore beginning again late",
+    ),
     replace(MOVING, name="sources that change, a person aborts", person="abort rewound, abort carried, recover"),
     replace(MOVING_STREAM, name="a stream, sources that change, rows are computed again", person="abort rewound, stop"),
     replace(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError, StageError
 from airflow_ft.core.model import Checkpoint, RunKey, canonical_json
-from airflow_ft.sources import KafkaSource
+from airflow_ft.sources import FileSource, KafkaSource, source_from_json
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.location_files import offsets_line, offsets_of
@@ -28,14 +28,18 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _LATEST: Mapping[str, Any] = {"starting_offsets": "latest", "fail_on_data_loss": False}
-_DECLARED: Mapping[str, tuple[str, KafkaSource]] = {
+_DECLARED: Mapping[str, tuple[str, Any]] = {
     "o": (ORDERS, KafkaSource(topics=[ORDERS], max_offsets_per_trigger=SLICE)),
     "c": ("clicks", KafkaSource(topics=["clicks"])),
     "r": ("refunds", KafkaSource(topics=["refunds"], **_LATEST)),
     "R": ("refunds", KafkaSource(topics=["returns"], **_LATEST)),  # moved: another topic under the same name
+    "f": ("lines", FileSource(path="/lines", format="text")),
+    "F": ("lines", FileSource(path="/moved", format="text")),
 }
 Read = Mapping[str, Mapping[str, tuple[str, int, int]]]
 """By source and topic: the topic's id, and from where to where it was read."""
+Files = Mapping[str, tuple[frozenset[str], frozenset[str]]]
+"""By source: the files that were read, and those that were there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class Standing:
 
     life: str
     read: Mapping[str, Mapping[str, tuple[str, int]]] = field(default_factory=dict)
+    files: frozenset[str] = frozenset()
 
 
 class SourcedLocation(SparkLocation):
@@ -62,7 +67,8 @@ class Sources:
         self._world = world
         self.topics = world.wal.topics
         self._requests: dict[str, StageRequest] = {}  # by Spark's location: who has opened it last
-        self._read: dict[tuple[str, int], Read] = {}  # by Spark's location and micro-batch
+        self._read: dict[tuple[str, int], tuple[Read, Files]] = {}  # by Spark's location and micro-batch
+        self._written = 0  # files in each folder
         self._stood: dict[tuple[int, str], Standing] = {}  # by item and variant: the state behind it
         self._began: dict[tuple[str, str, str, str], tuple[str, int]] = {}
         self._wrong: dict[tuple[int, str], Violation] = {}  # what must not be published
@@ -76,7 +82,8 @@ class Sources:
 
     def topics_of(self, request: StageRequest) -> Topics:
         """The product's own look at topics, over brokers in memory."""
-        found = {n: (name, KafkaSource.from_json(told)) for n, (name, told) in enumerate(request.sources.items())}
+        sources = ((name, source_from_json(told)) for name, told in request.sources.items())
+        found = {n: (name, each) for n, (name, each) in enumerate(sources) if isinstance(each, KafkaSource)}
         return Topics(PIPELINE, found, {n: _Admin(self, source.topics) for n, (_, source) in found.items()})
 
     def opened(self, location: SparkLocation, request: StageRequest) -> SourcedLocation:
@@ -97,7 +104,7 @@ class Sources:
             files = self._world.wal.files.setdefault(uri, {})
             self._grow()
             for index, source in enumerate(self._requests[uri].sources.values()):
-                if index < len(told) and told[index] is not None:
+                if "topics" not in source or (index < len(told) and told[index] is not None):
                     continue
                 begins = {t: {"0": _start(source, self.topics.get(t))} for t in source["topics"]}
                 files.setdefault(f"sources/{index}/0", b"\0v1\n" + json.dumps(begins).encode())
@@ -107,16 +114,39 @@ class Sources:
     def plan(self, uri: str, done: int, batch: int) -> None:
         """Spark plans a micro-batch behind another one."""
         wal = self._world.wal
-        told, read, lines = self._lines(uri, done), {}, []
+        told, lines = self._lines(uri, done), []
+        read: dict[str, Mapping[str, tuple[str, int, int]]] = {}
+        files: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._grow()
         for index, (name, source) in enumerate(self._requests[uri].sources.items()):
             before = told[index] if index < len(told) else None
+            if "topics" not in source:
+                files[name], end = self._listed(uri, index, source["path"], before)
+                lines.append(offsets_line({"logOffset": end}))
+                continue
             if before is None:
                 before = first_offsets(wal.files[uri][f"sources/{index}/0"].decode())[1]
             read[name] = {t: self._range(t, before.get(t), wal.ends[uri][batch]) for t in source["topics"]}
             lines.append(offsets_line({topic: {"0": end} for topic, (_, _, end) in read[name].items()}))
         wal.lines.setdefault(uri, {})[batch] = tuple(lines)
-        self._read[uri, batch] = read
+        self._read[uri, batch] = read, files
+
+    def _listed(
+        self, uri: str, index: int, folder: str, before: Any
+    ) -> tuple[tuple[frozenset[str], frozenset[str]], int]:
+        """Spark logs the files that it has not logged before, and reads those behind its offset."""
+        kept, folder_of = self._world.wal.files.setdefault(uri, {}), f"sources/{index}/"
+        logged = {int(n.removeprefix(folder_of)): kept[n].decode().splitlines()[1:] for n in kept if n.startswith(folder_of)}
+        known = {json.loads(line)["path"] for lines in logged.values() for line in lines}
+        there = frozenset(f"file://{folder}/{n}" for n in range(self._written))
+        last = max(logged, default=-1)
+        if new := sorted(there - known):
+            last += 1
+            logged[last] = [json.dumps({"path": each, "timestamp": 1, "batchId": last}, separators=(",", ":")) for each in new]
+            kept[f"{folder_of}{last}"] = "\n".join(["v1", *logged[last]]).encode()
+        first = -1 if before is None else before["logOffset"]
+        read = (json.loads(line) for n in range(first + 1, last + 1) for line in logged.get(n, ()))
+        return (frozenset(each["path"] for each in read if each["batchId"] <= last), there), last
 
     def _range(self, topic: str, before: Any, orders: int) -> tuple[str, int, int]:
         if topic == ORDERS:
@@ -128,6 +158,7 @@ class Sources:
         return found.id, begin, found.end
 
     def _grow(self) -> None:
+        self._written += 1
         for topic in self.topics.values():
             topic.end += 1
 
@@ -141,7 +172,8 @@ class Sources:
         request = self._requests[uri]
         before = self._stood.get((item.number - 1, item.parent)) or Standing(request.life)
         read: dict[str, Mapping[str, tuple[str, int]]] = dict(before.read)
-        for name, topics in self._read[uri, batch].items():
+        kafka, folders = self._read[uri, batch]
+        for name, topics in kafka.items():
             for topic, (number, begin, _) in topics.items():
                 stood = before.read.get(name)
                 if stood is None:
@@ -154,11 +186,18 @@ class Sources:
                     what = f"{item} has read {topic} ({number}) of {name} from {begin}, and it stood at {at}"
                     self._wrong.setdefault((item.number, item.variant), Violation("I2" if begin < at else "I10", what))
             read[name] = {topic: (number, end) for topic, (number, _, end) in topics.items()}
-        self._stood[item.number, item.variant] = Standing(before.life, read)
+        files = before.files
+        for name, (found, there) in folders.items():
+            if found != there - before.files:
+                what = f"{item} has read {sorted(found)} of {name}, and {sorted(there - before.files)} are new"
+                law = "I2" if found & before.files else "I10"
+                self._wrong.setdefault((item.number, item.variant), Violation(law, what))
+            files |= found
+        self._stood[item.number, item.variant] = Standing(before.life, read, files)
 
     def _begins(self, before: Standing, request: StageRequest, name: str, topic: str, number: str, begin: int) -> int:
         """Where a source begins, as whoever came first has seen it: before the first item that goes by all of them."""
-        known = request.sources.values() if not before.read else [request.sources[name]]
+        known = request.sources.values() if before == Standing(before.life) else [request.sources[name]]
         starts = canonical_json(sorted(canonical_json(start_of(source)) for source in known))
         known_id, at = self._began.setdefault((before.life, starts, name, topic), (number, begin))
         return at if known_id == number else self.topics[topic].first
