@@ -13,6 +13,7 @@ from airflow_ft.spark.state.standing import Standing
 from tests.simulation.defect import NAMED, Change, defect
 
 CHANGED = NAMED["sources that change"]
+FILES = NAMED["sources that change, of files"]
 MOVED = NAMED["sources that move"]
 ANEW = NAMED["sources that change, and everything is read anew later"]
 
@@ -91,3 +92,9 @@ def a_recreated_topic_of_which_only_the_beginning_is_frozen(change: Change) -> N
 def a_beginning_that_is_of_any_life(change: Change) -> None:
     """A source that is added after everything was read anew begins where it had begun before, which is lost."""
     change(source_changes, "life_in", lambda _: "")
+
+
+@defect(FILES, "I2 I10")
+def a_folder_whose_files_are_forgotten_when_it_is_left_out(change: Change) -> None:
+    """Its offset is kept, and not what Spark has logged as read."""
+    change(source_changes, "tell", lambda _, __, offset, *more: offset)
