@@ -13,7 +13,6 @@ What if the process dies ...
 
 from __future__ import annotations
 
-
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker

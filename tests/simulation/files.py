@@ -90,7 +90,11 @@ class Files:
         own = {f"{STATE}/{batch + 1}.delta": variant.encode() for batch, variant in shown.items()}
         return {
             **self._wal.files.get(uri, {}),
-            **{f"offsets/{n}": _offsets(end, told.get(n, TOLD), lines.get(n)) for n, end in offsets.items() if n >= first},
+            **{
+                f"offsets/{n}": _offsets(end, told.get(n, TOLD), lines.get(n))
+                for n, end in offsets.items()
+                if n >= first
+            },
             **{f"commits/{batch}": self._commit(variant) for batch, variant in shown.items()},
             **({} if self.by_operator else own),
         }

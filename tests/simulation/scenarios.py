@@ -570,7 +570,9 @@ REFRESHED = (
 )
 
 _RECREATED = ("refunds is recreated", "returns is recreated")
-MOVING = replace(BOTH, name="sources that change", runs=(1, 2, 3, 4), sources=("o", "ro", "oc", "cro"), events=_RECREATED)
+MOVING = replace(
+    BOTH, name="sources that change", runs=(1, 2, 3, 4), sources=("o", "ro", "oc", "cro"), events=_RECREATED
+)
 MOVING_STREAM = replace(
     STREAM,
     name="a stream, sources that change",
@@ -588,7 +590,9 @@ MOVED = (
     replace(MOVING, name="sources that move", sources=("or", "oR", "Ro", "roc")),
     replace(MOVING_STREAM, name="a stream, sources that move", sources=("or", "oR", "Ro", "roc")),
     replace(MOVING, name="sources that change, of files", sources=("fo", "or", "Fo", "ofr")),
-    replace(MOVING, name="sources that change, of files, runs at once", sources=("fo", "o", "of", "rof"), concurrent=True),
+    replace(
+        MOVING, name="sources that change, of files, runs at once", sources=("fo", "o", "of", "rof"), concurrent=True
+    ),
     replace(MOVING_STREAM, name="a stream, sources that change, of files", sources=("of", "o", "fro", "cFo")),
     replace(
         MOVING_STREAM,

@@ -3,7 +3,8 @@
 What a run reads is a word, a letter for each source in the order of its query: see `_DECLARED`. A micro-batch reads an
 item of `orders`, and all that the others have gained; they gain with each look at them. The law: what an item has read
 of a topic begins where the state that it was computed on stood, also of a source that was left out meanwhile; at the
-beginning of a topic that is new to its source; and, where a source begins, where others have seen it begin before.
+beginning of a topic that is new to its source; and, where a source begins, where others have seen it begin before. Of
+a folder it has read the files that are new.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import Checkpoint, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource, source_from_json
 from airflow_ft.spark.driver.topics import Topics
@@ -32,14 +33,12 @@ _DECLARED: Mapping[str, tuple[str, Any]] = {
     "o": (ORDERS, KafkaSource(topics=[ORDERS], max_offsets_per_trigger=SLICE)),
     "c": ("clicks", KafkaSource(topics=["clicks"])),
     "r": ("refunds", KafkaSource(topics=["refunds"], **_LATEST)),
-    "R": ("refunds", KafkaSource(topics=["returns"], **_LATEST)),  # moved: another topic under the same name
+    "R": ("refunds", KafkaSource(topics=["returns"], **_LATEST)),  # moved, under the same name
     "f": ("lines", FileSource(path="/lines", format="text")),
     "F": ("lines", FileSource(path="/moved", format="text")),
 }
 Read = Mapping[str, Mapping[str, tuple[str, int, int]]]
 """By source and topic: the topic's id, and from where to where it was read."""
-Files = Mapping[str, tuple[frozenset[str], frozenset[str]]]
-"""By source: the files that were read, and those that were there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,14 @@ class Standing:
     life: str
     read: Mapping[str, Mapping[str, tuple[str, int]]] = field(default_factory=dict)
     files: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Of a folder: the files that were read, and those that were there."""
+
+    read: frozenset[str]
+    there: frozenset[str]
 
 
 class SourcedLocation(SparkLocation):
@@ -67,7 +74,7 @@ class Sources:
         self._world = world
         self.topics = world.wal.topics
         self._requests: dict[str, StageRequest] = {}  # by Spark's location: who has opened it last
-        self._read: dict[tuple[str, int], tuple[Read, Files]] = {}  # by Spark's location and micro-batch
+        self._read: dict[tuple[str, int], tuple[Read, Mapping[str, Listed]]] = {}  # by Spark's location and micro-batch
         self._written = 0  # files in each folder
         self._stood: dict[tuple[int, str], Standing] = {}  # by item and variant: the state behind it
         self._began: dict[tuple[str, str, str, str], tuple[str, int]] = {}
@@ -116,12 +123,12 @@ class Sources:
         wal = self._world.wal
         told, lines = self._lines(uri, done), []
         read: dict[str, Mapping[str, tuple[str, int, int]]] = {}
-        files: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        files: dict[str, Listed] = {}
         self._grow()
         for index, (name, source) in enumerate(self._requests[uri].sources.items()):
             before = told[index] if index < len(told) else None
             if "topics" not in source:
-                files[name], end = self._listed(uri, index, source["path"], before)
+                files[name], end = self._list(uri, index, source["path"], before)
                 lines.append(offsets_line({"logOffset": end}))
                 continue
             if before is None:
@@ -131,22 +138,25 @@ class Sources:
         wal.lines.setdefault(uri, {})[batch] = tuple(lines)
         self._read[uri, batch] = read, files
 
-    def _listed(
-        self, uri: str, index: int, folder: str, before: Any
-    ) -> tuple[tuple[frozenset[str], frozenset[str]], int]:
-        """Spark logs the files that it has not logged before, and reads those behind its offset."""
-        kept, folder_of = self._world.wal.files.setdefault(uri, {}), f"sources/{index}/"
-        logged = {int(n.removeprefix(folder_of)): kept[n].decode().splitlines()[1:] for n in kept if n.startswith(folder_of)}
-        known = {json.loads(line)["path"] for lines in logged.values() for line in lines}
+    def _list(self, uri: str, index: int, folder: str, before: Any) -> tuple[Listed, int]:
+        """Spark logs the files that it has not logged before, and reads those behind its offset, up to a new one."""
+        files, logs = self._world.wal.files.setdefault(uri, {}), f"sources/{index}/"
+        logged = {
+            int(name.removeprefix(logs)): [json.loads(line) for line in data.decode().splitlines()[1:]]
+            for name, data in files.items()
+            if name.startswith(logs)
+        }
+        known = {each["path"] for entries in logged.values() for each in entries}
         there = frozenset(f"file://{folder}/{n}" for n in range(self._written))
         last = max(logged, default=-1)
         if new := sorted(there - known):
             last += 1
-            logged[last] = [json.dumps({"path": each, "timestamp": 1, "batchId": last}, separators=(",", ":")) for each in new]
-            kept[f"{folder_of}{last}"] = "\n".join(["v1", *logged[last]]).encode()
+            logged[last] = [{"path": path, "timestamp": 1, "batchId": last} for path in new]
+            lines = [json.dumps(each, separators=(",", ":")) for each in logged[last]]
+            files[f"{logs}{last}"] = "\n".join(["v1", *lines]).encode()
         first = -1 if before is None else before["logOffset"]
-        read = (json.loads(line) for n in range(first + 1, last + 1) for line in logged.get(n, ()))
-        return (frozenset(each["path"] for each in read if each["batchId"] <= last), there), last
+        read = [each for number in range(first + 1, last + 1) for each in logged.get(number, ())]
+        return Listed(frozenset(each["path"] for each in read if each["batchId"] <= last), there), last
 
     def _range(self, topic: str, before: Any, orders: int) -> tuple[str, int, int]:
         if topic == ORDERS:
@@ -184,16 +194,19 @@ class Sources:
                     at = self.topics[topic].first
                 if begin != at:
                     what = f"{item} has read {topic} ({number}) of {name} from {begin}, and it stood at {at}"
-                    self._wrong.setdefault((item.number, item.variant), Violation("I2" if begin < at else "I10", what))
+                    self._is_wrong(item, "I2" if begin < at else "I10", what)
             read[name] = {topic: (number, end) for topic, (number, _, end) in topics.items()}
         files = before.files
-        for name, (found, there) in folders.items():
-            if found != there - before.files:
-                what = f"{item} has read {sorted(found)} of {name}, and {sorted(there - before.files)} are new"
-                law = "I2" if found & before.files else "I10"
-                self._wrong.setdefault((item.number, item.variant), Violation(law, what))
-            files |= found
+        for name, listed in folders.items():
+            new = listed.there - before.files
+            if listed.read != new:
+                what = f"{item} has read {sorted(listed.read)} of {name}, and {sorted(new)} are new"
+                self._is_wrong(item, "I2" if listed.read & before.files else "I10", what)
+            files |= listed.read
         self._stood[item.number, item.variant] = Standing(before.life, read, files)
+
+    def _is_wrong(self, item: Item, law: str, what: str) -> None:
+        self._wrong.setdefault((item.number, item.variant), Violation(law, what))
 
     def _begins(self, before: Standing, request: StageRequest, name: str, topic: str, number: str, begin: int) -> int:
         """Where a source begins, as whoever came first has seen it: before the first item that goes by all of them."""
@@ -235,8 +248,3 @@ def _start(source: Mapping[str, Any], topic: Any) -> int:
     if topic is None:
         return 0
     return int(topic.end if source["starting_offsets"] == "latest" else topic.first)
-
-
-def is_refused_order(error: BaseException) -> bool:
-    """Whether a run was refused since nothing is published yet, and another order was begun with."""
-    return isinstance(error, ConfigurationError) and "its checkpoints were made with" in str(error)

@@ -102,8 +102,8 @@ class Scenario:
     ("again", "continue", "leaving", "claim", "oldest", "middle", "changed", "once", "copy"; "beginning": everything is
     read anew, "now": at once), one "then" another; "stop
     with a savepoint" is of streams. "rescale" and "convert" make another savepoint of one; that needs an operator,
-    which a job has that is `stateful`. `jobs` are those of the runs of a stream, in turn: see `operators`. `sources` are
-    what runs read, in turn: see `sources`.
+    which a job has that is `stateful`. `jobs` are those of the runs of a stream, in turn: see `operators`.
+    `sources` are what runs read, in turn: see `sources`.
 
     With `windows` the job of a stream holds back the newest item until the next one comes, or somebody drains the
     stream ("drain"). After that a run is refused, until somebody drops the state ("reset state"); or it goes on from

@@ -2,8 +2,8 @@
 
 A row is delivered as often as the stream has been put before it. So what is in the topic is judged piece by piece,
 from one restore to the next: each piece begins where its savepoint stands (or anew), has every number once, and goes on
-with its state. A restore that goes on behind what was delivered (`--later continue`) begins no piece: nothing comes again, and
-the state is the one that it would have been.
+with its state. A restore that goes on behind what was delivered (`--later continue`) begins no piece: nothing comes
+again, and the state is the one that it would have been.
 
 Half of the savepoints that are restored are changed before: their state is put into another number of partitions, or
 into another state backend.
