@@ -93,6 +93,7 @@ TOLD = {
         f"of which there are {len(ALL)}:",
         f"in {sum('savepoint' in each.person for each in ALL)} savepoints are taken and restored",
         f"in {sum('beginning' in each.person for each in ALL)} everything is read anew",
+        f"in {sum(bool(each.sources) for each in ALL)} sources change",
     ],
     "sqlite": [f"others wait for {file.WAIT_SECONDS:g} s"],
     "state": [

@@ -338,9 +338,9 @@ def product_over_models() -> Iterator[Running]:
             "batch_listings": lambda *_: [],
             "check_listings": lambda *_: None,
             "named_positions": lambda *_: {},
-            "record_ids": lambda *_: None,
-            "recorded_ids": lambda _: {},
-            "freeze_origin": lambda location, *of: RUNNING.spark.beginnings.freeze(location.uri, of[-1]),
+            "record_ids": lambda *of: RUNNING.spark.record_ids(*of),
+            "recorded_ids": lambda location: RUNNING.spark.recorded_ids(location),
+            "freeze_origin": lambda location, *of: RUNNING.spark.freeze(location, *of),
             "Timers": lambda *_: NO_TIMERS,
         }),
         (query._Idle, {"listening": listening}),
@@ -372,6 +372,7 @@ def product_over_models() -> Iterator[Running]:
             "tell_changed": lambda *_: None,
             "compute_planned": lambda frame, mode, location, **_: RUNNING.spark.compute_planned(location, frame.job),
             "_is_alive": lambda _: True,
+            "gauges_of": lambda *_: {},  # so no thread asks how far it is behind its sources
         }),
     ]  # fmt: skip
     core = {"threading": threading, "uuid": names, "take_epoch": take}

@@ -31,7 +31,7 @@ class Beginnings:
 
     def __init__(self, world: World, sources: dict[str, Any]) -> None:
         self._world, self._sources = world, sources
-        self._are_played = "beginning" in world.scenario.person
+        self._are_played = "beginning" in world.scenario.person and not world.scenario.sources
 
     def base(self, base: SparkPosition | None) -> SparkPosition | None:
         """Of an attempt; None: it begins where the source does."""

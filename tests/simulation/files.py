@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 from airflow_ft.core.errors import TransientError, WalCorruptError
+from airflow_ft.spark.state.location_files import offsets_of
 from tests.simulation.kernel import Kernel
 from tests.simulation.operators import BORN
-from tests.simulation.source import TOLD, Wal
+from tests.simulation.source import ORDERS, TOLD, Wal
 
 LOG = "file:///wal/"
 STATE = "state/0/0"
@@ -81,6 +82,7 @@ class Files:
         if uri not in self._wal.states:
             return {}
         state, ends, told = self._wal.states[uri], self._wal.ends.get(uri, {}), self._wal.told.get(uri, {})
+        lines = self._wal.lines.get(uri, {})
         # A run that is no stream tells no ends.
         offsets = ends if ends or uri in self._copies else {batch: batch for batch in state}
         first = 0 if uri.endswith(BORN) else 1
@@ -88,7 +90,11 @@ class Files:
         own = {f"{STATE}/{batch + 1}.delta": variant.encode() for batch, variant in shown.items()}
         return {
             **self._wal.files.get(uri, {}),
-            **{f"offsets/{n}": _offsets(end, told.get(n, TOLD)) for n, end in offsets.items() if n >= first},
+            **{
+                f"offsets/{n}": _offsets(end, told.get(n, TOLD), lines.get(n))
+                for n, end in offsets.items()
+                if n >= first
+            },
             **{f"commits/{batch}": self._commit(variant) for batch, variant in shown.items()},
             **({} if self.by_operator else own),
         }
@@ -161,9 +167,11 @@ class Files:
         self._wal.states.setdefault(location, {})
         folder, _, last = name.rpartition("/")
         if folder == "offsets":
-            _, told, end = data.decode().splitlines()
-            self._wal.ends.setdefault(location, {})[int(last)] = json.loads(end)["orders"]["0"]
+            _, told, *lines = data.decode().splitlines()
+            [end] = [found for line in lines if ORDERS in (found := offsets_of(line) or {})]
+            self._wal.ends.setdefault(location, {})[int(last)] = end[ORDERS]["0"]
             self._wal.told.setdefault(location, {})[int(last)] = told
+            self._wal.lines.setdefault(location, {})[int(last)] = tuple(lines)
         elif folder == "commits" and self.by_operator:
             self._wal.states[location][int(last)] = json.loads(data.splitlines()[1])["variant"]
         elif folder == STATE and not self.by_operator:
@@ -198,8 +206,8 @@ class Files:
         return self._kernel.call(f"files: {what}", changed, lambda _: OSError(5, "Input/output error"), local=True)
 
 
-def _offsets(end: int, told: str) -> bytes:
-    return f"v1\n{told}\n{json.dumps({'orders': {'0': end}})}".encode()
+def _offsets(end: int, told: str, lines: Sequence[str] | None) -> bytes:
+    return "\n".join(["v1", told, *(lines or [json.dumps({ORDERS: {"0": end}})])]).encode()
 
 
 def _place(uri: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ import tests.simulation.later_defects
 import tests.simulation.mode_defects
 import tests.simulation.person_defects
 import tests.simulation.savepoint_defects
+import tests.simulation.source_defects
 import tests.simulation.state_defects
 import tests.simulation.stream_defects
 import tests.simulation.transaction_defects  # noqa: F401  they register what they hold

@@ -106,6 +106,7 @@ class Laws:
         self.streams: StreamLaws | None = None
         self.states: StateLaws | None = None
         self.savepoints: SavepointLaws | None = None
+        self.sources: Any = None  # `sources.Sources`, where they change
 
     # --- after every call -----------------------------------------------------------------------------------------
 
@@ -161,6 +162,8 @@ class Laws:
             self._look_at_checkpoint(checkpoint)
         if self.savepoints is not None:
             self.savepoints.look_at(checkpoints, pipeline.next_number)
+        if self.sources is not None:
+            self.sources.look_at(checkpoints)
         base = pipeline.base if not self.restored else None
         if base is not None and not self._wal.has(base):
             raise Violation("I10", f"the state of the base {base} is gone")

@@ -21,7 +21,7 @@ from airflow_ft.spark.state.locations import START_FILE
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.files import STATE, Files
 from tests.simulation.kernel import Violation
-from tests.simulation.source import Wal, empties, once_more, plain
+from tests.simulation.source import ORDERS, Wal, empties, once_more, plain
 
 if TYPE_CHECKING:
     from tests.simulation.laws import Laws
@@ -188,7 +188,7 @@ class SavepointLaws:
         self._before = {(name, sink): rows for name, sink, rows in self._laws.rows()}
         self._laws.goes_on_behind(now.item, now.variant)
         if order.is_beginning:
-            self._wal.first += 1
+            self._wal.lose_start()
         return result
 
     # --- the sinks ------------------------------------------------------------------------------------------------
@@ -252,11 +252,11 @@ class SavepointLaws:
                 variant = json.loads(files[f"{spark}/commits/{batch}"].splitlines()[1])["variant"]
             else:
                 variant = files[f"{spark}/{STATE}/{batch + 1}.delta"].decode()
-            [offset] = savepoint.location(uri).offsets(batch)
+            [offset] = [each for each in savepoint.location(uri).offsets(batch) if each and ORDERS in each]
         except Exception:
             return None
         others = {name.removeprefix(f"{spark}/"): data for name, data in files.items() if f"{spark}/{FOLDER}/" in name}
-        return Standing(batch - empties(variant), plain(variant), offset["orders"]["0"], _planned(others))
+        return Standing(batch - empties(variant), plain(variant), offset[ORDERS]["0"], _planned(others))
 
     # --- what people are told -------------------------------------------------------------------------------------
 

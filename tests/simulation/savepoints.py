@@ -60,7 +60,7 @@ class Savepoints:
         "again", as soon as more has been confirmed: that comes once more; "continue": it stays. "claim": it is deleted
         then. "copy": into another pipeline. "oldest", "middle": not the newest one; "changed": one that was made of
         another one. "once": by the run that is at work. "beginning": none, all is read anew, as soon as something
-        is confirmed ("now": at once). Or has another one made of one ("rescale", "convert").
+        is confirmed ("late": more than one; "now": at once). Or has another one made of one ("rescale", "convert").
         """
         if verb == "savepoint":
             self._wait(lambda: self._confirmed() > (0 if how == "now" else self._covered(0)))
@@ -71,7 +71,7 @@ class Savepoints:
         else:
             more = "again" in how or "continue" in how
             if "beginning" in how:
-                self._wait(lambda: self._confirmed() > 0 or "now" in how)
+                self._wait(lambda: self._confirmed() > ("late" in how) or "now" in how)
                 self._restore(how.split())
                 return
             self._wait(lambda: self._confirmed() > self._covered(_NONE) if more else bool(self.laws.whole))

@@ -569,6 +569,71 @@ REFRESHED = (
     ),
 )
 
+_RECREATED = ("refunds is recreated", "returns is recreated")
+MOVING = replace(
+    BOTH, name="sources that change", runs=(1, 2, 3, 4), sources=("o", "ro", "oc", "cro"), events=_RECREATED
+)
+MOVING_STREAM = replace(
+    STREAM,
+    name="a stream, sources that change",
+    begins=1,
+    runs=(2, 3, 4, 5),
+    sources=("o", "ro", "oc", "cro"),
+    events=(*_RECREATED, *RUNNING),
+    person="stop, stop",
+)
+MOVED = (
+    MOVING,
+    MOVING_STREAM,
+    replace(MOVING, name="sources that change, runs at once", concurrent=True),
+    replace(MOVING_STREAM, name="a stream, sources that change, at once", concurrent=True),
+    replace(MOVING, name="sources that move", sources=("or", "oR", "Ro", "roc")),
+    replace(MOVING_STREAM, name="a stream, sources that move", sources=("or", "oR", "Ro", "roc")),
+    replace(MOVING, name="sources that change, of files", sources=("fo", "or", "Fo", "ofr")),
+    replace(
+        MOVING, name="sources that change, of files, runs at once", sources=("fo", "o", "of", "rof"), concurrent=True
+    ),
+    replace(MOVING_STREAM, name="a stream, sources that change, of files", sources=("of", "o", "fro", "cFo")),
+    replace(
+        MOVING_STREAM,
+        name="a stream, sources that change, of files, and everything is read anew",
+        sources=("of", "o", "fo", "cFo"),
+        person="restore beginning again, stop, restore beginning again late",
+    ),
+    replace(MOVING, name="sources that change, a person aborts", person="abort rewound, abort carried, recover"),
+    replace(MOVING_STREAM, name="a stream, sources that change, rows are computed again", person="abort rewound, stop"),
+    replace(
+        MOVING,
+        name="sources that change, and everything is read anew",
+        person="restore beginning again, restore beginning again",
+    ),
+    replace(
+        MOVING_STREAM,
+        name="a stream, sources that change, and everything is read anew",
+        person="restore beginning again, stop, restore beginning again",
+    ),
+    replace(
+        MOVING,
+        name="sources that change, and everything is read anew later",
+        person="restore beginning again late",
+    ),
+    replace(
+        MOVING_STREAM,
+        name="a stream, sources that change, and everything is read anew later",
+        person="restore beginning again late, restore beginning again late",
+    ),
+    replace(
+        MOVING,
+        name="sources that change, and a savepoint is restored",
+        person="savepoint, savepoint, restore oldest again, restore again",
+    ),
+    replace(
+        MOVING_STREAM,
+        name="a stream, sources that change, and a savepoint is restored",
+        person="savepoint, restore again, savepoint, restore oldest again",
+    ),
+)
+
 _FORBIDDING = ("side forbids item 1", "side forbids item 2")
 ASIDE = Scenario(
     "rows that are set aside",
@@ -680,7 +745,7 @@ _SCHEDULED = (
     *SET_ASIDE,
     *ENDED_BY_HAND,
 )
-ALL = (*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED, *REFRESHED)
+ALL = (*_SCHEDULED, *STREAMS, *PAUSED, *REPEATED, *LOST, *WINDOWED, *DELETED, *SAVED, *REFRESHED, *MOVED)
 
 
 def scenario_of(seed: int) -> Scenario:

@@ -15,6 +15,8 @@ from airflow_ft.core.model import Plan, Segment, SparkPosition
 from airflow_ft.core.ports import DeadLetters, WalFile
 from airflow_ft.spark.state.locations import START_FILE
 
+ORDERS = "orders"
+SLICE = 3  # as many offsets as a full slice has; what is no slice has one
 CLOSED = "closed"
 """The state after a drain: every window is closed, and whatever were read from here on would be too late."""
 
@@ -86,6 +88,15 @@ class Rows(list["Item"]):
         return Rows(self[:1])
 
 
+@dataclass
+class Topic:
+    """What a source reads beside the items: offsets from `first` on, up to `end`."""
+
+    id: str
+    first: int = 0
+    end: int = 0
+
+
 class Wal:
     """The write-ahead log and Spark's locations: what is in them, by location."""
 
@@ -99,6 +110,8 @@ class Wal:
         self.files: dict[str, dict[str, bytes]] = {}  # Spark's location -> what else lies there, by name
         self.starts: dict[str, int] = {}  # Spark's location that began without state -> the batch behind which it did
         self.frozen: dict[str, bytes] = {}  # by URI, beside Spark's locations: where the source begins
+        self.lines: dict[str, dict[int, tuple[str, ...]]] = {}  # Spark's location -> batch -> where its sources end
+        self.topics = {name: Topic(name) for name in ("clicks", "refunds", "returns")}  # of sources that change
         self.first = 0  # the first offset that the source has
         self.letters: dict[str, Rows] = {}  # dead letters, by URI: whoever has written them
         self.ask: Callable[[str, Callable[[], None]], None] = lambda _, act: act()  # a call that writes a file
@@ -114,6 +127,12 @@ class Wal:
     def begin(self, uri: str, batch: int, end: int) -> None:
         """A location without state, in which the source stands behind that batch."""
         self.starts[uri], self.states[uri], self.ends[uri] = batch, {batch: ""}, {batch: end}
+
+    def lose_start(self) -> None:
+        """What a source had of before."""
+        self.first += 1
+        for topic in self.topics.values():
+            topic.first = topic.end
 
     def batch(self, position: SparkPosition) -> int:
         """The batch behind which a position stands; -1 of Spark's is the start of its location."""
@@ -163,7 +182,7 @@ class Wal:
 
     def forget(self, location: str) -> None:
         """What lies in a location of Spark beside the state goes with it."""
-        for kept in (self.ends, self.told, self.files):
+        for kept in (self.ends, self.told, self.lines, self.files):
             kept.pop(location, None)
 
 

@@ -27,21 +27,23 @@ from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.state.locations import freeze_origin
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
+from airflow_ft.spark.state.standing import record_ids, recorded_ids
 from airflow_ft.spark.task import launcher
 from tests.simulation.beginnings import Beginnings
 from tests.simulation.files import STATE
 from tests.simulation.kernel import Process
 from tests.simulation.laws import PIPELINE
 from tests.simulation.operators import BORN, has_no_operator
-from tests.simulation.source import CLOSED, EMPTY, TOLD, Item, Wal, empties, once_more
+from tests.simulation.source import CLOSED, EMPTY, ORDERS, SLICE, TOLD, Item, Wal, empties, once_more
+from tests.simulation.sources import Sources
 from tests.simulation.threads import ModelThread
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-SLICE = 3  # as many offsets as a full slice has; what is no slice has one
-SOURCES = {"orders": KafkaSource(topics=["orders"], max_offsets_per_trigger=SLICE).to_json()}
+SOURCES = {ORDERS: KafkaSource(topics=[ORDERS], max_offsets_per_trigger=SLICE).to_json()}
 JOB = "jobs.orders"
 OPERATOR = "state/0/_metadata/metadata"
 OPERATOR_TOLD = b"""v1
@@ -141,6 +143,7 @@ class Spark:
         self.failures = 0  # so many micro-batches are still to fail
         self.retained = world.scenario.retained
         self.beginnings = Beginnings(world, SOURCES)
+        self.sources = Sources(world) if world.scenario.sources else None
         self._conf = {PARTITIONS: "2", PROVIDER: Backend.ROCKSDB.provider}
 
     def make_request(self, run: RunKey) -> Callable[[Pipeline, int, int], StageRequest]:
@@ -157,13 +160,13 @@ class Spark:
                 wal_root="file:///wal",
                 job=JOB,
                 sinks=tuple(world.scenario.sinks),
-                sources=SOURCES,
+                sources=SOURCES if self.sources is None else self.sources.declared(run),
                 base=before.base,
                 base_is_clean=before.base_is_clean,
                 last_published=before.last_published,
                 checkpointing=world.config_of(run),
-                streaming=True,
-                restart=RESTART.to_json(),
+                streaming=world.streams is not None,
+                restart=RESTART.to_json() if world.streams is not None else None,
                 retained_batches=self.retained,
             )
 
@@ -196,6 +199,10 @@ class Spark:
         error = rebuild_error(told)
         launcher.raise_if_fenced(store, request, error)
         raise error
+
+    def stage(self, request: StageRequest) -> StageResult:
+        """Of a run that is no stream, whose driver reads what there is."""
+        return self.run_stage(request, self._world.store, log=None, on_start=lambda _: None, on_publish=lambda: None)
 
     def pauses(self) -> bool:
         """Whether a driver that waits for room waits for the time alone, which comes by itself."""
@@ -230,7 +237,10 @@ class Spark:
             shifted = EMPTY * empties(state.get(batch_id - 1, ""))
             variant = CLOSED if batch.uri.endswith("-drain") else f"v{request.epoch}.{request.attempt}{shifted}"
             batch.wal.computed[batch.uri, batch_id] = variant
-            return world.windows.emitted(batch, batch_id, {**state, batch_id: variant})
+            item = world.windows.emitted(batch, batch_id, {**state, batch_id: variant})
+            if self.sources is not None:
+                self.sources.computes(batch.uri, batch_id, item)
+            return item
 
         item = self.act(f"computes item {batch_id}", compute)
 
@@ -311,10 +321,25 @@ class Spark:
 
         self.act("computes a micro-batch once more", compute)
 
+    def freeze(self, location: Any, *of: Any) -> None:
+        """In place of `airflow_ft.spark.state.locations.freeze_origin`."""
+        if self.sources is None:
+            self.beginnings.freeze(location.uri, of[-1])
+        else:
+            freeze_origin(location, *of)
+
+    def record_ids(self, *of: Any) -> None:
+        """In place of `airflow_ft.spark.state.standing.record_ids`, as the next one."""
+        if self.sources is not None:
+            record_ids(*of)
+
+    def recorded_ids(self, location: Any) -> Any:
+        return recorded_ids(location) if self.sources is not None else {}
+
     def retain(self, uri: str) -> None:
         """Only so many micro-batches are kept."""
         wal = self._world.wal
-        for kept in (wal.states[uri], wal.ends.get(uri, {}), wal.told.get(uri, {})):
+        for kept in (wal.states[uri], wal.ends.get(uri, {}), wal.told.get(uri, {}), wal.lines.get(uri, {})):
             for old in sorted(kept)[: -self.retained]:
                 del kept[old]
 
@@ -363,16 +388,23 @@ class ModelAttempt(Attempt):
         return Session(self._driver.world)
 
     def _stage(self, store: Any, spark: Any) -> StageResult:
-        topics: Any = _TOPICS
-        operators, self._job = self._driver.world.operators, self._driver.world.operators.of(self._request.run)
+        world, request = self._driver.world, self._request
+        sources = world.spark.sources
+        topics: Any = _TOPICS if sources is None else sources.topics_of(request)
+        operators, self._job = world.operators, world.operators.of(request.run)
         job: Any = SimpleNamespace(output_mode="append", has_split=True, code={})
         inputs: Any = SimpleNamespace(listings=[], source_of=lambda _: None)
         frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark, self._job), job=self._job)
-        plan: Any = SimpleNamespace(sources=["orders"], places=[0], operators=operators.plan(self._job))
+        names, kinds = list(request.sources), operators.plan(self._job)
+        plan: Any = SimpleNamespace(sources=names, places=list(range(len(names))), operators=kinds)
         return self._run_query(store, job, frame, plan, topics, inputs, lambda: None)
 
     def _open_location(self, plan: Any, change: Any, topics: Any, bear: Any) -> Any:
         world = self._driver.world
+        if world.spark.sources is not None:
+            location = super()._open_location(plan, change, topics, bear)
+            world.wal.states.setdefault(location.uri, {})
+            return world.spark.sources.opened(location, self._request)
         if world.savepoints is None:
             return world.spark.open_location(self._request)
         base = self._request.base
@@ -494,7 +526,8 @@ class RunningQuery:
     def _run_batches(self) -> None:
         kernel, wal, uri = self._world.kernel, self._location.wal, self._location.uri
         interval = self._world.config.interval.total_seconds()
-        self._world.spark.beginnings.look(uri)
+        sources = self._world.spark.sources
+        (sources or self._world.spark.beginnings).look(uri)
         last = self._latest() if self._ends else 0
         while not self._stopped:
             began = kernel.wall_clock()
@@ -506,6 +539,8 @@ class RunningQuery:
                 ends = wal.ends.setdefault(uri, {})
                 ends[batch] = ends.get(done, 0) + (SLICE if held > item else 1)
                 self._world.spark.tell(uri, batch)
+                if sources is not None:
+                    sources.plan(uri, done, batch)
                 if not self._runs(batch):
                     return
                 self._world.spark.act(f"commits item {batch}", partial(self._commit, batch))

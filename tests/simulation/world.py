@@ -103,6 +103,7 @@ class Scenario:
     read anew, "now": at once), one "then" another; "stop
     with a savepoint" is of streams. "rescale" and "convert" make another savepoint of one; that needs an operator,
     which a job has that is `stateful`. `jobs` are those of the runs of a stream, in turn: see `operators`.
+    `sources` are what runs read, in turn: see `sources`.
 
     With `windows` the job of a stream holds back the newest item until the next one comes, or somebody drains the
     stream ("drain"). After that a run is refused, until somebody drops the state ("reset state"); or it goes on from
@@ -131,6 +132,7 @@ class Scenario:
     windows: bool = False
     stateful: bool = False
     jobs: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     resumes: bool = False
     leaves: ExternalizedRetention = ExternalizedRetention.RETAIN_ON_CANCELLATION
 
@@ -252,6 +254,7 @@ class World:
         )
         self.store: Any = StoreClient(kernel, store, self.laws)
         self.spark = running.spark = Spark(self)
+        self.laws.sources = self.spark.sources
         self.windows = running.windows = Windows(self)
         running.store = self.store
         self._clients = {
@@ -602,6 +605,8 @@ class World:
                 self.savepoints.damage()
             case "fails" if subject == "job":
                 self.spark.failures += 1
+            case "is recreated" if self.spark.sources is not None:
+                self.spark.sources.recreate(subject)
             case "grows" if subject == "source" and self.streams is not None:
                 self.streams.grow()
             case "is backed up":
@@ -630,6 +635,12 @@ class World:
         with new_epoch(store, PIPELINE, context.worker, f"stage of {run}", context.lease_seconds) as (epoch, keeper):
             before = store.pipeline(PIPELINE)
             attempt = store.begin_stage(PIPELINE, epoch, run)
+            if self.spark.sources is not None:
+                self.held = items
+                result = self.spark.stage(self.spark.make_request(run)(before, epoch, attempt))
+                keeper.check()
+                store.end_stage(PIPELINE, epoch, run, result.position, complete=result.complete)
+                return
             variant, location = f"v{epoch}.{attempt}", f"file:///wal/{PIPELINE}/spark/{epoch}-{attempt}"
             state: dict[int, str] = {}
             base = self.spark.beginnings.base(before.base)

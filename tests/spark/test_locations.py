@@ -217,6 +217,7 @@ def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that
     own = _begun(tmp_path, 5, 170)
     freeze_origin(own, sources, [0], _ids, life)
     assert standing(str(tmp_path), "p", None, sources, life).offsets == {0: {"orders": {"0": 170}}}
+    assert has_origin(str(tmp_path), "p", sources, life)
 
 
 def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) -> None:

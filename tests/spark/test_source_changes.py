@@ -1,6 +1,7 @@
 """Other sources in a copy of a location: what Spark's files say afterwards, without Spark."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from airflow_ft.spark.state.locations import (
     check_sources,
     copy_frozen,
     copy_location,
+    life_in,
     remember_life,
     set_places,
 )
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.source_changes import (
+    begun,
     change_sources,
     freeze_begun,
     has_begun,
@@ -144,16 +147,46 @@ def test_an_added_source_begins_once(tmp_path: Path) -> None:
     later = _changed(old, ["refunds", "numbers"], "2-4")
     restore_begun(later, sources, {0: "refunds"})
     assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"refunds": {"0": 5}}
-    # Everything was read anew since, and the source is added again; the first attempt wakes up beside that.
-    remember_life(old, "7-0")
-    anew = _changed(old, ["refunds", "numbers"], "8-1")
-    assert not has_begun(str(tmp_path), "p", base, "refunds", ADDED)
-    freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
-    restore_begun(anew, sources, {0: "refunds"})
-    assert not (local_path(anew.uri) / "sources/0/0").exists(), "it begins where it says now"
-    dropped = SparkLocation(old.root, "p", (tmp_path / "p/spark/9-0").as_uri(), -1, "")
-    tell_sources(filesystem(old.uri), anew, dropped)
-    assert not has_begun(str(tmp_path), "p", dropped.position(-1), "refunds", ADDED), "nor without state"
+
+
+def test_an_added_source_begins_anew_when_everything_is_read_anew(tmp_path: Path) -> None:
+    """Also where somebody of before wakes up late: another pipeline, so to speak, with files of its own."""
+    old = _location(tmp_path, ["orders"], [json.dumps(KAFKA)])
+    sources = {"orders": {"kind": "kafka"}, "refunds": ADDED}
+    late = _changed(old, ["refunds", "orders"], "2-1")
+    remember_life(old, "3-0")
+    own = _changed(old, ["refunds", "orders"], "4-1")
+    for attempt, offset in ((late, 5), (own, 9)):
+        first = local_path(attempt.uri) / "sources/0/0"
+        first.parent.mkdir(parents=True)
+        first.write_text(json.dumps({"refunds": {"0": offset}}))
+    freeze_begun(late, sources, {0: "refunds"}, lambda _: {})
+    assert not has_begun(str(tmp_path), "p", own.position(1), "refunds", ADDED)
+    freeze_begun(own, sources, {0: "refunds"}, lambda _: {})
+    assert has_begun(str(tmp_path), "p", own.position(1), "refunds", ADDED)
+    dropped = replace(own, uri=f"{own.uri}-0", batch=-1)
+    tell_sources(filesystem(own.uri), old, dropped)
+    assert life_in(own.uri) == life_in(dropped.uri) == "p/3-0" and not life_in(late.uri)
+
+
+def test_an_added_source_whose_topic_was_recreated_begins_with_the_new_one(tmp_path: Path) -> None:
+    """Nothing of it was published yet. Each attempt was told that another one had begun elsewhere."""
+    old = _location(tmp_path, ["orders"], [json.dumps(KAFKA)])
+    base, sources, added = SparkPosition(old.uri, 1), {"orders": {"kind": "kafka"}, "refunds": ADDED}, {0: "refunds"}
+    attempts = [_changed(old, ["refunds", "orders"], to) for to in ("2-1", "2-2", "2-3")]
+    first = local_path(attempts[0].uri) / "sources/0/0"
+    first.parent.mkdir(parents=True)
+    first.write_text(json.dumps({"refunds": {"0": 5}}))
+    assert begun(str(tmp_path), "p", base, sources, added) == Standing()
+    freeze_begun(attempts[0], sources, added, lambda _: {0: {"refunds": "old"}})
+    frozen = begun(str(tmp_path), "p", base, sources, added)
+    assert frozen == Standing({0: {"refunds": {"0": 5}}}, {0: {"refunds": "old"}})
+    for attempt, void in zip(attempts[1:], (frozen.ids, {}), strict=True):
+        restore_begun(attempt, sources, added, void)
+        assert json.loads((local_path(attempt.uri) / "sources/0/0").read_text()) == {}
+        freeze_begun(attempt, sources, added, lambda _: {})
+    with pytest.raises(StageError, match="'refunds' at another position"):
+        freeze_begun(attempts[0], sources, added, lambda _: {0: {"refunds": "old"}})
 
 
 def test_spark_counts_the_lines_of_the_micro_batch_before_too(tmp_path: Path) -> None:

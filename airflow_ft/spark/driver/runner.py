@@ -71,6 +71,7 @@ from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.settings import remember_given, tell_changed
 from airflow_ft.spark.state.source_changes import (
     SourceChange,
+    begun,
     change_sources,
     has_begun,
     known_sources,
@@ -330,7 +331,9 @@ class Attempt:
         if not request.begins_anew:
             before = standing(request.wal_root, request.pipeline, request.base, request.sources, request.life)
         if change is not None:
-            before = change.standing(before)
+            assert request.base is not None
+            frozen = begun(request.wal_root, request.pipeline, request.base, request.sources, change.added)
+            before = change.standing(before).beside(frozen)
         void = topics.begin(before)
         step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators)
         # What others may have to go back to is changed in a copy only.
@@ -342,6 +345,7 @@ class Attempt:
         )
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
         if request.begins_anew:
+            remember_life(location, location.uri.rsplit("/", 1)[1])
             log.info("mode AT_MOST_ONCE: read from where the sources stand now; what is not published by then is lost")
             check_sources(location, plan.sources)
             set_places(location, plan.places)
@@ -358,7 +362,7 @@ class Attempt:
             restore_order(location, request.sources, request.life)
         if change is not None:
             change_sources(change, location, plan.places)
-            restore_begun(location, request.sources, change.added)
+            restore_begun(location, request.sources, change.added, void)
         check_sources(location, plan.sources)
         set_places(location, plan.places)
         if request.base is None:

@@ -64,8 +64,8 @@ ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these
 PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
 TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.state.standing`
 LEFT = "airflow_ft_left"  # a folder: where sources stand that the job does not use any more (`source_changes`)
+LIFE_FILE = "airflow_ft_life.json"  # see `life_in`
 _ORDER = "airflow_ft_sources"  # a key in an origin: the sources' names, since its positions go by their places
-LIFE_FILE = "airflow_ft_life.json"  # since which `new_beginning`, by pipeline and folder; not there: the first life
 START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
 
 
@@ -220,9 +220,14 @@ def life_of(base: SparkPosition | None) -> str:
 
 
 def remember_life(location: SparkLocation, life: str) -> None:
-    """In a new location, and so in all copies of it: the life that an attempt begins (`life_of`)."""
+    """In a new location: which life of its pipeline begins there (`life_of`). Copies of it have that, too."""
     if life:
         keep(location.uri, LIFE_FILE, f"{location.pipeline}/{life}")
+
+
+def life_in(uri: str) -> str:
+    """The life, and its pipeline, in which a location was begun, or that of which it is a copy; "": the first one."""
+    return note(uri, LIFE_FILE) or ""
 
 
 def _lacks(location: SparkLocation) -> WalCorruptError:

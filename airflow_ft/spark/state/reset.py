@@ -25,7 +25,7 @@ from airflow_ft.core.model import CheckpointState, SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
-from airflow_ft.spark.state.location_files import keep, note
+from airflow_ft.spark.state.location_files import keep
 from airflow_ft.spark.state.locations import (
     LEFT,
     LIFE_FILE,
@@ -34,6 +34,7 @@ from airflow_ft.spark.state.locations import (
     SparkLocation,
     first_offsets,
     is_kafka,
+    life_in,
     location_of_epoch,
     location_root,
     require_batch,
@@ -96,7 +97,8 @@ def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> l
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         keep(new.uri, SOURCES_FILE, names)
-    keep(new.uri, LIFE_FILE, note(old.uri, LIFE_FILE))
+    if life := life_in(old.uri):
+        keep(new.uri, LIFE_FILE, life)
     if files.names(files.uri(old.uri, LEFT)):
         link_tree(files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda _: True)
     return starts

@@ -7,7 +7,7 @@ an attempt's own copy of it is changed to fit. The location that it was copied f
 - moved: lines, folders and ids of topics get the source's new place;
 - added: no line ("-"): Spark begins where the source says. That moment of a Kafka source is frozen in
   `<root>/<pipeline>/spark/begun-<digest>.json`, before anything is published from it, so that "latest" is one moment;
-  another file in each life (`locations.life_of`);
+  another one when everything was read anew since (`life_in`);
 - left out: where it stands lies in `airflow_ft_left/<name>/` of the location from then on. The source goes on there
   when it is used again, so that no row is lost or read twice.
 
@@ -31,18 +31,18 @@ from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of
 from airflow_ft.spark.state.locations import (
     LEFT,
-    LIFE_FILE,
     SOURCES_FILE,
     START_FILE,
     SparkLocation,
     by_source,
     first_offsets,
+    life_in,
     location_root,
     rewrite_offsets,
     start_of,
 )
 from airflow_ft.spark.state.reset import tell
-from airflow_ft.spark.state.standing import Ids, Standing, record_ids, recorded_ids
+from airflow_ft.spark.state.standing import Ids, Standing, record_ids, recorded_ids, without
 from airflow_ft.wal.filesystem import filesystem
 
 _POSITION = "position.json"
@@ -160,19 +160,41 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
 
 
 def has_begun(root: str, pipeline: str, base: SparkPosition, name: str, source: Any) -> bool:
-    """Whether an earlier attempt has frozen where a source begins that is added to what goes on from `base`."""
-    location = SparkLocation(root, pipeline, base.location, base.batch, "")
-    return filesystem(root).exists(_begun_file(location, name, source))
+    """Whether an earlier attempt has frozen where a source begins that is added to a base."""
+    return filesystem(root).exists(_begun_file(root, pipeline, name, source, life_in(base.location)))
 
 
-def restore_begun(location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str]) -> None:
-    """Into a copy: where added sources begin, as far as an earlier attempt has frozen it."""
-    files = filesystem(location.uri)
+def begun(
+    root: str, pipeline: str, base: SparkPosition, sources: Mapping[str, Any], added: Mapping[int, str]
+) -> Standing:
+    """Where sources begin that are added to a base, as far as an earlier attempt has frozen it."""
+    files, life = filesystem(root), life_in(base.location)
+    told = {}
     for index, name in added.items():
-        begun = _begun_file(location, name, sources[name])
-        if files.exists(begun):
-            text = json.loads(files.read(begun))["first"]
-            files.write(files.uri(location.uri, source_log.FOLDER, str(index), "0"), text.encode())
+        if files.exists(file := _begun_file(root, pipeline, name, sources[name], life)):
+            told[index] = json.loads(files.read(file))
+    offsets = {index: first_offsets(each["first"])[1] for index, each in told.items()}
+    return Standing(offsets, {index: each["ids"] for index, each in told.items()})
+
+
+def restore_begun(
+    location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str], void: Ids | None = None
+) -> None:
+    """Into a copy: where added sources begin, as far as an earlier attempt has frozen it.
+
+    Topics whose positions are void are taken out of that, as of an origin (`mend_origin`).
+    """
+    files, life = filesystem(location.uri), life_in(location.uri)
+    for index, name in added.items():
+        frozen = _begun_file(location.root, location.pipeline, name, sources[name], life)
+        if not files.exists(frozen):
+            continue
+        told = json.loads(files.read(frozen))
+        if gone := (void or {}).get(index):
+            head, offsets = first_offsets(told["first"])
+            told = {"first": head + canonical_json(without(offsets, gone)), "ids": without(told["ids"], gone)}
+            files.replace(frozen, canonical_json(told).encode())
+        files.write(files.uri(location.uri, source_log.FOLDER, str(index), "0"), told["first"].encode())
 
 
 def freeze_begun(
@@ -182,18 +204,18 @@ def freeze_begun(
     topic_ids: Callable[[Mapping[int, Any]], Ids],
 ) -> None:
     """Freezes where added Kafka sources begin, before anything is published from them; as `locations.freeze_origin`."""
-    files = filesystem(location.uri)
+    files, life = filesystem(location.uri), life_in(location.uri)
     for index, name in added.items():
         where = files.uri(location.uri, source_log.FOLDER, str(index), "0")
         if not files.exists(where):
             continue
         first = files.read(where).decode()
         told = {"first": first, "ids": dict(topic_ids({index: first_offsets(first)[1]}).get(index, {}))}
-        begun = _begun_file(location, name, sources[name])
+        frozen = _begun_file(location.root, location.pipeline, name, sources[name], life)
         try:
-            files.write(begun, canonical_json(told).encode())
+            files.write(frozen, canonical_json(told).encode())
         except FileExistsError:
-            if json.loads(files.read(begun)) != told:
+            if json.loads(files.read(frozen)) != told:
                 raise StageError(
                     f"another attempt began to read source {name!r} at another position.",
                     pipeline=location.pipeline,
@@ -215,12 +237,10 @@ def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mappi
     log.warning("source %s is left out: it stands at %s, and goes on there if it is used again", name, line)
 
 
-def _begun_file(location: SparkLocation, name: str, source: Any) -> str:
-    """Another one in each life: who was added in a former one, and is again in this one, begins anew."""
-    life = note(location.uri, LIFE_FILE)
+def _begun_file(root: str, pipeline: str, name: str, source: Any, life: str) -> str:
     said = [name, start_of(source), *([life] if life else [])]
     digest = hashlib.sha256(canonical_json(said).encode()).hexdigest()[:16]
-    return filesystem(location.root).uri(location.root, location.pipeline, "spark", f"begun-{digest}.json")
+    return filesystem(root).uri(root, pipeline, "spark", f"begun-{digest}.json")
 
 
 def _lines(location: SparkLocation) -> list[str]:

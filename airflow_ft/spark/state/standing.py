@@ -39,6 +39,10 @@ class Standing:
     offsets: Offsets = field(default_factory=dict)
     ids: Ids = field(default_factory=dict)
 
+    def beside(self, other: Standing) -> Standing:
+        """With that of other sources."""
+        return Standing({**self.offsets, **other.offsets}, {**self.ids, **other.ids})
+
 
 def standing(
     root: str, pipeline: str, base: SparkPosition | None, sources: Mapping[str, Any], life: str = ""
@@ -87,20 +91,20 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
         first = files.uri(location.uri, "sources", str(index), "0")
         if files.exists(first):
             head, offsets = first_offsets(files.read(first).decode())
-            text = head + canonical_json(_without(offsets, gone))
+            text = head + canonical_json(without(offsets, gone))
             replace_file(location.uri, ("sources", str(index), "0"), text.encode())
     if location.batch < 0:  # state was dropped: Spark begins at the first positions, and these are told beside them
         starts = location.offsets(-1)
         for index, gone in topics.items():
             if isinstance(starts[index], dict):
-                starts[index] = _without(starts[index], gone)
+                starts[index] = without(starts[index], gone)
         keep(location.uri, START_FILE, starts)
         return
     told = entry(location.uri, OFFSETS, location.batch)
     lines = by_source(location, told)
     for index, gone in topics.items():
         if isinstance(found := offsets_of(lines[index]), dict):
-            lines[index] = canonical_json(_without(found, gone))
+            lines[index] = canonical_json(without(found, gone))
     replace_entry(location.uri, OFFSETS, location.batch, replace(told, lines=by_use(location, lines)))
 
 
@@ -119,7 +123,7 @@ def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Id
     mended: dict[str, Any] = {}
     for index, text in origin_positions(frozen).items():
         head, offsets = first_offsets(text)
-        left = _without(offsets, void.get(int(index), {}))
+        left = without(offsets, void.get(int(index), {}))
         mended[index] = text if len(left) == len(offsets) else head + canonical_json(left)
         if int(index) in topics:
             ids[index] = {topic: topics[int(index)][topic] for topic in left if topic in topics[int(index)]}
@@ -128,8 +132,9 @@ def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Id
         files.replace(origin, data)
 
 
-def _without(offsets: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
-    return {topic: partitions for topic, partitions in offsets.items() if topic not in topics}
+def without(told: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
+    """What is told of all topics but these."""
+    return {topic: each for topic, each in told.items() if topic not in topics}
 
 
 def _by_index(ids: Mapping[str, Mapping[str, str]]) -> Ids:

@@ -30,7 +30,8 @@ SPARK = {"spark.driver.memory": "700m"}
 
 
 class Act:
-    """One such process: it takes a savepoint into `folder`; or restores `uri`, as `later` says; or makes another one
+    """One such process: it takes a savepoint into `folder`; or restores `uri` ("beginning": all is read anew), as
+    `later` says; or makes another one
     of `uri` in `folder`: with its state in so many `partitions`, or in another `backend`."""
 
     def __init__(self, stream: Stream, log: Path, **what: str | int) -> None:
@@ -79,7 +80,8 @@ def main() -> None:
                     later=Later(given["later"]),
                     lease_seconds=stream.lease_seconds,
                 )
-                answer = {"restored": restored.savepoint.number, "later": list(restored.later)}
+                number = 0 if restored.savepoint is None else restored.savepoint.number
+                answer = {"restored": number, "later": list(restored.later)}
     except AirflowFtError as error:
         answer = {"error": type(error).__name__, "told": str(error)}
     sys.stdout.write(f"{json.dumps(answer)}\n")

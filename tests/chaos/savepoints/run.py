@@ -1,9 +1,9 @@
 """The stage `savepoints`: a stream that is killed while savepoints are taken of it, and that goes on from them.
 
 A row is delivered as often as the stream has been put before it. So what is in the topic is judged piece by piece,
-from one restore to the next: each piece begins where its savepoint stands, has every number once, and goes on with its
-state. A restore that goes on behind what was delivered (`--later continue`) begins no piece: nothing comes again, and
-the state is the one that it would have been.
+from one restore to the next: each piece begins where its savepoint stands (or anew), has every number once, and goes on
+with its state. A restore that goes on behind what was delivered (`--later continue`) begins no piece: nothing comes
+again, and the state is the one that it would have been.
 
 Half of the savepoints that are restored are changed before: their state is put into another number of partitions, or
 into another state backend.
@@ -22,7 +22,7 @@ from typing import Any
 import pymysql
 
 from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.from_savepoint import Later
+from airflow_ft.core.from_savepoint import BEGINNING, Later
 from airflow_ft.core.model import RequestKind
 from airflow_ft.savepoints.converting import Backend
 from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, verify
@@ -69,7 +69,7 @@ class Savepoints(Streams):
         )
         self.savepoints = f"{self.folder}/savepoints"
         self._acts: list[Act] = []
-        self._runs = self.restores = self.continued = self.taken = 0
+        self._runs = self.restores = self.continued = self.anew = self.taken = 0
         self.changed: Counter[str] = Counter()
         self._state: dict[str, str] = {}  # the settings of Spark that go with the state
         self.piece_begins_behind = 0  # the number that was the newest when the newest piece began
@@ -129,7 +129,7 @@ class Savepoints(Streams):
                 self.report.violations.append(f"{uri} calls itself whole: {error}")
         for uri, _ in found[KEPT:]:
             shutil.rmtree(uri.removeprefix("file://"))
-        return found[:KEPT]
+        return [(uri, told) for uri, told in found[:KEPT] if told.operators]  # others have read nothing
 
     def go_on_from(self, uri: str, savepoint: Savepoint, later: Later) -> None:
         """Restores it, or what is made of it, while nothing is at work; sometimes two at once, or one that is killed.
@@ -138,6 +138,24 @@ class Savepoints(Streams):
         """
         if self.random.random() < 0.5:
             uri, savepoint = self.change(uri, savepoint)
+        if not self._is_restored(uri, later):
+            return
+        if later is Later.CONTINUE:
+            self.continued += 1
+        else:
+            self._begin_piece(offsets_of(savepoint))
+        self.restores += 1
+        self._state = state_of(savepoint)
+        self.begin()
+
+    def begin_anew(self) -> None:
+        """As `go_on_from`, from the beginning: everything is read, and comes once more."""
+        if self._is_restored(BEGINNING, Later.WRITE_AGAIN):
+            self._begin_piece((0,) * PARTITIONS)
+            self.anew += 1
+            self.begin()
+
+    def _is_restored(self, uri: str, later: Later) -> bool:
         how = self.random.choice(("one", "two at once", "one is killed"))
         acts = [self.act(uri=uri, later=later) for _ in range(2 if how == "two at once" else 1)]
         if how == "one is killed":
@@ -146,20 +164,10 @@ class Savepoints(Streams):
         answers = [act.answer() for act in acts]
         for _ in range(TRIES):
             if any("restored" in answer for answer in answers):
-                break
+                return True
             answers = [self.act(uri=uri, later=later).answer()]
-        else:
-            self.report.violations.append(f"{uri} could not be restored: {answers}")
-            return
-        if later is Later.CONTINUE:
-            self.continued += 1
-        else:
-            self._end_piece(savepoint)
-            with closing(self.servers.open_store()) as store:
-                self.piece_begins_behind = store.pipeline(PIPELINE).last_published
-        self.restores += 1
-        self._state = state_of(savepoint)
-        self.begin()
+        self.report.violations.append(f"{uri} could not be restored: {answers}")
+        return False
 
     def change(self, uri: str, savepoint: Savepoint) -> tuple[str, Savepoint]:
         """Another savepoint made of it; sometimes what makes it is killed, and tried again."""
@@ -196,18 +204,23 @@ class Savepoints(Streams):
         columns = ("n", "k", "place", "random")
         return Counter(tuple(value(each)[c] for c in columns) for each in read(self.servers.kafka.bootstrap, topic))
 
-    def _end_piece(self, savepoint: Savepoint | None) -> None:
-        """Nothing is at work: judges what came since the newest restore; the next piece begins at `savepoint`."""
+    def _begin_piece(self, offsets: tuple[int, ...]) -> None:
+        """Nothing is at work: ends a piece; the next one begins there."""
+        self._start = Start(offsets, self._end_piece())
+        with closing(self.servers.open_store()) as store:
+            self.piece_begins_behind = store.pipeline(PIPELINE).last_published
+
+    def _end_piece(self) -> Counter[Row]:
+        """Judges what came since the newest restore; all that is in the topic."""
         records = self._records()
         rows = list((records - self._start.before).elements())
-        self.report.violations += judge_piece(self._start, rows, f"piece {self.restores}")
+        self.report.violations += judge_piece(self._start, rows, f"piece {self.restores + self.anew}")
         self._newest |= {row[0]: row for row in rows}
-        if savepoint is not None:
-            self._start = Start(offsets_of(savepoint), records)
+        return records
 
     def judge(self, sent: int) -> list[str]:
         """The last piece, the table, and a copy of the pipeline from one of the savepoints."""
-        self._end_piece(None)
+        self._end_piece()
         problems = []
         reached = {row[0] for row in (self._records() - self._start.before)}
         if lost := [n for n in range(sent) if n not in reached and not self._start.holds(n)]:
@@ -218,7 +231,7 @@ class Savepoints(Streams):
         changed = ", ".join(f"{count} {how}" for how, count in sorted(self.changed.items())) or "none changed"
         self._console.plain(
             f"  {self.taken} savepoints taken, {changed}, {self.restores} restored,"
-            f" {self.continued} of them behind what was delivered"
+            f" {self.continued} of them behind what was delivered, and {self.anew} times all was read anew"
         )
         return problems + self._judge_copy(sent)
 
@@ -303,6 +316,15 @@ def _restore_stopped(streams: Streams) -> None:
     these.go_on_from(*these.stop(), Later.REFUSE)
 
 
+def _begin_killed(streams: Streams) -> None:
+    """The task was killed, and everything is read anew."""
+    these = _of(streams)
+    assert these.task is not None
+    these.task.process.kill()
+    these.task.process.wait()
+    these.begin_anew()
+
+
 def _restore_killed(streams: Streams) -> None:
     """The task was killed; any savepoint will do. What is later is written again, or gone on behind."""
     these = _of(streams)
@@ -325,5 +347,6 @@ SAVEPOINT_FAULTS: Mapping[str, Fault] = {
         Fault("stopped with a savepoint, restored", _restore_stopped),
         Fault("kill -9 of the task, a savepoint restored", _restore_killed),
         Fault("kill -9 of the task, another one restored", _restore_killed),
+        Fault("kill -9 of the task, all is read anew", _begin_killed),
     ]
 }
