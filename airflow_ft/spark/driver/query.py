@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.core.memory import give_back
 from airflow_ft.core.ports import Store
-from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source, source_from_json
+from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import Listing, batch_listings, check_listings
-from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
+from airflow_ft.spark.driver.passing import require_nothing_passed_over
 from airflow_ft.spark.driver.publisher import Publisher, Tally
 from airflow_ft.spark.driver.room import Room
 from airflow_ft.spark.driver.sockets import Sockets
@@ -40,7 +40,7 @@ from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.state.files import has_state, sizes, upload
-from airflow_ft.spark.state.locations import SparkLocation, first_offsets, freeze_origin
+from airflow_ft.spark.state.locations import SparkLocation, freeze_origin
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.source_changes import freeze_begun
 from airflow_ft.spark.state.standing import Offsets, record_ids, recorded_ids
@@ -433,23 +433,11 @@ class _Durable:
         if not self._frozen:
             location, declared, ids = self._location, self._request.sources, self._topics.check_start
             if self._request.base is None:
-                self._refuse_passing_over()
+                require_nothing_passed_over(self._store, self._request, location, self._topics.known)
                 freeze_origin(location, declared, list(self._topics.known), ids, self._request.life)
             else:
                 freeze_begun(location, declared, self._added, ids)
             self._frozen = True
-
-    def _refuse_passing_over(self) -> None:
-        """Where everything is read anew, what Spark has looked up is compared with what was delivered (`passing`)."""
-        location, request, files = self._location, self._request, filesystem(self._location.uri)
-        delivered = delivered_positions(self._store, request.pipeline) if request.life else {}
-        for index, name in enumerate(location.sources()):
-            first = files.uri(location.uri, "sources", str(index), "0")
-            if name in delivered and index in self._topics.known and files.exists(first):
-                source, offsets = source_from_json(request.sources[name]), first_offsets(files.read(first).decode())[1]
-                assert isinstance(source, KafkaSource)
-                ids = self._topics.known[index]
-                refuse_passing_over(request.pipeline, name, source, offsets, ids, delivered[name])
 
     def __call__(self) -> None:
         self.freeze()
