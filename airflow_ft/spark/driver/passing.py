@@ -52,7 +52,7 @@ def refuse_passing_over(
     `first`: its first offsets; `ids`: of its topics. Of one that is another topic by now nothing was read, and
     "earliest" leaves out nothing that is there.
     """
-    before, known = delivered.get("end"), delivered.get("topic_ids", {})
+    before, known = delivered.get("end") or {}, delivered.get("topic_ids", {})
     if not is_kafka(before) or source.starting_offsets == "earliest" or not source.fail_on_data_loss:
         return
     told, records = [], 0
@@ -64,7 +64,7 @@ def refuse_passing_over(
             end = before.get(topic, {}).get(partition, 0)  # one that came since would have been read from there
             if begin > end:
                 told.append(
-                    f"partition {partition} of topic {topic!r} was read up to {end}, and is to begin at {begin}"
+                    f"partition {partition} of topic {topic!r} was read up to {end}, and would begin at {begin}"
                 )
                 records += begin - end
     if told:

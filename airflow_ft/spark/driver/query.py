@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.core.memory import give_back
 from airflow_ft.core.ports import Store
-from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source, source_from_json
+from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
@@ -98,7 +98,7 @@ class Query:
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._made_of = SinkColumns(frame, inputs.source_of)
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
-        self._durable = _Durable(store, location, request, topics, added or {})
+        self._durable = _Durable(store, location, request, sources, topics, added or {})
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
@@ -420,10 +420,12 @@ class _Durable:
         store: Store,
         location: SparkLocation,
         request: StageRequest,
+        sources: Mapping[str, Source | None],
         topics: Topics,
         added: Mapping[int, str],
     ) -> None:
         self._store, self._location, self._request, self._topics = store, location, request, topics
+        self._sources = sources
         self._added = {index: name for index, name in added.items() if index in topics.known}
         self._frozen = request.begins_anew or (request.base is not None and not self._added)
         self._synced: Synced = {}
@@ -433,7 +435,8 @@ class _Durable:
         if not self._frozen:
             location, declared, ids = self._location, self._request.sources, self._topics.check_start
             if self._request.base is None:
-                self._refuse_passing_over()
+                if self._request.life:
+                    self._refuse_passing_over()
                 freeze_origin(location, declared, list(self._topics.known), ids, self._request.life)
             else:
                 freeze_begun(location, declared, self._added, ids)
@@ -441,14 +444,12 @@ class _Durable:
 
     def _refuse_passing_over(self) -> None:
         """Where everything is read anew, what Spark has looked up is compared with what was delivered (`passing`)."""
-        location, request, files = self._location, self._request, filesystem(self._location.uri)
-        delivered = delivered_positions(self._store, request.pipeline) if request.life else {}
-        for index, name in enumerate(location.sources()):
-            first = files.uri(location.uri, "sources", str(index), "0")
-            if name in delivered and index in self._topics.known and files.exists(first):
-                source, offsets = source_from_json(request.sources[name]), first_offsets(files.read(first).decode())[1]
-                assert isinstance(source, KafkaSource)
-                ids = self._topics.known[index]
+        request, files = self._request, filesystem(self._location.uri)
+        delivered = delivered_positions(self._store, request.pipeline)
+        for index, (name, source) in enumerate(self._sources.items()):
+            first = files.uri(self._location.uri, "sources", str(index), "0")
+            if name in delivered and isinstance(source, KafkaSource) and files.exists(first):
+                offsets, ids = first_offsets(files.read(first).decode())[1], self._topics.known[index]
                 refuse_passing_over(request.pipeline, name, source, offsets, ids, delivered[name])
 
     def __call__(self) -> None:
