@@ -40,7 +40,7 @@ from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.state.files import has_state, sizes, upload
-from airflow_ft.spark.state.locations import SparkLocation, first_offsets, freeze_origin
+from airflow_ft.spark.state.locations import SparkLocation, begins_at, freeze_origin
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.source_changes import freeze_begun
 from airflow_ft.spark.state.standing import Offsets, record_ids, recorded_ids
@@ -444,13 +444,12 @@ class _Durable:
 
     def _refuse_passing_over(self) -> None:
         """Where everything is read anew, what Spark has looked up is compared with what was delivered (`passing`)."""
-        request, files = self._request, filesystem(self._location.uri)
-        delivered = delivered_positions(self._store, request.pipeline)
+        pipeline, location = self._request.pipeline, self._location
+        delivered = delivered_positions(self._store, pipeline)
         for index, (name, source) in enumerate(self._sources.items()):
-            first = files.uri(self._location.uri, "sources", str(index), "0")
-            if name in delivered and isinstance(source, KafkaSource) and files.exists(first):
-                offsets, ids = first_offsets(files.read(first).decode())[1], self._topics.known[index]
-                refuse_passing_over(request.pipeline, name, source, offsets, ids, delivered[name])
+            if name in delivered and isinstance(source, KafkaSource):
+                first, ids = begins_at(location.uri, index), self._topics.known[index]
+                refuse_passing_over(pipeline, name, source, first, ids, delivered[name])
 
     def __call__(self) -> None:
         self.freeze()
