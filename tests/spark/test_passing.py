@@ -21,7 +21,7 @@ IDS = {"a": "A", "b": "B"}
     ("first", "more", "told"),
     [
         ({"a": {"0": 5, "1": 2}, "b": {"0": 3}}, {}, ""),
-        ({"a": {"0": 9, "1": 7}, "b": {"0": 5}}, {}, r"up to 5, and is to begin at 9; .* 3, .* at 5\..* up to 6 rec"),
+        ({"a": {"0": 9, "1": 7}, "b": {"0": 5}}, {}, r"up to 5, and would begin at 9; .* 3, .* at 5\..* up to 6 rec"),
         ({"a": {"0": 5, "10": 1, "2": 4}}, {}, r"partition 2 of .* up to 0, .* at 4; partition 10 .* up to 5 records"),
         ({"a": {"0": 9}}, {"ids": {"a": "A2"}}, ""),
         ({"a": {"0": 9}}, {"ids": {"a": ""}}, "up to 4 records"),

@@ -8,39 +8,15 @@ between two offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_ft.core.errors import DataLossError
 from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import Store
-from airflow_ft.sources import KafkaSource, source_from_json
-from airflow_ft.spark.state import source_log
-from airflow_ft.spark.state.locations import SparkLocation, first_offsets, is_kafka
-from airflow_ft.wal.filesystem import filesystem
-
-if TYPE_CHECKING:
-    from airflow_ft.spark.request import StageRequest
+from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.spark.state.locations import is_kafka
 
 _SEVERAL = 100  # numbers: those without positions deliver what an aborted one has left
-
-
-def require_nothing_passed_over(
-    store: Store, request: StageRequest, location: SparkLocation, known: Mapping[int, Mapping[str, str]]
-) -> None:
-    """Compares where Spark has found that sources begin with what was delivered; `known`: ids of topics by source.
-
-    Raises:
-        DataLossError: see `refuse_passing_over`.
-    """
-    if not request.life or not (delivered := delivered_positions(store, request.pipeline)):
-        return
-    files = filesystem(location.uri)
-    for index, name in enumerate(location.sources()):
-        first = files.uri(location.uri, source_log.FOLDER, str(index), "0")
-        if name in delivered and index in known and files.exists(first):
-            source, offsets = source_from_json(request.sources[name]), first_offsets(files.read(first).decode())[1]
-            assert isinstance(source, KafkaSource)
-            refuse_passing_over(request.pipeline, name, source, offsets, known[index], delivered[name])
 
 
 def delivered_positions(store: Store, pipeline: str) -> dict[str, Any]:
@@ -76,8 +52,8 @@ def refuse_passing_over(
     `first`: its first offsets; `ids`: of its topics. Of one that is another topic by now nothing was read, and
     "earliest" leaves out nothing that is there.
     """
-    before, known = delivered.get("end"), delivered.get("topic_ids", {})
-    if before is None or not is_kafka(before) or source.starting_offsets == "earliest" or not source.fail_on_data_loss:
+    before, known = delivered.get("end") or {}, delivered.get("topic_ids", {})
+    if not is_kafka(before) or source.starting_offsets == "earliest" or not source.fail_on_data_loss:
         return
     told, records = [], 0
     for topic, partitions in sorted(first.items()):
@@ -88,7 +64,7 @@ def refuse_passing_over(
             end = before.get(topic, {}).get(partition, 0)  # one that came since would have been read from there
             if begin > end:
                 told.append(
-                    f"partition {partition} of topic {topic!r} was read up to {end}, and is to begin at {begin}"
+                    f"partition {partition} of topic {topic!r} was read up to {end}, and would begin at {begin}"
                 )
                 records += begin - end
     if told:

@@ -31,7 +31,7 @@ from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import Listing, batch_listings, check_listings
-from airflow_ft.spark.driver.passing import require_nothing_passed_over
+from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
 from airflow_ft.spark.driver.publisher import Publisher, Tally
 from airflow_ft.spark.driver.room import Room
 from airflow_ft.spark.driver.sockets import Sockets
@@ -40,7 +40,7 @@ from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.state.files import has_state, sizes, upload
-from airflow_ft.spark.state.locations import SparkLocation, freeze_origin
+from airflow_ft.spark.state.locations import SparkLocation, begins_at, freeze_origin
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.source_changes import freeze_begun
 from airflow_ft.spark.state.standing import Offsets, record_ids, recorded_ids
@@ -98,7 +98,7 @@ class Query:
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._made_of = SinkColumns(frame, inputs.source_of)
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
-        self._durable = _Durable(store, location, request, topics, added or {})
+        self._durable = _Durable(store, location, request, sources, topics, added or {})
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
@@ -420,10 +420,12 @@ class _Durable:
         store: Store,
         location: SparkLocation,
         request: StageRequest,
+        sources: Mapping[str, Source | None],
         topics: Topics,
         added: Mapping[int, str],
     ) -> None:
         self._store, self._location, self._request, self._topics = store, location, request, topics
+        self._sources = sources
         self._added = {index: name for index, name in added.items() if index in topics.known}
         self._frozen = request.begins_anew or (request.base is not None and not self._added)
         self._synced: Synced = {}
@@ -433,11 +435,21 @@ class _Durable:
         if not self._frozen:
             location, declared, ids = self._location, self._request.sources, self._topics.check_start
             if self._request.base is None:
-                require_nothing_passed_over(self._store, self._request, location, self._topics.known)
+                if self._request.life:
+                    self._refuse_passing_over()
                 freeze_origin(location, declared, list(self._topics.known), ids, self._request.life)
             else:
                 freeze_begun(location, declared, self._added, ids)
             self._frozen = True
+
+    def _refuse_passing_over(self) -> None:
+        """Where everything is read anew, what Spark has looked up is compared with what was delivered (`passing`)."""
+        pipeline, location = self._request.pipeline, self._location
+        delivered = delivered_positions(self._store, pipeline)
+        for index, (name, source) in enumerate(self._sources.items()):
+            if name in delivered and isinstance(source, KafkaSource):
+                first, ids = begins_at(location.uri, index), self._topics.known[index]
+                refuse_passing_over(pipeline, name, source, first, ids, delivered[name])
 
     def __call__(self) -> None:
         self.freeze()

@@ -465,6 +465,13 @@ def first_offsets(text: str) -> tuple[str, dict[str, Any]]:
     return (text[:begin], found) if isinstance(found, dict) else (text, {})
 
 
+def begins_at(uri: str, index: int) -> dict[str, Any]:
+    """The offsets at which a Kafka source of a location begins, as Spark has looked them up; {}: it has not yet."""
+    files = filesystem(uri)
+    first = files.uri(uri, source_log.FOLDER, str(index), "0")
+    return first_offsets(files.read(first).decode())[1] if files.exists(first) else {}
+
+
 def is_kafka(offset: Any) -> bool:
     """Whether these are offsets of Kafka: {"topic": {"0": 17}}."""
     return isinstance(offset, dict) and all(
