@@ -134,17 +134,17 @@ def test_an_added_source_begins_once(tmp_path: Path) -> None:
         first = local_path(attempt.uri) / "sources/0/0"
         first.parent.mkdir(parents=True)
         first.write_text(json.dumps({"refunds": {"0": offset}}))
-    assert not has_begun(str(tmp_path), "p", "refunds", ADDED)
+    assert not has_begun(str(tmp_path), "p", "refunds", ADDED, "")
     freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
     freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
-    assert has_begun(str(tmp_path), "p", "refunds", {**ADDED, "max_offsets_per_trigger": 3})
-    assert not has_begun(str(tmp_path), "p", "refunds", {**ADDED, "starting_offsets": "earliest"})
+    assert has_begun(str(tmp_path), "p", "refunds", {**ADDED, "max_offsets_per_trigger": 3}, "")
+    assert not has_begun(str(tmp_path), "p", "refunds", {**ADDED, "starting_offsets": "earliest"}, "")
     copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
-    assert has_begun(str(tmp_path / "other"), "p", "refunds", ADDED)
+    assert has_begun(str(tmp_path / "other"), "p", "refunds", ADDED, "")
     with pytest.raises(StageError, match="'refunds' at another position"):
         freeze_begun(attempts[1], sources, {0: "refunds"}, ids)
     later = _changed(old, ["refunds", "numbers"], "2-4")
-    restore_begun(later, sources, {0: "refunds"})
+    restore_begun(later, sources, {0: "refunds"}, {})
     assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"refunds": {"0": 5}}
 
 
