@@ -169,6 +169,23 @@ def test_of_several_topics_the_others_go_on_where_they_stand(
     assert _values(pipeline) == sorted(wanted)
 
 
+def test_a_source_moves_to_another_topic_and_back(
+    pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    """Positions are of topics: nothing is read by those of the other one, and those of before are not kept."""
+    one, other = topic_factory(partitions=1), topic_factory(partitions=1)
+    strict = KafkaSource(topics=[other], starting_offsets="latest")
+    lenient = replace(strict, fail_on_data_loss=False)
+    fill(kafka.bootstrap, one, _numbers("one", 3))
+    pipeline.complete(_request(pipeline, kafka, replace(strict, topics=[one], starting_offsets="earliest")))
+    fill(kafka.bootstrap, other, _numbers("other", 5))
+    with pytest.raises(DataLossError):
+        pipeline.stage(_request(pipeline, kafka, strict))
+    assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 5}, "from its beginning"
+    back = replace(lenient, topics=[one])
+    assert pipeline.complete(_request(pipeline, kafka, back)).rows == {"orders": 3}, "from its beginning, once more"
+
+
 def test_a_pattern_gains_and_loses_topics(pipeline: StageWorld, kafka: Kafka, topic_factory: TopicFactory) -> None:
     stays, goes = topic_factory(partitions=1), topic_factory(partitions=1)
     pattern = f"{stays}|{goes}|{stays}-late"

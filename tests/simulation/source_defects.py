@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_ft.core.model import CheckpointState
 from airflow_ft.spark.driver import query, runner
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import locations, source_changes
 from airflow_ft.spark.state.standing import Standing
 from tests.simulation.defect import NAMED, Change, defect
+from tests.simulation.model_store import ModelStore
 
 CHANGED = NAMED["sources that change"]
 FILES = NAMED["sources that change, of files"]
@@ -98,3 +100,18 @@ def a_beginning_that_is_of_any_life(change: Change) -> None:
 def a_folder_whose_files_are_forgotten_when_it_is_left_out(change: Change) -> None:
     """Its offset is kept, and not what Spark has logged as read."""
     change(source_changes, "tell", lambda _, __, offset, *more: offset)
+
+
+@defect(NAMED["a stream, sources that change, at once"], "I3 I5", at=326)
+def a_late_attempt_with_the_sources_of_before(change: Change) -> None:
+    """Nothing keeps it from publishing."""
+    publish = ModelStore.publish
+
+    def anybody(self: Any, pipeline: str, epoch: int, number: int, predecessor: int, *of: Any, **named: Any) -> None:
+        known = self.pipeline(pipeline)
+        if predecessor == known.last_published < number:
+            epoch, row = known.epoch, self._row(number)
+            self._rows[number] = replace(row, epoch=epoch, state=CheckpointState.TRIGGERED)
+        publish(self, pipeline, epoch, number, predecessor, *of, **named)
+
+    change(ModelStore, "publish", anybody)

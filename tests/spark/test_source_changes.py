@@ -145,7 +145,7 @@ def test_an_added_source_begins_once(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="'refunds' at another position"):
         freeze_begun(attempts[1], sources, {0: "refunds"}, ids)
     later = _changed(old, ["refunds", "numbers"], "2-4")
-    restore_begun(later, sources, {0: "refunds"})
+    restore_begun(later, sources, {0: "refunds"}, {})
     assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"refunds": {"0": 5}}
 
 

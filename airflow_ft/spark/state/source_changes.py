@@ -177,9 +177,7 @@ def begun(
     return Standing(offsets, {index: each["ids"] for index, each in told.items()})
 
 
-def restore_begun(
-    location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str], void: Ids | None = None
-) -> None:
+def restore_begun(location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str], void: Ids) -> None:
     """Into a copy: where added sources begin, as far as an earlier attempt has frozen it.
 
     Topics whose positions are void are taken out of that, as of an origin (`mend_origin`).
@@ -190,7 +188,7 @@ def restore_begun(
         if not files.exists(frozen):
             continue
         told = json.loads(files.read(frozen))
-        if gone := (void or {}).get(index):
+        if gone := void.get(index):
             head, offsets = first_offsets(told["first"])
             told = {"first": head + canonical_json(without(offsets, gone)), "ids": without(told["ids"], gone)}
             files.replace(frozen, canonical_json(told).encode())
