@@ -40,8 +40,8 @@ DIVIDED = 10.0
 RECORDED = Path(__file__).with_name("durations.json")
 UNMEASURED = {"airflow": 40.0, "spark": 20.0, "chaos": 10.0, "slow": 10.0, "server": 1.0}
 """Seconds of a test whose file was not measured yet, by its marks."""
-SHARED = {"spark": "Spark's session", "browser": "the browser"}
-"""Fixture that files share -> the group of all tests that use it."""
+SHARED = {"spark": "Spark's session", "chromium": "the browser"}
+"""Fixture that files share -> the group of all tests that use it, or what is made of it."""
 TOGETHER = {"HDFS"}
 """What rotates among these is one group, too, so that one worker starts the server, and not each."""
 NEIGHBOURS = {"Airflow"}
