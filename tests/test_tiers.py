@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.tiers import MATRICES, TWELFTHS, order, out_of_turn
+from tests.tiers import HALVED, MATRICES, PARTS, TWELFTHS, order, out_of_turn
 
 
 class Case:
@@ -38,7 +38,7 @@ def among(what: str, count: int) -> list[Case]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13, 25])
 @pytest.mark.parametrize(
-    "kind", ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours"]
+    "kind", ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours", "halved"]
 )
 def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
     if kind == "of tests/integration":
@@ -51,12 +51,17 @@ def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: 
         cases = among("others", count)
     elif kind == "neighbours":
         cases = among("Airflow", count)
+    elif kind == "halved":
+        cases = among(*HALVED, count)
     else:
         cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
-    turns = [tried(cases, turn) for turn in range(TWELFTHS)]
+    parts = PARTS if kind == "halved" else TWELFTHS
+    turns = [tried(cases, turn) for turn in range(PARTS)]
     assert all(turns)
-    assert {one for turn in turns for one in turn} == {case.nodeid for case in cases}
-    assert all(len(turn) <= -(-count // min(TWELFTHS, count)) for turn in turns)
+    for first in range(PARTS):  # wherever one begins: commits go on and on
+        in_a_row = [(turns * 2)[first + after] for after in range(parts)]
+        assert {one for turn in in_a_row for one in turn} == {case.nodeid for case in cases}
+    assert all(len(turn) <= -(-count // min(parts, count)) for turn in turns)
 
 
 def test_what_is_no_matrix_is_always_tried() -> None:

@@ -7,9 +7,9 @@
 
 A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), or what is
 marked: a function or a whole file by `rotating`, functions of a file together by `rotating("of what")`, those of
-several files by `rotating(among="what")`. A twelfth of each is run. Which one follows from the number of commits, so
-twelve commits in a row try all of it; ROTATION=0 to 11 chooses one. Cases are
-counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
+several files by `rotating(among="what")`. A twelfth of each is run, of what is dearest half of one. Which one follows
+from the number of commits, so twelve commits in a row try all of it, and 24 of what is dearest; ROTATION=0 to 23
+chooses one. Cases are counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
 parts, unless they share what is dearer than they are; of few cases there is always one. Whoever names single tests gets
 them, whatever their tier.
 
@@ -33,6 +33,10 @@ from typing import Any
 import pytest
 
 TWELFTHS = 12
+HALVED = {"Spark drivers"}
+"""What rotates among these is a fifth of all that `make test` does, where a twelfth of it runs: so half of one does."""
+PARTS = 2 * TWELFTHS
+"""So many commits in a row try all."""
 MATRICES = "tests/integration/"
 """Where every test with several cases is one."""
 DIVIDED = 10.0
@@ -116,8 +120,8 @@ class Tiers:
 
 
 def turn() -> int:
-    """Which part it is: ROTATION, else by the number of commits; 0 where neither is known."""
-    return int(os.environ.get("ROTATION") or commits()) % TWELFTHS
+    """Which part it is, of 24: ROTATION, else by the number of commits; 0 where neither is known."""
+    return int(os.environ.get("ROTATION") or commits()) % PARTS
 
 
 def commits() -> int:
@@ -145,12 +149,14 @@ def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
         else:
             continue
         matrices[name].append(item)
-    return [
-        case
-        for name, cases in matrices.items()
-        for number, case in enumerate(cases)
-        if _part(name, number, cases, count := min(TWELFTHS, len(cases))) != turn % count
-    ]
+    left_out = []
+    for name, cases in matrices.items():
+        parts = PARTS if name in HALVED else TWELFTHS
+        count = min(parts, len(cases))
+        left_out += [
+            case for number, case in enumerate(cases) if _part(name, number, cases, count) != turn % parts % count
+        ]
+    return left_out
 
 
 def _part(name: str, number: int, cases: list[pytest.Item], count: int) -> int:
