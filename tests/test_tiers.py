@@ -38,7 +38,8 @@ def among(what: str, count: int) -> list[Case]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13, 25])
 @pytest.mark.parametrize(
-    "kind", ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours", "halved"]
+    "kind",
+    ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours", "halved"],
 )
 def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
     if kind == "of tests/integration":

@@ -9,9 +9,9 @@ A matrix is a test function of `tests/integration` with several cases (servers, 
 marked: a function or a whole file by `rotating`, functions of a file together by `rotating("of what")`, those of
 several files by `rotating(among="what")`. A twelfth of each is run, of what is dearest half of one. Which one follows
 from the number of commits, so twelve commits in a row try all of it, and 24 of what is dearest; ROTATION=0 to 23
-chooses one. Cases are counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
-parts, unless they share what is dearer than they are; of few cases there is always one. Whoever names single tests gets
-them, whatever their tier.
+chooses one. Cases are counted in the order of collection, so that neighbours (the same place to die, on the other
+server) fall into different parts, unless they share what is dearer than they are; of few cases there is always one.
+Whoever names single tests gets them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session, a browser). What a file takes is in
@@ -34,7 +34,7 @@ import pytest
 
 TWELFTHS = 12
 HALVED = {"Spark drivers"}
-"""What rotates among these is a fifth of all that `make test` does, where a twelfth of it runs: so half of one does."""
+"""What rotates among these is a sixth of all that `make test` does, where a twelfth of it runs: so half of one does."""
 PARTS = 2 * TWELFTHS
 """So many commits in a row try all."""
 MATRICES = "tests/integration/"
