@@ -31,7 +31,7 @@ WORKERS ?= 4
 pytest := $(bin)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .PHONY: test
-test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..11: which part
+test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..23: which part
 	@ROTATION="$(ROTATION)" $(pytest) $(ARGS)
 
 .PHONY: seeded

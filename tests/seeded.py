@@ -24,7 +24,7 @@ from pathlib import Path
 
 import tests.simulation.known  # noqa: F401  its imports register the defects
 from tests.simulation.defect import DEFECTS
-from tests.tiers import TWELFTHS
+from tests.tiers import PARTS
 
 PROJECT = Path(__file__).resolve().parents[1]
 VARIABLE = "AIRFLOW_FT_SEEDED_DEFECT"
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--unknowing", action="store_true", help="without the tests that know of the defects")
     given = parser.parse_args()
     missed = 0
-    parts = range(TWELFTHS if given.unknowing else 1)
+    parts = range(PARTS if given.unknowing else 1)
     heads = " | ".join(f"ROTATION={number}" for number in parts)
     print(f"| seeded defect | {heads} | detected by |", flush=True)
     print("| --- |" + " --- |" * (len(parts) + 1), flush=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from tests.tiers import MATRICES, TWELFTHS, out_of_turn
+from tests.tiers import HALVED, MATRICES, PARTS, TWELFTHS, order, out_of_turn
 
 
 class Case:
@@ -14,6 +16,8 @@ class Case:
         self, nodeid: str, own: pytest.MarkDecorator | None = None, of_the_file: pytest.MarkDecorator | None = None
     ) -> None:
         self.nodeid = nodeid
+        self.fixturenames: tuple[str, ...] = ()
+        self.session = SimpleNamespace(_fixturemanager=SimpleNamespace(getfixturedefs=lambda *_: ()))
         self.own_markers = [own.mark] if own else []
         self._closest = own or of_the_file
 
@@ -34,7 +38,8 @@ def among(what: str, count: int) -> list[Case]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13, 25])
 @pytest.mark.parametrize(
-    "kind", ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours"]
+    "kind",
+    ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours", "halved"],
 )
 def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
     if kind == "of tests/integration":
@@ -47,12 +52,17 @@ def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: 
         cases = among("others", count)
     elif kind == "neighbours":
         cases = among("Airflow", count)
+    elif kind == "halved":
+        cases = among(*HALVED, count)
     else:
         cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
-    turns = [tried(cases, turn) for turn in range(TWELFTHS)]
+    parts = PARTS if kind == "halved" else TWELFTHS
+    turns = [tried(cases, turn) for turn in range(PARTS)]
     assert all(turns)
-    assert {one for turn in turns for one in turn} == {case.nodeid for case in cases}
-    assert all(len(turn) <= -(-count // min(TWELFTHS, count)) for turn in turns)
+    for first in range(PARTS):  # wherever one begins: commits go on and on
+        in_a_row = [(turns * 2)[first + after] for after in range(parts)]
+        assert {one for turn in in_a_row for one in turn} == {case.nodeid for case in cases}
+    assert all(len(turn) <= -(-count // min(parts, count)) for turn in turns)
 
 
 def test_what_is_no_matrix_is_always_tried() -> None:
@@ -64,3 +74,13 @@ def test_what_is_no_matrix_is_always_tried() -> None:
 @pytest.mark.parametrize(("what", "first"), [("others", [0, 12]), ("Airflow", [0, 1])])
 def test_neighbours_are_of_different_parts_unless_they_share_what_is_dear(what: str, first: list[int]) -> None:
     assert tried(among(what, 24), 0) == [f"tests/core/test_{n}.py::test_a" for n in first]
+
+
+def test_cases_that_open_no_window_stay_with_the_browser_whose_airflow_they_ask() -> None:
+    """Else each worker that gets one of them starts an Airflow and a browser of its own."""
+    cases = [Case(f"tests/browser/test_roles.py::test_a[{n}]") for n in range(3)]
+    for case in cases:
+        case.fixturenames = ("airflow", "world", "chromium")
+    cases[0].fixturenames += ("browser", "visit")
+    groups = order(cases, {"tests/browser/test_roles.py": 100.0})  # type: ignore[arg-type, type-var]
+    assert len(set(groups.values())) == 1

@@ -21,7 +21,7 @@ from airflow_ft.sinks.registry import system
 from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 from tests import written_sink
-from tests.tiers import turn
+from tests.tiers import TWELFTHS, turn
 from tests.written_sink import PACKAGE
 
 KIT = "tests/test_shelf.py"
@@ -29,7 +29,7 @@ SKIPPED = r"no way to its server on which something is lost|its connection has n
 SOME_KILLS = f"""
 from airflow_ft.testing import ParticipantConformance
 
-ParticipantConformance.places = ({turn()}, 12)
+ParticipantConformance.places = ({turn() % TWELFTHS}, {TWELFTHS})
 ParticipantConformance.patience = 3.0
 """
 

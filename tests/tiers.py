@@ -7,11 +7,11 @@
 
 A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), or what is
 marked: a function or a whole file by `rotating`, functions of a file together by `rotating("of what")`, those of
-several files by `rotating(among="what")`. A twelfth of each is run. Which one follows from the number of commits, so
-twelve commits in a row try all of it; ROTATION=0 to 11 chooses one. Cases are
-counted in the order of collection, so that neighbours (the same place to die, on the other server) fall into different
-parts, unless they share what is dearer than they are; of few cases there is always one. Whoever names single tests gets
-them, whatever their tier.
+several files by `rotating(among="what")`. A twelfth of each is run, of what is dearest half of one. Which one follows
+from the number of commits, so twelve commits in a row try all of it, and 24 of what is dearest; ROTATION=0 to 23
+chooses one. Cases are counted in the order of collection, so that neighbours (the same place to die, on the other
+server) fall into different parts, unless they share what is dearer than they are; of few cases there is always one.
+Whoever names single tests gets them, whatever their tier.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session, a browser). What a file takes is in
@@ -33,6 +33,10 @@ from typing import Any
 import pytest
 
 TWELFTHS = 12
+HALVED = {"Spark drivers"}
+"""What rotates among these is a sixth of all that `make test` does, where a twelfth of it runs: so half of one does."""
+PARTS = 2 * TWELFTHS
+"""So many commits in a row try all."""
 MATRICES = "tests/integration/"
 """Where every test with several cases is one."""
 DIVIDED = 10.0
@@ -40,8 +44,8 @@ DIVIDED = 10.0
 RECORDED = Path(__file__).with_name("durations.json")
 UNMEASURED = {"airflow": 40.0, "spark": 20.0, "chaos": 10.0, "slow": 10.0, "server": 1.0}
 """Seconds of a test whose file was not measured yet, by its marks."""
-SHARED = {"spark": "Spark's session", "browser": "the browser"}
-"""Fixture that files share -> the group of all tests that use it."""
+SHARED = {"spark": "Spark's session", "chromium": "the browser"}
+"""Fixture that files share -> the group of all tests that use it, or what is made of it."""
 TOGETHER = {"HDFS"}
 """What rotates among these is one group, too, so that one worker starts the server, and not each."""
 NEIGHBOURS = {"Airflow"}
@@ -116,8 +120,8 @@ class Tiers:
 
 
 def turn() -> int:
-    """Which part it is: ROTATION, else by the number of commits; 0 where neither is known."""
-    return int(os.environ.get("ROTATION") or commits()) % TWELFTHS
+    """Which part it is, of 24: ROTATION, else by the number of commits; 0 where neither is known."""
+    return int(os.environ.get("ROTATION") or commits()) % PARTS
 
 
 def commits() -> int:
@@ -145,12 +149,14 @@ def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
         else:
             continue
         matrices[name].append(item)
-    return [
-        case
-        for name, cases in matrices.items()
-        for number, case in enumerate(cases)
-        if _part(name, number, cases, count := min(TWELFTHS, len(cases))) != turn % count
-    ]
+    left_out = []
+    for name, cases in matrices.items():
+        parts = PARTS if name in HALVED else TWELFTHS
+        count = min(parts, len(cases))
+        left_out += [
+            case for number, case in enumerate(cases) if _part(name, number, cases, count) != turn % parts % count
+        ]
+    return left_out
 
 
 def _part(name: str, number: int, cases: list[pytest.Item], count: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.checkpoints import Gate
-from airflow_ft.core import overlap, retention
+from airflow_ft.core import numbers, overlap, retention
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.lease import Worker, new_epoch
@@ -123,8 +123,9 @@ def streaming(folder: Path, max_rows: int = 0) -> Iterator[Stream]:
         world.store.end_stage(PIPELINE, epoch, RUN, None)
 
 
-def test_each_checkpoint_costs_what_the_first_ones_did(tmp_path: Path) -> None:
-    window, windows = 20 * overlap.RETAINED_TOGETHER, 3
+def test_each_checkpoint_costs_what_the_first_ones_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    window, windows = 5 * overlap.RETAINED_TOGETHER, 3
+    monkeypatch.setattr(numbers, "MOST_LISTED", window)
     costs, kept = [], []
     with streaming(tmp_path) as stream:
         for _ in range(windows):
@@ -157,7 +158,7 @@ def test_what_many_numbers_at_once_leave_behind_goes_as_fast_as_it_comes(tmp_pat
     """A stage that is faster than its sinks: each delivery has fifty numbers, and pruning has to follow."""
     kept = []
     with streaming(tmp_path, max_rows=1000) as stream:
-        for _ in range(40):
+        for _ in range(20):
             for _ in range(50):
                 stream.publish()
             stream.overlap.deliver()
@@ -185,7 +186,7 @@ def test_a_source_that_cannot_be_told_keeps_one_checkpoint_open(tmp_path: Path) 
 
 def test_what_waits_is_not_read_once_for_each_of_it(tmp_path: Path) -> None:
     costs = []
-    for waiting in (50, 100, 200):
+    for waiting in (25, 50, 100):
         folder = tmp_path / f"{waiting}"
         folder.mkdir()
         with streaming(folder) as stream:
