@@ -78,6 +78,7 @@ class Sources:
         self._written = 0  # files in each folder
         self._stood: dict[tuple[int, str], Standing] = {}  # by item and variant: the state behind it
         self._began: dict[tuple[str, str, str, str], tuple[str, int]] = {}
+        self._looked: set[tuple[str, str, int]] = set()  # topics with their ids, and where Spark has seen them begin
         self._wrong: dict[tuple[int, str], Violation] = {}  # what must not be published
         self._seen: set[int] = set()
 
@@ -114,7 +115,9 @@ class Sources:
                 if "topics" not in source or (index < len(told) and told[index] is not None):
                     continue
                 begins = {t: {"0": _start(source, self.topics.get(t))} for t in source["topics"]}
-                files.setdefault(f"sources/{index}/0", b"\0v1\n" + json.dumps(begins).encode())
+                if f"sources/{index}/0" not in files:
+                    files[f"sources/{index}/0"] = b"\0v1\n" + json.dumps(begins).encode()
+                    self._looked |= {(t, self._id(t), begin["0"]) for t, begin in begins.items()}
 
         self._world.spark.act("looks where its sources begin", look)
 
@@ -167,6 +170,9 @@ class Sources:
             raise StageError(f"topic {topic} has lost what it is to be read from.")
         return found.id, begin, found.end
 
+    def _id(self, topic: str) -> str:
+        return self.topics[topic].id if topic in self.topics else ""
+
     def _grow(self) -> None:
         self._written += 1
         for topic in self.topics.values():
@@ -210,6 +216,8 @@ class Sources:
 
     def _begins(self, before: Standing, request: StageRequest, name: str, topic: str, number: str, begin: int) -> int:
         """Where a source begins, as whoever came first has seen it: before the first item that goes by all of them."""
+        if (topic, number, begin) not in self._looked:
+            return self.topics[topic].first  # it was recreated since
         known = request.sources.values() if before == Standing(before.life) else [request.sources[name]]
         starts = canonical_json(sorted(canonical_json(start_of(source)) for source in known))
         known_id, at = self._began.setdefault((before.life, starts, name, topic), (number, begin))
