@@ -114,11 +114,11 @@ def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[Store, frozen
     404 for others, in the same words as for a pipeline that there is not.
     """
     with decision_log() as store:
-        try:
-            with configured():
+        with configured():
+            try:
                 dags = dags_of(store, pipeline)
-        except KeyError:
-            raise unseen(pipeline) from None
+            except KeyError:  # an error of ours, too
+                raise unseen(pipeline) from None
         if not dags <= visible:
             raise unseen(pipeline)
         yield store, dags

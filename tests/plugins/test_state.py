@@ -2,12 +2,14 @@
 
 import shutil
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow_ft.plugins import handles as handles_module
 from airflow_ft.plugins import state as api_state
+from airflow_ft.plugins import turns
 from airflow_ft.plugins.handles import Handles
 
 from airflow_ft.state import positions
@@ -241,15 +243,12 @@ def test_state_that_would_fill_the_memory_is_refused(
 
 def test_no_more_requests_read_files_than_may(scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.confirmed({"a": 1})
-    monkeypatch.setattr(handles_module, "WAIT_SECONDS", 0)
-    for _ in range(handles_module.AT_ONCE):
-        handles_module._turns.acquire()
-    try:
+    monkeypatch.setattr(turns, "WAIT_SECONDS", 0)
+    with ExitStack() as others:
+        for _ in range(handles_module.AT_ONCE):
+            others.enter_context(handles_module.turn())
         for path in ("state", "savepoints"):
             assert ask(f"{PIPELINE}/{path}").status_code == 503
-    finally:
-        for _ in range(handles_module.AT_ONCE):
-            handles_module._turns.release()
     assert ask(f"{PIPELINE}/state").status_code == 200
 
 

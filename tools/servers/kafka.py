@@ -164,7 +164,7 @@ class Kafka(Server):
                     raise self._error(f"its controller did not fence the killed broker, see {log}")
                 if active is None and "Becoming the active controller" in text:
                     active = now
-                if active is not None and now - active > 10:
+                if active is not None and now - active > 30:
                     break  # it is fenced already: killed before it was let in
                 time.sleep(0.02)
             controller.terminate()  # cleanly: the record of the fencing may not be written yet
