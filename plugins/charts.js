@@ -66,7 +66,8 @@ const seconds = (most) => end(most || 1, [3600, 60, 1].find((unit) => most >= un
 function Bars({ title, checkpoints, parts, text, axis = whole }) {
   const sums = checkpoints.map((each) => parts(each).reduce((sum, [, value]) => sum + value, 0));
   const most = Math.max(...sums);
-  const height = HEIGHT / axis(most);
+  const full = axis(most);
+  const height = HEIGHT / full;
   const step = (WIDTH - LEFT) / checkpoints.length;
   const told = fill(say.barsTold, { title, first: checkpoints[0].number, last: checkpoints[checkpoints.length - 1].number, most: text(most) });
   return h(Box, { as: "figure", paddingBottom: "4" },
@@ -74,7 +75,7 @@ function Bars({ title, checkpoints, parts, text, axis = whole }) {
     h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT + TOP + 18}`, role: "img", "aria-label": told, style: { width: "100%", maxWidth: `${WIDTH}px`, height: "auto" } },
       [0, 0.5, 1].map((part) => h("g", { key: part },
         h("line", { x1: LEFT, x2: WIDTH, y1: HEIGHT * (1 - part) + TOP, y2: HEIGHT * (1 - part) + TOP, stroke: "currentColor", strokeOpacity: 0.2 }),
-        h("text", { x: LEFT - 6, y: HEIGHT * (1 - part) + TOP + 4, textAnchor: "end", style: small }, text(axis(most) * part)))),
+        h("text", { x: LEFT - 6, y: HEIGHT * (1 - part) + TOP + 4, textAnchor: "end", style: small }, text(full * part)))),
       checkpoints.map((each, place) => {
         let top = HEIGHT + TOP;
         return h("g", { key: each.number },

@@ -14,6 +14,7 @@ from airflow_ft.core.errors import DataLossError
 from airflow_ft.core.model import Checkpoint
 from airflow_ft.core.ports import Store
 from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.spark.driver.topics import is_other
 from airflow_ft.spark.state.locations import is_kafka
 
 _SEVERAL = 100  # numbers: those without positions deliver what an aborted one has left
@@ -57,8 +58,8 @@ def refuse_passing_over(
         return
     told, records = [], 0
     for topic, partitions in sorted(first.items()):
-        is_other = bool(known.get(topic) and ids.get(topic) and known[topic] != ids[topic])
-        if is_other or (topic not in before and source.pattern is None):
+        new = topic not in before and source.pattern is None
+        if new or is_other(known.get(topic, ""), ids.get(topic, "")):
             continue
         for partition, begin in sorted(partitions.items(), key=lambda each: int(each[0])):
             end = before.get(topic, {}).get(partition, 0)  # one that came since would have been read from there
