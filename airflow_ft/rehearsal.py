@@ -352,7 +352,7 @@ def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
 
     In that log is only what the pipeline's own has of where sources begin: "latest" is the moment it was for the run.
     """
-    from airflow_ft.spark.state.locations import copy_frozen
+    from airflow_ft.spark.state.beginnings import copy_frozen
     from airflow_ft.wal.filesystem import filesystem
 
     wal_root = spec.wal_root or ""

@@ -103,7 +103,7 @@ class FileSource(PlainSource):
         """Plain data."""
         data = super().to_json()
         if self.max_bytes_per_trigger is None:
-            # Left out where it says nothing: positions are found by digests of this (`spark.locations.origin_file`).
+            # Left out where it says nothing: positions are found by digests of this (`spark.state.beginnings`).
             del data["max_bytes_per_trigger"]
         return data
 

@@ -200,7 +200,7 @@ class KafkaSource:
         return f": {'; '.join(found)}"
 
     def rendered_from(self, declared: KafkaSource) -> None:
-        """Keeps what a time was rendered of: one that another run renders is the same start (`origin_file`)."""
+        """Keeps what a time was rendered of: that of another run is the same start (`spark.state.beginnings`)."""
         if is_template(declared.starting_offsets) and isinstance(self.starting_offsets, datetime):
             object.__setattr__(self, "start_declared", declared.starting_offsets)
 
@@ -231,7 +231,7 @@ class KafkaSource:
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             "topics": list(self.topics),
             "options": dict(self.options),
-            # Left out where it says nothing: positions are found by digests of this (`spark.locations.origin_file`).
+            # Left out where it says nothing: positions are found by digests of this (`spark.state.beginnings`).
             **({} if self.commit_offsets else {"commit_offsets": False}),
             **({"start_declared": self.start_declared} if self.start_declared else {}),
         }

@@ -33,6 +33,7 @@ from airflow_ft.sinks.mysql.load import Loader, refusals
 from airflow_ft.sinks.mysql.vote import Verdict
 from airflow_ft.spark.driver import publisher, query, room, runner
 from airflow_ft.spark.state import (
+    beginnings,
     catching_up,
     evolution,
     location_files,
@@ -119,6 +120,7 @@ class Running:
 RUNNING = Running()
 NO_TIMERS = SimpleNamespace(any=False, forced=None, ending=nullcontext, begin=lambda: False)  # of the clock
 _FILED = (
+    beginnings,
     catching_up,
     evolution,
     location_files,
@@ -340,7 +342,7 @@ def product_over_models() -> Iterator[Running]:
             "named_positions": lambda *_: {},
             "record_ids": lambda *of: RUNNING.spark.record_ids(*of),
             "recorded_ids": lambda location: RUNNING.spark.recorded_ids(location),
-            "freeze_origin": lambda location, *of: RUNNING.spark.freeze(location, *of),
+            "Beginnings": SimpleNamespace(of=lambda request: RUNNING.spark.frozen(request)),
             "Timers": lambda *_: NO_TIMERS,
         }),
         (query._Idle, {"listening": listening}),

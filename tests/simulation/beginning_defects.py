@@ -12,6 +12,7 @@ from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints import beginning
 from airflow_ft.savepoints import settling as settlement
 from airflow_ft.spark.state import locations
+from airflow_ft.spark.state.beginnings import Beginnings
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.model_store import ModelStore
 from tests.simulation.savepoint_defects import by_anybody, unconditional
@@ -20,6 +21,7 @@ ANEW = NAMED["everything is read anew"]
 ONCE = NAMED["everything is read anew, a run does it once"]
 REPLACED = NAMED["everything is read anew, where rows are replaced"]
 REFUSED = NAMED["everything is to be read anew, and is refused"]
+_FILE = Beginnings._file
 
 
 @defect(ANEW, "I2 I3 I4 I7 I10")
@@ -86,14 +88,13 @@ def a_beginning_at_the_old_location(change: Change) -> None:
 @defect(ANEW, "I7")
 def an_origin_that_outlives_a_beginning(change: Change) -> None:
     """It begins where the source began in its former life, which has lost that."""
-    file = locations.origin_file
-    change(locations, "origin_file", lambda root, pipeline, sources, life="": file(root, pipeline, sources))
+    change(Beginnings, "_file", lambda self, name: _FILE(replace(self, life=""), name))
 
 
 @defect(NAMED["everything is read anew, and again"], "I7", told=("P2:6:SLEEP", "B1:21:YIELD:P2"))
 def an_origin_that_is_forgotten_before_the_one_write(change: Change) -> None:
     """As if it were not of a life: a late attempt of a former one freezes it for the next."""
-    file, made = locations.origin_file, beginning.new_beginning
+    made = beginning.new_beginning
 
     def forgetting(root: str, pipeline: str, epoch: int) -> SparkPosition:
         files = locations.filesystem(root)
@@ -103,7 +104,7 @@ def an_origin_that_is_forgotten_before_the_one_write(change: Change) -> None:
         return made(root, pipeline, epoch)
 
     change(beginning, "new_beginning", forgetting)
-    change(locations, "origin_file", lambda root, pipeline, sources, life="": file(root, pipeline, sources))
+    change(Beginnings, "_file", lambda self, name: _FILE(replace(self, life=""), name))
 
 
 @defect(ONCE, "I9")

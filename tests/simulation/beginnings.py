@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state.locations import (
-    SparkLocation,
-    behind_the_beginning,
-    first_offsets,
-    freeze_origin,
-    life_of,
-    restore_origin,
-)
+from airflow_ft.spark.state import beginnings
+from airflow_ft.spark.state.locations import SparkLocation, behind_the_beginning, first_offsets, life_of
 from tests.simulation.laws import PIPELINE
+from tests.simulation.source import ORDERS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -43,7 +38,7 @@ class Beginnings:
             return
         life = life_of(base)
         try:
-            restore_origin(self._location(uri), self._sources, life)
+            self._frozen(life).restore(self._location(uri), {0: ORDERS}, {}, {})
             self.look(uri)
             self.freeze(uri, life)
         except OSError as error:  # as the driver tells it
@@ -65,7 +60,10 @@ class Beginnings:
     def freeze(self, uri: str, life: str) -> None:
         """Before anything is published of it."""
         if self._are_played:
-            freeze_origin(self._location(uri), self._sources, [0], lambda _: {}, life)
+            self._frozen(life).freeze(self._location(uri), {0: ORDERS}, lambda _: {})
+
+    def _frozen(self, life: str) -> beginnings.Beginnings:
+        return beginnings.Beginnings("file:///wal", PIPELINE, life, self._sources)
 
     def _location(self, uri: str) -> SparkLocation:
         return SparkLocation("file:///wal", PIPELINE, uri, -1, "")

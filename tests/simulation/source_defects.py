@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.core.model import CheckpointState
-from airflow_ft.spark.driver import query, runner
+from airflow_ft.spark.driver import runner
 from airflow_ft.spark.driver.topics import Topics
-from airflow_ft.spark.state import locations, source_changes
+from airflow_ft.spark.state import beginnings, locations, source_changes
+from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.standing import Standing
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.model_store import ModelStore
@@ -23,13 +24,32 @@ ANEW = NAMED["sources that change, and everything is read anew later"]
 @defect(CHANGED, "I10", told=("B1dq:7:DIE_BEFORE",))
 def a_beginning_of_an_added_source_that_nobody_freezes(change: Change) -> None:
     """Each attempt looks it up anew: "latest" is another moment then."""
-    change(query, "freeze_begun", lambda *_: None)
+    change(Beginnings, "freeze", lambda *_: None)
+
+
+@defect(CHANGED, "I10")
+def beginnings_that_are_frozen_for_all_sources_at_once(change: Change) -> None:
+    """Those of sources that stay become another moment when one is added, until something is published."""
+    digest = beginnings._digest
+    standing, restore, freeze = Beginnings.standing, Beginnings.restore, Beginnings.freeze
+    of: list[Any] = []
+
+    def with_all(method: Any) -> Any:
+        def called(self: Beginnings, *rest: Any) -> Any:
+            of[:] = [self.sources]
+            return method(self, *rest)
+
+        return called
+
+    for name, method in (("standing", standing), ("restore", restore), ("freeze", freeze)):
+        change(Beginnings, name, with_all(method))
+    change(beginnings, "_digest", lambda said: digest([said, [beginnings.start_of(each) for each in of[0].values()]]))
 
 
 @defect(CHANGED, "I7")
 def a_frozen_beginning_that_nobody_is_given(change: Change) -> None:
     """It is kept, and each later attempt begins elsewhere, and is refused."""
-    change(runner, "restore_begun", lambda *_: None)
+    change(Beginnings, "restore", lambda *_: None)
 
 
 @defect(CHANGED, "I2")
@@ -84,16 +104,16 @@ def a_topic_that_is_recreated_while_it_is_read(change: Change) -> None:
     change(Topics, "check", lambda _: None)
 
 
-@defect(CHANGED, "I7", told=("B1dq:4:DIE_AFTER", "B2:2:EVENT:refunds is recreated"))
+@defect(CHANGED, "I2 I10", told=("B1dq:4:DIE_AFTER", "B2:2:EVENT:refunds is recreated"))
 def a_recreated_topic_of_which_only_the_beginning_is_frozen(change: Change) -> None:
-    """Every attempt is told that another one has begun elsewhere."""
-    change(runner, "begun", lambda *_: Standing())
+    """Its ids are not compared with those of before, so the new one is read from there."""
+    change(Beginnings, "standing", lambda *_: Standing())
 
 
 @defect(ANEW, "I7")
 def a_beginning_that_is_of_any_life(change: Change) -> None:
     """A source that is added after everything was read anew begins where it had begun before, which is lost."""
-    change(source_changes, "life_in", lambda _: "")
+    change(beginnings, "life_in", lambda _: "")
 
 
 @defect(FILES, "I2 I10")

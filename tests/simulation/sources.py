@@ -19,8 +19,9 @@ from airflow_ft.core.model import Checkpoint, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource, source_from_json
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.state.beginnings import start_of
 from airflow_ft.spark.state.location_files import offsets_line, offsets_of
-from airflow_ft.spark.state.locations import SparkLocation, first_offsets, start_of
+from airflow_ft.spark.state.locations import SparkLocation, first_offsets
 from tests.simulation.kernel import Violation
 from tests.simulation.laws import PIPELINE
 from tests.simulation.source import ORDERS, SLICE, Item
@@ -215,12 +216,11 @@ class Sources:
         self._wrong.setdefault((item.number, item.variant), Violation(law, what))
 
     def _begins(self, before: Standing, request: StageRequest, name: str, topic: str, number: str, begin: int) -> int:
-        """Where a source begins, as whoever came first has seen it: before the first item that goes by all of them."""
+        """Where a source begins, as whoever came first has seen it."""
         if (topic, number, begin) not in self._looked:
             return self.topics[topic].first  # it was recreated since
-        known = request.sources.values() if before == Standing(before.life) else [request.sources[name]]
-        starts = canonical_json(sorted(canonical_json(start_of(source)) for source in known))
-        known_id, at = self._began.setdefault((before.life, starts, name, topic), (number, begin))
+        start = canonical_json(start_of(request.sources[name]))
+        known_id, at = self._began.setdefault((before.life, start, name, topic), (number, begin))
         return at if known_id == number else self.topics[topic].first
 
     def look_at(self, checkpoints: Sequence[Checkpoint]) -> None:

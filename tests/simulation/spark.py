@@ -27,7 +27,7 @@ from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.state.locations import freeze_origin
+from airflow_ft.spark.state import beginnings
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.spark.state.standing import record_ids, recorded_ids
 from airflow_ft.spark.task import launcher
@@ -233,6 +233,8 @@ class Spark:
                 raise JobError("the job raised.")
             state = batch.wal.states[batch.uri]
             if batch_id > 1 and batch_id - 1 not in state:
+                if world.log.pipeline(PIPELINE).epoch > request.epoch:
+                    raise StageError("Spark does not find its state: a newer owner has swept it.")
                 world.kernel.violate("I10", f"the state before batch {batch_id} is needed and gone")
             shifted = EMPTY * empties(state.get(batch_id - 1, ""))
             variant = CLOSED if batch.uri.endswith("-drain") else f"v{request.epoch}.{request.attempt}{shifted}"
@@ -321,12 +323,11 @@ class Spark:
 
         self.act("computes a micro-batch once more", compute)
 
-    def freeze(self, location: Any, *of: Any) -> None:
-        """In place of `airflow_ft.spark.state.locations.freeze_origin`."""
-        if self.sources is None:
-            self.beginnings.freeze(location.uri, of[-1])
-        else:
-            freeze_origin(location, *of)
+    def frozen(self, request: StageRequest) -> Any:
+        """In place of `airflow_ft.spark.state.beginnings.Beginnings.of`, for a query."""
+        if self.sources is not None:
+            return beginnings.Beginnings.of(request)
+        return SimpleNamespace(freeze=lambda location, *_: self.beginnings.freeze(location.uri, request.life))
 
     def record_ids(self, *of: Any) -> None:
         """In place of `airflow_ft.spark.state.standing.record_ids`, as the next one."""
@@ -399,17 +400,17 @@ class ModelAttempt(Attempt):
         plan: Any = SimpleNamespace(sources=names, places=list(range(len(names))), operators=kinds)
         return self._run_query(store, job, frame, plan, topics, inputs, lambda: None)
 
-    def _open_location(self, plan: Any, change: Any, topics: Any, bear: Any) -> Any:
+    def _open_location(self, *of: Any) -> Any:
         world = self._driver.world
         if world.spark.sources is not None:
-            location = super()._open_location(plan, change, topics, bear)
+            location = super()._open_location(*of)
             world.wal.states.setdefault(location.uri, {})
             return world.spark.sources.opened(location, self._request)
         if world.savepoints is None:
             return world.spark.open_location(self._request)
         base = self._request.base
         try:
-            found = super()._open_location(plan, change, topics, bear)
+            found = super()._open_location(*of)
         except ConfigurationError as error:
             if has_no_operator(error):
                 world.operators.refused(base, self._job)

@@ -1,9 +1,7 @@
 """Spark's checkpoint location: continued after a clean end, else copied and cut back to what was published."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,21 +9,11 @@ from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptErr
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state.locations import (
     SparkLocation,
-    behind_the_beginning,
     check_sources,
-    copy_frozen,
-    freeze_origin,
-    has_origin,
     has_places,
-    life_of,
-    new_beginning,
     open_location,
-    origin_file,
-    restore_order,
-    restore_origin,
     set_places,
 )
-from airflow_ft.spark.state.standing import Standing, mend_origin, standing
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 
 
@@ -159,94 +147,6 @@ def test_another_order_of_sources_is_refused(tmp_path: Path) -> None:
     check_sources(again, ["orders", "refunds"])
     with pytest.raises(ConfigurationError, match="order"):
         check_sources(again, ["refunds", "orders"])
-
-
-def _begun(root: Path, attempt: int, offset: int) -> SparkLocation:
-    location = open_location(str(root), "p", 1, attempt, None, False)
-    file = local_path(location.uri) / "sources/0/0"
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"orders": {"0": offset}}))
-    return location
-
-
-def _ids(offsets: Mapping[int, Any]) -> dict[int, dict[str, str]]:
-    return {index: {topic: f"id of {topic}" for topic in topics} for index, topics in offsets.items()}
-
-
-def test_starting_positions_are_frozen_once_and_given_to_the_next_attempt(tmp_path: Path) -> None:
-    sources = {"orders": {"kind": "kafka", "starting_offsets": "latest"}}
-    first = _begun(tmp_path, 1, 100)
-    freeze_origin(first, sources, [0], _ids)
-    freeze_origin(first, sources, [0], _ids)
-    later = open_location(str(tmp_path), "p", 1, 2, None, False)
-    restore_origin(later, sources)
-    assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"orders": {"0": 100}}
-    # A dry run begins there, too, in a log of its own that has nothing else of the pipeline.
-    copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
-    [copied] = (path for path in (tmp_path / "other").rglob("*") if path.is_file())
-    assert copied == local_path(origin_file(str(tmp_path / "other"), "p", sources))
-    assert copied.read_bytes() == local_path(origin_file(str(tmp_path), "p", sources)).read_bytes()
-    # A zombie that began elsewhere must not publish.
-    zombie = _begun(tmp_path, 3, 170)
-    with pytest.raises(StageError, match="other positions"):
-        freeze_origin(zombie, sources, [0], _ids)
-    # Nor one that began at the same offsets of a topic that was recreated.
-    late = _begun(tmp_path, 5, 100)
-    with pytest.raises(StageError, match="other positions"):
-        freeze_origin(late, sources, [0], lambda offsets: {0: {"orders": "newer"}})
-    # Other sources begin anew.
-    changed = open_location(str(tmp_path), "p", 1, 4, None, False)
-    restore_origin(changed, {"refunds": {"kind": "kafka"}})
-    assert not local_path(changed.uri).exists()
-
-
-def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that_begins(tmp_path: Path) -> None:
-    sources, first = {"orders": {"kind": "kafka", "starting_offsets": "earliest"}}, _begun(tmp_path, 1, 100)
-    freeze_origin(first, sources, [0], _ids)
-    beginning = new_beginning(str(tmp_path), "p", 3)
-    assert not has_origin(str(tmp_path), "p", sources, "3-0")
-    assert has_origin(str(tmp_path), "p", sources), "whoever dies before the one write has changed nothing"
-    life = life_of(beginning)
-    assert behind_the_beginning(beginning) is None and life == "3-0"
-    assert life_of(None) == life_of(first.position(1)) == ""
-    freeze_origin(first, sources, [0], _ids)  # it slept there
-    late = open_location(str(tmp_path), "p", 4, 1, None, False)
-    restore_order(late, sources, life)
-    restore_origin(late, sources, life)
-    assert not local_path(late.uri).exists() and standing(str(tmp_path), "p", None, sources, life) == Standing()
-    own = _begun(tmp_path, 5, 170)
-    freeze_origin(own, sources, [0], _ids, life)
-    assert standing(str(tmp_path), "p", None, sources, life).offsets == {0: {"orders": {"0": 170}}}
-    assert has_origin(str(tmp_path), "p", sources, life)
-
-
-def test_frozen_starting_positions_are_given_to_no_other_source(tmp_path: Path) -> None:
-    """They go by the sources' places: a job that was changed after its first attempt would mix them up."""
-    sources = {name: {"kind": "kafka", "starting_offsets": "latest"} for name in ("orders", "refunds")}
-    first = _begun(tmp_path, 1, 100)
-    check_sources(first, ["orders", "refunds"])
-    freeze_origin(first, sources, [0], _ids)
-    changed = open_location(str(tmp_path), "p", 1, 2, None, False)
-    restore_order(changed, sources)
-    with pytest.raises(ConfigurationError, match="order"):
-        check_sources(changed, ["refunds", "orders"])
-    later = open_location(str(tmp_path), "p", 1, 3, None, False)
-    restore_order(later, sources)
-    mend_origin(str(tmp_path), "p", sources, {0: {"orders": "id of orders"}}, {})
-    restore_origin(later, sources)
-    check_sources(later, ["orders", "refunds"])
-    freeze_origin(later, sources, [0], _ids)
-    assert standing(str(tmp_path), "p", None, sources).offsets == {0: {"orders": {"0": 100}}}
-    # As an earlier version has left it: the present order is taken for it.
-    origin = local_path(origin_file(str(tmp_path), "p", sources))
-    frozen = json.loads(origin.read_text())
-    del frozen["airflow_ft_sources"]
-    origin.write_text(json.dumps(frozen))
-    late = open_location(str(tmp_path), "p", 1, 4, None, False)
-    restore_order(late, sources)
-    restore_origin(late, sources)
-    check_sources(late, ["refunds", "orders"])
-    freeze_origin(late, sources, [0], _ids)
 
 
 def test_a_folder_of_another_history_is_never_continued(tmp_path: Path) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,
-    copy_frozen,
     copy_location,
     life_in,
     remember_life,
@@ -20,12 +19,8 @@ from airflow_ft.spark.state.locations import (
 )
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.source_changes import (
-    begun,
     change_sources,
-    freeze_begun,
-    has_begun,
     known_sources,
-    restore_begun,
     source_change,
 )
 from airflow_ft.spark.state.standing import Standing, record_ids, recorded_ids, standing
@@ -74,7 +69,7 @@ def test_lines_folders_and_ids_follow_the_names(tmp_path: Path) -> None:
     base = SparkPosition(old.uri, 1)
     change = source_change("p", base, ["orders", "more", "numbers"])
     assert change is not None and change.added == {1: "more"}
-    assert change.standing(standing(str(tmp_path), "p", base, {})) == Standing({0: KAFKA}, {0: {"orders": "id"}})
+    assert change.standing(standing(base)) == Standing({0: KAFKA}, {0: {"orders": "id"}})
     new = _changed(old, ["orders", "more", "numbers"], "2-1", places=[0, 1, 2, 0])
     assert new.sources() == ["orders", "more", "numbers"] and new.places() == [0, 1, 2, 0]
     assert new.offsets(1) == new.offsets(0) == [KAFKA, None, "a text"]
@@ -123,70 +118,15 @@ def test_a_version_that_kept_no_uses_is_told(tmp_path: Path) -> None:
         source_change("p", SparkPosition(old.uri, 1), ["a"])
 
 
-def test_an_added_source_begins_once(tmp_path: Path) -> None:
-    def ids(offsets: Any) -> dict[int, dict[str, str]]:
-        return {index: dict.fromkeys(topics, "id") for index, topics in offsets.items()}
-
-    old = _location(tmp_path, ["numbers"], [json.dumps(KAFKA)])
-    base = old.position(1)
-    sources = {"numbers": {"kind": "kafka"}, "refunds": ADDED}
-    attempts = [_changed(old, ["refunds", "numbers"], to) for to in ("2-1", "2-2", "2-3")]
-    for attempt, offset in zip(attempts, (5, 9, 9), strict=True):
-        first = local_path(attempt.uri) / "sources/0/0"
-        first.parent.mkdir(parents=True)
-        first.write_text(json.dumps({"refunds": {"0": offset}}))
-    assert not has_begun(str(tmp_path), "p", base, "refunds", ADDED)
-    freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
-    freeze_begun(attempts[0], sources, {0: "refunds"}, ids)
-    assert has_begun(str(tmp_path), "p", base, "refunds", {**ADDED, "max_offsets_per_trigger": 3})
-    assert not has_begun(str(tmp_path), "p", base, "refunds", {**ADDED, "starting_offsets": "earliest"})
-    copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
-    assert has_begun(str(tmp_path / "other"), "p", base, "refunds", ADDED)
-    with pytest.raises(StageError, match="'refunds' at another position"):
-        freeze_begun(attempts[1], sources, {0: "refunds"}, ids)
-    later = _changed(old, ["refunds", "numbers"], "2-4")
-    restore_begun(later, sources, {0: "refunds"}, {})
-    assert json.loads((local_path(later.uri) / "sources/0/0").read_text()) == {"refunds": {"0": 5}}
-
-
-def test_an_added_source_begins_anew_when_everything_is_read_anew(tmp_path: Path) -> None:
-    """Also where somebody of before wakes up late: another pipeline, so to speak, with files of its own."""
+def test_a_copy_is_of_the_life_of_what_it_was_copied_from(tmp_path: Path) -> None:
+    """By that an added source begins anew after everything was read anew, whoever of before wakes up late."""
     old = _location(tmp_path, ["orders"], [json.dumps(KAFKA)])
-    sources = {"orders": {"kind": "kafka"}, "refunds": ADDED}
     late = _changed(old, ["refunds", "orders"], "2-1")
-    remember_life(old, "3-0")
+    remember_life(old, "p/3-0")
     own = _changed(old, ["refunds", "orders"], "4-1")
-    for attempt, offset in ((late, 5), (own, 9)):
-        first = local_path(attempt.uri) / "sources/0/0"
-        first.parent.mkdir(parents=True)
-        first.write_text(json.dumps({"refunds": {"0": offset}}))
-    freeze_begun(late, sources, {0: "refunds"}, lambda _: {})
-    assert not has_begun(str(tmp_path), "p", own.position(1), "refunds", ADDED)
-    freeze_begun(own, sources, {0: "refunds"}, lambda _: {})
-    assert has_begun(str(tmp_path), "p", own.position(1), "refunds", ADDED)
     dropped = replace(own, uri=f"{own.uri}-0", batch=-1)
     tell_sources(filesystem(own.uri), old, dropped)
     assert life_in(own.uri) == life_in(dropped.uri) == "p/3-0" and not life_in(late.uri)
-
-
-def test_an_added_source_whose_topic_was_recreated_begins_with_the_new_one(tmp_path: Path) -> None:
-    """Nothing of it was published yet. Each attempt was told that another one had begun elsewhere."""
-    old = _location(tmp_path, ["orders"], [json.dumps(KAFKA)])
-    base, sources, added = SparkPosition(old.uri, 1), {"orders": {"kind": "kafka"}, "refunds": ADDED}, {0: "refunds"}
-    attempts = [_changed(old, ["refunds", "orders"], to) for to in ("2-1", "2-2", "2-3")]
-    first = local_path(attempts[0].uri) / "sources/0/0"
-    first.parent.mkdir(parents=True)
-    first.write_text(json.dumps({"refunds": {"0": 5}}))
-    assert begun(str(tmp_path), "p", base, sources, added) == Standing()
-    freeze_begun(attempts[0], sources, added, lambda _: {0: {"refunds": "old"}})
-    frozen = begun(str(tmp_path), "p", base, sources, added)
-    assert frozen == Standing({0: {"refunds": {"0": 5}}}, {0: {"refunds": "old"}})
-    for attempt, void in zip(attempts[1:], (frozen.ids, {}), strict=True):
-        restore_begun(attempt, sources, added, void)
-        assert json.loads((local_path(attempt.uri) / "sources/0/0").read_text()) == {}
-        freeze_begun(attempt, sources, added, lambda _: {})
-    with pytest.raises(StageError, match="'refunds' at another position"):
-        freeze_begun(attempts[0], sources, added, lambda _: {0: {"refunds": "old"}})
 
 
 def test_spark_counts_the_lines_of_the_micro_batch_before_too(tmp_path: Path) -> None:

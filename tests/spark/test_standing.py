@@ -1,8 +1,6 @@
 """Offsets and topic ids of a location: recorded beside the batches, cut back with them, and taken out of a copy."""
 
-import datetime as dt
 import hashlib
-import json
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,10 @@ from airflow_ft.core.model import Lease, RunKey, SparkPosition, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.driver import topics as driver_topics
 from airflow_ft.spark.driver.topics import Topics
-from airflow_ft.spark.state.locations import SparkLocation, open_location, origin_file, restore_origin
+from airflow_ft.spark.state.locations import SparkLocation, open_location
 from airflow_ft.spark.state.reset import reset_state
-from airflow_ft.spark.state.standing import Standing, leave_out, mend_origin, record_ids, recorded_ids, standing
+from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, recorded_ids, standing
 from airflow_ft.store import open_store
-from airflow_ft.templates import plain, rebuild
 from airflow_ft.wal.filesystem import local_path
 
 SOURCES = {"orders": KafkaSource(topics=["a", "b"]).to_json()}
@@ -49,14 +46,13 @@ def test_ids_count_from_their_batch_on_and_are_cut_back_with_it(tmp_path: Path) 
         copy = open_location(str(tmp_path), "p", 2, batch, SparkPosition(old.uri, batch), False)
         assert recorded_ids(copy) == {0: {"a": "A", "b": expected}}
     assert not (local_path(copy.uri) / "airflow_ft_topics/9").exists()
-    found = standing(str(tmp_path), "p", SparkPosition(old.uri, 1), SOURCES)
+    found = standing(SparkPosition(old.uri, 1))
     assert found == Standing({0: {"a": {"0": 7}, "b": {"0": 1}}}, {0: {"a": "A", "b": "B"}})
 
 
 def test_a_location_of_an_earlier_version_has_offsets_and_no_ids(tmp_path: Path) -> None:
     old = _location(tmp_path, 1)
-    assert standing(str(tmp_path), "p", SparkPosition(old.uri, 0), SOURCES).ids == {}
-    assert standing(str(tmp_path), "p", None, SOURCES) == Standing()
+    assert standing(SparkPosition(old.uri, 0)).ids == {}
 
 
 def test_a_topic_is_taken_out_of_the_copy_alone(tmp_path: Path) -> None:
@@ -71,92 +67,6 @@ def test_a_topic_is_taken_out_of_the_copy_alone(tmp_path: Path) -> None:
     assert (place / "sources/0/0").read_text() == FIRST + '{"a":{"0":1}}'
     assert {path.name for path in (place / "offsets").iterdir()} == {"0", ".0.crc", "1"}, "a checksum that lies is gone"
     assert {path: path.read_bytes() for path in before} == before, "hard links of the copy were not written through"
-
-
-def _origin(root: Path, sources: Any, ids: bool = True) -> Path:
-    path = local_path(origin_file(str(root), "p", sources))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frozen: dict[str, Any] = {"0": FIRST + '{"a":{"0":5},"b":{"0":6}}'}
-    path.write_text(json.dumps({**frozen, **({"airflow_ft_topics": {"0": {"a": "A", "b": "B"}}} if ids else {})}))
-    return path
-
-
-def test_an_origin_keeps_the_other_topics_and_has_the_new_ids(tmp_path: Path) -> None:
-    _origin(tmp_path, SOURCES)
-    assert standing(str(tmp_path), "p", None, SOURCES).ids == {0: {"a": "A", "b": "B"}}
-    mend_origin(str(tmp_path), "p", SOURCES, {0: {"a": "A", "b": "B2"}}, {0: {"b": "B"}})
-    assert standing(str(tmp_path), "p", None, SOURCES) == Standing({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
-    location = open_location(str(tmp_path), "p", 1, 1, None, False)
-    restore_origin(location, SOURCES)
-    assert (local_path(location.uri) / "sources/0/0").read_text() == FIRST + '{"a":{"0":5}}'
-    assert not (local_path(location.uri) / "sources/airflow_ft_topics").exists()
-
-
-def test_an_origin_of_an_earlier_version_gets_ids_and_keeps_its_moment(tmp_path: Path) -> None:
-    path = _origin(tmp_path, SOURCES, ids=False)
-    mend_origin(str(tmp_path), "p", SOURCES, {0: {"a": "A", "b": "B"}}, {})
-    found = json.loads(path.read_text())
-    assert found == {"0": FIRST + '{"a":{"0":5},"b":{"0":6}}', "airflow_ft_topics": {"0": {"a": "A", "b": "B"}}}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"fail_on_data_loss": False},
-        {"max_offsets_per_trigger": 4},
-        {"group_id": "lag"},
-        {"isolation_level": "read_uncommitted"},
-        {"options": {"minPartitions": "8"}},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_the_origin_stays_when_something_else_than_the_start_is_changed(
-    tmp_path: Path, changed: dict[str, Any]
-) -> None:
-    """Else "latest" would become another moment with the setting that gets a first batch through."""
-    other = {"orders": {**SOURCES["orders"], **changed}}
-    assert origin_file(str(tmp_path), "p", other) == origin_file(str(tmp_path), "p", SOURCES)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"starting_offsets": "latest"}, {"topics": ["a"]}, {"conn_id": "other"}],
-    ids=lambda each: next(iter(each)),
-)
-def test_another_start_has_another_origin(tmp_path: Path, changed: dict[str, Any]) -> None:
-    other = {"orders": {**SOURCES["orders"], **changed}}
-    assert origin_file(str(tmp_path), "p", other) != origin_file(str(tmp_path), "p", SOURCES)
-
-
-def test_a_start_that_each_run_renders_anew_stays_at_the_earliest_time(tmp_path: Path) -> None:
-    """A run that failed before it published anything has read for nothing: what came since is read by the next one."""
-
-    def at(hour: int) -> dict[str, Any]:
-        declared = KafkaSource(topics=["a", "b"], starting_offsets="{{ data_interval_start }}")
-        values = {**plain(declared), "starting_offsets": f"2026-01-01 {hour:02}:00:00+00:00"}
-        return {"orders": rebuild({"orders": declared}, {"orders": values})["orders"].to_json()}
-
-    third = _origin(tmp_path, at(3))
-    assert [local_path(origin_file(str(tmp_path), "p", at(hour))) for hour in (3, 4, 9)] == [third] * 3
-    second = local_path(origin_file(str(tmp_path), "p", at(2)))
-    assert second != third, "somebody asks for more"
-    _origin(tmp_path, at(2))
-    assert local_path(origin_file(str(tmp_path), "p", at(9))) == second
-    assert KafkaSource.from_json(at(2)["orders"]).to_json() == at(2)["orders"], "as the driver is told"
-    written = KafkaSource(topics=["a", "b"], starting_offsets=dt.datetime(2026, 1, 1, 9, tzinfo=dt.UTC))
-    found = local_path(origin_file(str(tmp_path), "p", {"orders": written.to_json()}))
-    assert found != second, "who writes another time means it"
-
-
-@pytest.mark.parametrize("strict", [True, False])
-def test_an_origin_of_an_earlier_version_is_found_by_all_that_was_declared(tmp_path: Path, strict: bool) -> None:
-    """It went by the whole source, or by all of it but `fail_on_data_loss`."""
-    declared = {"orders": {**SOURCES["orders"], "fail_on_data_loss": strict, "max_offsets_per_trigger": 9}}
-    digest = hashlib.sha256(canonical_json(declared).encode()).hexdigest()[:16]
-    before = tmp_path / "p" / "spark" / f"origin-{digest}.json"
-    before.parent.mkdir(parents=True)
-    before.write_text("{}")
-    assert local_path(origin_file(str(tmp_path), "p", declared)) == before
 
 
 def test_a_source_that_says_nothing_new_is_written_as_before() -> None:
@@ -290,11 +200,11 @@ def test_ids_go_with_the_position_when_state_is_dropped(tmp_path: Path) -> None:
         store.end_stage("p", epoch, run, SparkPosition(old.uri, 2))
         base = reset_state(store, "p", epoch, "test")
     assert base is not None and base.batch == -1
-    found = standing(str(tmp_path), "p", base, SOURCES)
+    found = standing(base)
     assert found == Standing({0: {"a": {"0": 7}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
     copy = open_location(str(tmp_path), "p", 3, 1, base, False)
     leave_out(copy, {0: {"b": "B"}})
-    after = standing(str(tmp_path), "p", copy.position(-1), SOURCES)
+    after = standing(copy.position(-1))
     assert after == Standing({0: {"a": {"0": 7}}}, {0: {"a": "A", "b": "B"}})
     assert (local_path(copy.uri) / "sources/0/0").read_text().endswith('{"a":{"0":7}}')
-    assert standing(str(tmp_path), "p", base, SOURCES) == found  # what was copied is as it was
+    assert standing(base) == found  # what was copied is as it was

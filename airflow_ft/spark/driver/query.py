@@ -38,11 +38,11 @@ from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.driver.staging import is_small, materialised, write_batch
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.state.files import has_state, sizes, upload
-from airflow_ft.spark.state.locations import SparkLocation, begins_at, freeze_origin
+from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.schemas import refuse_lost, states
-from airflow_ft.spark.state.source_changes import freeze_begun
 from airflow_ft.spark.state.standing import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
 from airflow_ft.wal.filesystem import Synced, filesystem
@@ -88,17 +88,17 @@ class Query:
         failed: Callable[[BaseException], None],
         stop: Stopper,
         expects_few: bool = False,
-        added: Mapping[int, str] | None = None,
+        begins: Mapping[int, str] | None = None,
     ) -> None:
         """`sources`: by their names in Spark's order; None: the job has opened it by itself. `failed` gets what ends
         a micro-batch, before Spark wraps it beyond recognition. `expects_few`: behind a small micro-batch comes another
-        one. `added`: sources that begin here, by their places, in a pipeline that has published others.
+        one. `begins`: Kafka sources that begin here, by their places.
         """
         self._store, self._request, self._job, self._frame = store, request, job, frame
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._made_of = SinkColumns(frame, inputs.source_of)
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
-        self._durable = _Durable(store, location, request, sources, topics, added or {})
+        self._durable = _Durable(store, location, request, sources, topics, begins or {})
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
@@ -422,24 +422,19 @@ class _Durable:
         request: StageRequest,
         sources: Mapping[str, Source | None],
         topics: Topics,
-        added: Mapping[int, str],
+        begins: Mapping[int, str],
     ) -> None:
         self._store, self._location, self._request, self._topics = store, location, request, topics
         self._sources = sources
-        self._added = {index: name for index, name in added.items() if index in topics.known}
-        self._frozen = request.begins_anew or (request.base is not None and not self._added)
+        self._begins, self._frozen = begins, not begins
         self._synced: Synced = {}
 
     def freeze(self) -> None:
-        """Freezes the starting positions of a pipeline that has published nothing yet: "latest" is one moment."""
+        """Freezes where sources begin of which nothing was published yet: "latest" is one moment."""
         if not self._frozen:
-            location, declared, ids = self._location, self._request.sources, self._topics.check_start
-            if self._request.base is None:
-                if self._request.life:
-                    self._refuse_passing_over()
-                freeze_origin(location, declared, list(self._topics.known), ids, self._request.life)
-            else:
-                freeze_begun(location, declared, self._added, ids)
+            if self._request.life:
+                self._refuse_passing_over()
+            Beginnings.of(self._request).freeze(self._location, self._begins, self._topics.check_start)
             self._frozen = True
 
     def _refuse_passing_over(self) -> None:

@@ -15,7 +15,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,6 +50,7 @@ from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session.loans import attach, await_end, detach
 from airflow_ft.spark.session.submit import DRAIN, END, REQUEST, RESULT
+from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.catching_up import catch_up, is_planned
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.evolution import carry_out, evolution
@@ -57,13 +58,10 @@ from airflow_ft.spark.state.locations import (
     SparkLocation,
     behind_the_beginning,
     check_sources,
-    has_origin,
     has_places,
     life_of,
     open_location,
     remember_life,
-    restore_order,
-    restore_origin,
     set_places,
 )
 from airflow_ft.spark.state.operators import Identity, remember, remember_code
@@ -71,14 +69,11 @@ from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.settings import remember_given, tell_changed
 from airflow_ft.spark.state.source_changes import (
     SourceChange,
-    begun,
     change_sources,
-    has_begun,
     known_sources,
-    restore_begun,
     source_change,
 )
-from airflow_ft.spark.state.standing import Standing, leave_out, mend_origin, record_ids, standing
+from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, standing
 from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
 from airflow_ft.wal.retention import sweep_attempts
@@ -311,11 +306,16 @@ class Attempt:
     def _beginning(self) -> set[str]:
         """The names of declared sources of which no attempt has kept yet where they begin."""
         request = self._request
-        root, pipeline, declared = request.wal_root, request.pipeline, request.sources
-        if request.base is None:
-            return set() if has_origin(root, pipeline, declared, request.life) else set(declared)
-        new = declared.keys() - known_sources(request.base)
-        return {name for name in new if not has_begun(root, pipeline, request.base, name, declared[name])}
+        frozen, new = Beginnings.of(request), request.sources.keys() - known_sources(request.base)
+        return {name for name in new if request.begins_anew or not frozen.has(name)}
+
+    def _begins(self, plan: _Plan, change: SourceChange | None) -> dict[int, str]:
+        """The declared Kafka sources that have no position yet, by their places; where they begin is to be frozen."""
+        if self._request.begins_anew:
+            return {}
+        added = {} if change is None else change.added
+        new = dict(enumerate(plan.sources)) if self._request.base is None else added
+        return {index: name for index, name in new.items() if isinstance(self._source(name), KafkaSource)}
 
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
@@ -323,17 +323,20 @@ class Attempt:
         return None if declared is None else source_from_json(declared)
 
     def _open_location(
-        self, plan: _Plan, change: SourceChange | None, topics: Topics, bear: Callable[..., None]
+        self,
+        plan: _Plan,
+        change: SourceChange | None,
+        begins: Mapping[int, str],
+        topics: Topics,
+        bear: Callable[..., None],
     ) -> SparkLocation:
         """Where this attempt works, without the positions of topics that are no longer what they were."""
         request = self._request
-        before = Standing()
-        if not request.begins_anew:
-            before = standing(request.wal_root, request.pipeline, request.base, request.sources, request.life)
+        frozen = Beginnings.of(request)
+        before = Standing() if request.base is None else standing(request.base)
         if change is not None:
-            assert request.base is not None
-            frozen = begun(request.wal_root, request.pipeline, request.base, request.sources, change.added)
-            before = change.standing(before).beside(frozen)
+            before = change.standing(before)
+        before = before.beside(frozen.standing(begins))
         void = topics.begin(before)
         step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators)
         # What others may have to go back to is changed in a copy only.
@@ -345,7 +348,7 @@ class Attempt:
         )
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
         if request.begins_anew:
-            remember_life(location, location.uri.rsplit("/", 1)[1])
+            remember_life(location, f"{request.pipeline}/{location.uri.rsplit('/', 1)[1]}")
             log.info("mode AT_MOST_ONCE: read from where the sources stand now; what is not published by then is lost")
             check_sources(location, plan.sources)
             set_places(location, plan.places)
@@ -359,15 +362,12 @@ class Attempt:
             )
         if request.base is None:
             remember_life(location, request.life)
-            restore_order(location, request.sources, request.life)
         if change is not None:
             change_sources(change, location, plan.places)
-            restore_begun(location, request.sources, change.added, void)
+        frozen.restore(location, begins, topics.known, void)
         check_sources(location, plan.sources)
         set_places(location, plan.places)
         if request.base is None:
-            mend_origin(request.wal_root, request.pipeline, request.sources, topics.known, void, request.life)
-            restore_origin(location, request.sources, request.life)
             remember(location, plan.operators)
             return location
         if void:
@@ -397,7 +397,8 @@ class Attempt:
     ) -> StageResult:
         request = self._request
         change = None if request.begins_anew else source_change(request.pipeline, request.base, plan.sources)
-        location = self._open_location(plan, change, topics, partial(compute_planned, frame, job.output_mode))
+        begins = self._begins(plan, change)
+        location = self._open_location(plan, change, begins, topics, partial(compute_planned, frame, job.output_mode))
         remember_given(location.uri, request.conf)
         remember_code(location, job.code)
         tell_changed(request.base, frame.sparkSession.conf.get)
@@ -416,7 +417,7 @@ class Attempt:
                 failed=self.failed,
                 stop=stop,
                 expects_few=self._expects_few,
-                added={} if change is None else change.added,
+                begins=begins,
             )
             publisher = query.publisher
             spark = frame.sparkSession

@@ -13,23 +13,20 @@ Rules:
   change log of version n.
 - It also drops what Spark's log of read files has beyond that batch, so that the folder is listed anew.
 - A location refers to itself alone, so that older ones can be swept (`airflow_ft.spark.state.schema_paths`).
-- Without a base, the positions at which the sources began are frozen once (`origin`), so that "latest" means the same
+- Where Kafka sources begin is frozen outside of it (`airflow_ft.spark.state.beginnings`), so that "latest" is the same
   moment in every attempt; anew when everything is read anew (`life_of`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
-from airflow_ft.core.model import SparkPosition, canonical_json
-from airflow_ft.sources.kafka import GROUP_OFFSETS
+from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state import schema_paths, source_log
 from airflow_ft.spark.state.location_files import (
     COMMITS,
@@ -53,19 +50,16 @@ from airflow_ft.wal.filesystem import (
     link_tree,
     refuse_another_history,
 )
-from airflow_ft.wal.parsing import read_json
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
-_FROZEN = re.compile(r"^(?:origin|begun)-[0-9a-f]+(?:-\d+)*\.json$")  # begun: `airflow_ft.spark.state.source_changes`
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
 PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
-TOPICS = "airflow_ft_topics"  # a folder in a location, a key in an origin: see `airflow_ft.spark.state.standing`
+TOPICS = "airflow_ft_topics"  # a folder: see `airflow_ft.spark.state.standing`
 LEFT = "airflow_ft_left"  # a folder: where sources stand that the job does not use any more (`source_changes`)
 LIFE_FILE = "airflow_ft_life.json"  # see `life_in`
-_ORDER = "airflow_ft_sources"  # a key in an origin: the sources' names, since its positions go by their places
 START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
 
 
@@ -212,17 +206,20 @@ def behind_the_beginning(base: SparkPosition | None) -> SparkPosition | None:
 
 
 def life_of(base: SparkPosition | None) -> str:
-    """Which `new_beginning` an attempt begins at, by its folder; "": the first life of its pipeline, or none.
+    """Which `new_beginning` an attempt begins at, by pipeline and folder; "": the first life of its pipeline, or none.
 
-    Whoever has begun in a former life, and wakes up, freezes nothing of this one (`origin_file`).
+    Whoever has begun in a former life, and wakes up, freezes nothing of this one.
     """
-    return "" if base is None or behind_the_beginning(base) is not None else base.location.rsplit("/", 1)[1]
+    if base is None or behind_the_beginning(base) is not None:
+        return ""
+    pipeline, _, folder = base.location.rsplit("/", 3)[1:]
+    return f"{pipeline}/{folder}"
 
 
 def remember_life(location: SparkLocation, life: str) -> None:
     """In a new location: which life of its pipeline begins there (`life_of`). Copies of it have that, too."""
     if life:
-        keep(location.uri, LIFE_FILE, f"{location.pipeline}/{life}")
+        keep(location.uri, LIFE_FILE, life)
 
 
 def life_in(uri: str) -> str:
@@ -300,136 +297,6 @@ def rewrite_offsets(
 def told_once(places: Sequence[int] | None) -> list[int] | None:
     """As they are kept: None when each source has one line."""
     return None if places is None or list(places) == list(range(len(places))) else list(places)
-
-
-def restore_origin(location: SparkLocation, sources: Mapping[str, Any], life: str = "") -> None:
-    """Into a new, empty location: the starting positions that an earlier attempt of this pipeline has frozen."""
-    files = filesystem(location.uri)
-    origin = origin_file(location.root, location.pipeline, sources, life)
-    if location.batch < 0 and files.exists(origin):
-        for index, text in origin_positions(read_json(origin)).items():
-            files.write(files.uri(location.uri, "sources", index, "0"), text.encode())
-
-
-def restore_order(location: SparkLocation, sources: Mapping[str, Any], life: str = "") -> None:
-    """Into a new, empty location: the order of the sources by which these go, for `check_sources`."""
-    files = filesystem(location.uri)
-    origin = origin_file(location.root, location.pipeline, sources, life)
-    if location.batch < 0 and files.exists(origin) and (names := read_json(origin).get(_ORDER)):
-        keep(location.uri, SOURCES_FILE, names)
-
-
-def has_origin(root: str, pipeline: str, sources: Mapping[str, Any], life: str = "") -> bool:
-    """Whether an earlier attempt has frozen where the sources begin."""
-    return filesystem(root).exists(origin_file(root, pipeline, sources, life))
-
-
-def copy_frozen(root: str, pipeline: str, target: str) -> None:
-    """Into another root on the same file system: all that attempts have frozen of where sources begin."""
-    files = filesystem(root)
-    folder = files.uri(root, pipeline, "spark")
-    for name in files.names(folder):
-        if _FROZEN.match(name):
-            files.write(files.uri(target, pipeline, "spark", name), files.read(files.uri(folder, name)))
-
-
-def origin_positions(frozen: Mapping[str, Any]) -> dict[str, str]:
-    """What an origin says of each source, by its place: its first offsets, as Spark has written them."""
-    return {index: text for index, text in frozen.items() if index.isdigit()}
-
-
-def freeze_origin(
-    location: SparkLocation,
-    sources: Mapping[str, Any],
-    kafka: Sequence[int],
-    topic_ids: Callable[[Mapping[int, Any]], Mapping[int, Mapping[str, str]]],
-    life: str = "",
-) -> None:
-    """Freezes the starting positions of the Kafka sources (by index), before anything is published from them.
-
-    `topic_ids` gives the ids of the topics in these positions, or raises. The first attempt to freeze them wins.
-    StageError when that was another one which began elsewhere: this attempt must not publish; the next one begins where
-    the frozen positions say.
-    """
-    files = filesystem(location.uri)
-    origin = origin_file(location.root, location.pipeline, sources, life)
-    begun: dict[str, Any] = {}
-    for index in kafka:
-        where = files.uri(location.uri, "sources", str(index), "0")
-        if files.exists(where):
-            begun[str(index)] = files.read(where).decode()
-    if not begun:
-        return
-    ids = topic_ids({int(index): first_offsets(text)[1] for index, text in begun.items()})
-    begun[TOPICS] = {str(index): dict(topics) for index, topics in ids.items()}
-    names = {_ORDER: location.sources()} if location.sources() else {}
-    try:
-        files.write(origin, canonical_json({**begun, **names}).encode())
-    except FileExistsError:
-        frozen = read_json(origin)
-        frozen.pop(_ORDER, None)  # `check_sources` has compared it; an earlier version has not kept it
-        if frozen != begun:
-            raise StageError(
-                "another attempt began to read the sources at other positions.",
-                pipeline=location.pipeline,
-                remedy="nothing to do: the next attempt begins where that one did.",
-            ) from None
-
-
-def origin_file(root: str, pipeline: str, sources: Mapping[str, Any], life: str = "") -> str:
-    """The file of the frozen starting positions: another one when other sources are declared, or in another life.
-
-    Only what says where they start counts: with `max_offsets_per_trigger`, say, which a person changes because the
-    first batch was too large, "latest" must not become another moment. Files of earlier versions go by more.
-    """
-    files = filesystem(root)
-
-    def digest(said: Any) -> str:
-        return hashlib.sha256(canonical_json([life, said] if life else said).encode()).hexdigest()[:16]
-
-    starts = {name: start_of(source) for name, source in sources.items()}
-    if times := [time for source in sources.values() if (time := _rendered_time(source)) is not None]:
-        return _origin_of_times(files, files.uri(root, pipeline, "spark"), f"origin-{digest(starts)}", times)
-    strict = {name: _strict(source) for name, source in sources.items()}
-    found = [files.uri(root, pipeline, "spark", f"origin-{digest(each)}.json") for each in (starts, strict, sources)]
-    return next((origin for origin in found if files.exists(origin)), found[0])
-
-
-def _origin_of_times(files: FileSystem, folder: str, name: str, times: Sequence[int]) -> str:
-    """Of starts that each run renders as another time: the earliest that is frozen, unless these are earlier.
-
-    A run that failed before it published anything has read its records for nothing, and a later one begins there, not
-    at its own time (I10).
-    """
-    frozen = []
-    for file in files.names(folder):
-        if (match := re.fullmatch(re.escape(name) + r"((?:-\d+)+)\.json", file)) is not None:
-            before = [int(time) for time in match[1][1:].split("-")]
-            if all(one <= other for one, other in zip(before, times, strict=True)):
-                frozen.append(before)
-    return files.uri(folder, "-".join([name, *map(str, min(frozen, default=times))]) + ".json")
-
-
-def _rendered_time(source: Any) -> int | None:
-    """Milliseconds since 1970 of a start that Airflow has rendered; None: it is no time, or was written as it is."""
-    start = source.get("starting_offsets")
-    if not source.get("start_declared") or not isinstance(start, Mapping) or "timestamp" not in start:
-        return None
-    return max(0, int(datetime.fromisoformat(start["timestamp"]).timestamp() * 1000))
-
-
-def start_of(source: Any) -> Any:
-    """What of a declared source says where it starts; nothing is frozen of files, but that there are some."""
-    names = ["kind"]
-    if source.get("kind") == "kafka":
-        names += ["topics", "pattern", "conn_id", "starting_offsets"]
-        names += ["group_id"] if source.get("starting_offsets") == GROUP_OFFSETS else []
-    found = {name: source.get(name) for name in names}
-    return found if _rendered_time(source) is None else {**found, "starting_offsets": source["start_declared"]}
-
-
-def _strict(source: Any) -> Any:
-    return {**source, "fail_on_data_loss": True} if "fail_on_data_loss" in source else source
 
 
 def _survives(name: PurePosixPath, batch: int, last: dict[str, int]) -> bool:

@@ -5,9 +5,8 @@ what it keeps of each. Here the names of the job's sources are compared with tho
 an attempt's own copy of it is changed to fit. The location that it was copied from stays as it is.
 
 - moved: lines, folders and ids of topics get the source's new place;
-- added: no line ("-"): Spark begins where the source says. That moment of a Kafka source is frozen in
-  `<root>/<pipeline>/spark/begun-<digest>.json`, before anything is published from it, so that "latest" is one moment;
-  another one when everything was read anew since (`life_in`);
+- added: no line ("-"): Spark begins where the source says, or where an earlier attempt has
+  (`airflow_ft.spark.state.beginnings`);
 - left out: where it stands lies in `airflow_ft_left/<name>/` of the location from then on. The source goes on there
   when it is used again, so that no row is lost or read twice.
 
@@ -16,17 +15,15 @@ Whoever dies on the way has changed nothing: the copy belongs to that attempt.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
-from airflow_ft.core.errors import ConfigurationError, StageError
-from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of
 from airflow_ft.spark.state.locations import (
@@ -35,14 +32,11 @@ from airflow_ft.spark.state.locations import (
     START_FILE,
     SparkLocation,
     by_source,
-    first_offsets,
-    life_in,
     location_root,
     rewrite_offsets,
-    start_of,
 )
 from airflow_ft.spark.state.reset import tell
-from airflow_ft.spark.state.standing import Ids, Standing, record_ids, recorded_ids, without
+from airflow_ft.spark.state.standing import Standing, record_ids, recorded_ids
 from airflow_ft.wal.filesystem import filesystem
 
 _POSITION = "position.json"
@@ -159,68 +153,6 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
     keep(location.uri, SOURCES_FILE, list(change.now))
 
 
-def has_begun(root: str, pipeline: str, base: SparkPosition, name: str, source: Any) -> bool:
-    """Whether an earlier attempt has frozen where a source begins that is added to a base."""
-    return filesystem(root).exists(_begun_file(root, pipeline, name, source, life_in(base.location)))
-
-
-def begun(
-    root: str, pipeline: str, base: SparkPosition, sources: Mapping[str, Any], added: Mapping[int, str]
-) -> Standing:
-    """Where sources begin that are added to a base, as far as an earlier attempt has frozen it."""
-    files, life = filesystem(root), life_in(base.location)
-    told = {}
-    for index, name in added.items():
-        if files.exists(file := _begun_file(root, pipeline, name, sources[name], life)):
-            told[index] = json.loads(files.read(file))
-    offsets = {index: first_offsets(each["first"])[1] for index, each in told.items()}
-    return Standing(offsets, {index: each["ids"] for index, each in told.items()})
-
-
-def restore_begun(location: SparkLocation, sources: Mapping[str, Any], added: Mapping[int, str], void: Ids) -> None:
-    """Into a copy: where added sources begin, as far as an earlier attempt has frozen it.
-
-    Topics whose positions are void are taken out of that, as of an origin (`mend_origin`).
-    """
-    files, life = filesystem(location.uri), life_in(location.uri)
-    for index, name in added.items():
-        frozen = _begun_file(location.root, location.pipeline, name, sources[name], life)
-        if not files.exists(frozen):
-            continue
-        told = json.loads(files.read(frozen))
-        if gone := void.get(index):
-            head, offsets = first_offsets(told["first"])
-            told = {"first": head + canonical_json(without(offsets, gone)), "ids": without(told["ids"], gone)}
-            files.replace(frozen, canonical_json(told).encode())
-        files.write(files.uri(location.uri, source_log.FOLDER, str(index), "0"), told["first"].encode())
-
-
-def freeze_begun(
-    location: SparkLocation,
-    sources: Mapping[str, Any],
-    added: Mapping[int, str],
-    topic_ids: Callable[[Mapping[int, Any]], Ids],
-) -> None:
-    """Freezes where added Kafka sources begin, before anything is published from them; as `locations.freeze_origin`."""
-    files, life = filesystem(location.uri), life_in(location.uri)
-    for index, name in added.items():
-        where = files.uri(location.uri, source_log.FOLDER, str(index), "0")
-        if not files.exists(where):
-            continue
-        first = files.read(where).decode()
-        told = {"first": first, "ids": dict(topic_ids({index: first_offsets(first)[1]}).get(index, {}))}
-        frozen = _begun_file(location.root, location.pipeline, name, sources[name], life)
-        try:
-            files.write(frozen, canonical_json(told).encode())
-        except FileExistsError:
-            if json.loads(files.read(frozen)) != told:
-                raise StageError(
-                    f"another attempt began to read source {name!r} at another position.",
-                    pipeline=location.pipeline,
-                    remedy="nothing to do: the next attempt begins where that one did.",
-                ) from None
-
-
 def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mapping[str, str]) -> None:
     """Keeps where a source stands, with a folder of Spark's with which it goes on there in any micro-batch."""
     try:
@@ -233,12 +165,6 @@ def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mappi
     position = {"line": line, "ids": dict(ids), "told": told}
     keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}", position)
     log.warning("source %s is left out: it stands at %s, and goes on there if it is used again", name, line)
-
-
-def _begun_file(root: str, pipeline: str, name: str, source: Any, life: str) -> str:
-    said = [name, start_of(source), *([life] if life else [])]
-    digest = hashlib.sha256(canonical_json(said).encode()).hexdigest()[:16]
-    return filesystem(root).uri(root, pipeline, "spark", f"begun-{digest}.json")
 
 
 def _lines(location: SparkLocation) -> list[str]:

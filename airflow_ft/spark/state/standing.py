@@ -1,8 +1,7 @@
 """Where the Kafka sources of a location stand: offsets by topic, and the ids of the topics that these offsets count.
 
 Spark keeps offsets by the names of topics alone. The ids lie beside them, in `airflow_ft_topics/<batch>`: those of that
-batch and of all later ones up to the next such file. A pipeline that has published nothing yet stands at its origin,
-whose file has them too. A location that was written by an earlier version has none.
+batch and of all later ones up to the next such file. A location that was written by an earlier version has none.
 """
 
 from __future__ import annotations
@@ -20,11 +19,8 @@ from airflow_ft.spark.state.locations import (
     by_source,
     by_use,
     first_offsets,
-    origin_file,
-    origin_positions,
 )
 from airflow_ft.wal.filesystem import filesystem
-from airflow_ft.wal.parsing import read_json
 
 Ids = Mapping[int, Mapping[str, str]]
 """Of topics by name, by the source's place among those of the query."""
@@ -44,19 +40,9 @@ class Standing:
         return Standing({**self.offsets, **other.offsets}, {**self.ids, **other.ids})
 
 
-def standing(
-    root: str, pipeline: str, base: SparkPosition | None, sources: Mapping[str, Any], life: str = ""
-) -> Standing:
-    """Of the last published batch, or of the origin where there is none."""
-    files = filesystem(root)
-    if base is None:
-        origin = origin_file(root, pipeline, sources, life)
-        if not files.exists(origin):
-            return Standing()
-        frozen = read_json(origin)
-        offsets = {int(index): first_offsets(text)[1] for index, text in origin_positions(frozen).items()}
-        return Standing(offsets, _by_index(frozen.get(TOPICS, {})))
-    location, files = SparkLocation(root, pipeline, base.location, base.batch, ""), filesystem(base.location)
+def standing(base: SparkPosition) -> Standing:
+    """Of the last published batch."""
+    location, files = SparkLocation("", "", base.location, base.batch, ""), filesystem(base.location)
     offsets = {}
     for index, found in enumerate(location.offsets(base.batch)):
         if isinstance(found, dict):
@@ -106,30 +92,6 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
         if isinstance(found := offsets_of(lines[index]), dict):
             lines[index] = canonical_json(without(found, gone))
     replace_entry(location.uri, OFFSETS, location.batch, replace(told, lines=by_use(location, lines)))
-
-
-def mend_origin(root: str, pipeline: str, sources: Mapping[str, Any], topics: Ids, void: Ids, life: str = "") -> None:
-    """Gives the origin the ids of its topics, and takes those out whose positions are void.
-
-    In one step, so that "latest" never becomes another moment. An attempt that began before finds another origin than
-    its own, and publishes nothing.
-    """
-    files = filesystem(root)
-    origin = origin_file(root, pipeline, sources, life)
-    if not files.exists(origin):
-        return
-    frozen = read_json(origin)
-    ids = frozen.get(TOPICS, {})
-    mended: dict[str, Any] = {}
-    for index, text in origin_positions(frozen).items():
-        head, offsets = first_offsets(text)
-        left = without(offsets, void.get(int(index), {}))
-        mended[index] = text if len(left) == len(offsets) else head + canonical_json(left)
-        if int(index) in topics:
-            ids[index] = {topic: topics[int(index)][topic] for topic in left if topic in topics[int(index)]}
-    data = canonical_json({**frozen, **mended, TOPICS: ids}).encode()
-    if data != files.read(origin):
-        files.replace(origin, data)
 
 
 def without(told: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:

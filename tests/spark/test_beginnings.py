@@ -1,0 +1,273 @@
+"""Where Kafka sources begin: frozen once, each by itself, whatever is changed beside it."""
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.core.errors import StageError
+from airflow_ft.core.model import canonical_json
+from airflow_ft.sources import FileSource, KafkaSource
+from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen
+from airflow_ft.spark.state.locations import (
+    SparkLocation,
+    behind_the_beginning,
+    life_of,
+    new_beginning,
+    open_location,
+)
+from airflow_ft.spark.state.standing import Standing
+from airflow_ft.templates import plain, rebuild
+from airflow_ft.wal.filesystem import local_path
+
+FIRST = "\x00v1\n"
+"""What Spark writes before the JSON of a source's first offsets."""
+ORDERS = KafkaSource(topics=["a", "b"], starting_offsets="latest").to_json()
+REFUNDS = KafkaSource(topics=["refunds"], starting_offsets="latest").to_json()
+AT_FIVE = {"a": {"0": 5}, "b": {"0": 6}}
+
+
+def _frozen(root: Path, life: str = "", **sources: Any) -> Beginnings:
+    return Beginnings(str(root), "p", life, sources or {"orders": ORDERS})
+
+
+def _attempt(root: Path, number: int, **looked_up: Mapping[str, Any]) -> SparkLocation:
+    """A location in which Spark has looked up where sources begin, in this order."""
+    location = open_location(str(root), "p", 1, number, None, False)
+    for index, offsets in enumerate(looked_up.values()):
+        _file(location, index).parent.mkdir(parents=True)
+        _file(location, index).write_text(FIRST + canonical_json(offsets))
+    return location
+
+
+def _file(location: SparkLocation, index: int = 0) -> Path:
+    return local_path(location.uri) / "sources" / str(index) / "0"
+
+
+def _files(root: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (root / "p/spark").glob("*.json")}
+
+
+def _ids(offsets: Mapping[int, Any]) -> dict[int, dict[str, str]]:
+    return {index: {topic: topic.upper() for topic in topics} for index, topics in offsets.items()}
+
+
+def test_it_is_frozen_once_and_given_to_the_next_attempt(tmp_path: Path) -> None:
+    frozen, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
+    assert not frozen.has("orders") and frozen.standing({0: "orders"}) == Standing()
+    frozen.freeze(first, {0: "orders"}, _ids)
+    frozen.freeze(first, {0: "orders"}, _ids)
+    assert frozen.has("orders")
+    assert frozen.standing({0: "orders"}) == Standing({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
+    later = _attempt(tmp_path, 2)
+    frozen.restore(later, {0: "orders"}, {}, {})
+    assert _file(later).read_bytes() == _file(first).read_bytes()
+    # A dry run begins there, too, in a log of its own that has nothing else of the pipeline.
+    copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
+    assert _files(tmp_path / "other") == _files(tmp_path) and len(_files(tmp_path)) == 1
+    # A zombie that began elsewhere must not publish, nor one that began at the same offsets of a recreated topic.
+    zombie = _attempt(tmp_path, 3, orders={**AT_FIVE, "a": {"0": 9}})
+    with pytest.raises(StageError, match="'orders' at another position"):
+        frozen.freeze(zombie, {0: "orders"}, _ids)
+    with pytest.raises(StageError, match="'orders' at another position"):
+        frozen.freeze(first, {0: "orders"}, lambda _: {0: {"a": "newer", "b": "B"}})
+    # Nor one that cannot tell which topics these are.
+    with pytest.raises(ZeroDivisionError):
+        _frozen(tmp_path, refunds=REFUNDS).freeze(_attempt(tmp_path, 4, refunds={}), {0: "refunds"}, lambda _: 1 / 0)  # type: ignore[arg-type,return-value]
+    assert len(_files(tmp_path)) == 1
+
+
+def test_it_stays_whatever_else_the_job_reads(tmp_path: Path) -> None:
+    """They were frozen for the set of sources: a source more, and "latest" was another moment for all of them."""
+    _frozen(tmp_path).freeze(_attempt(tmp_path, 1, orders=AT_FIVE), {0: "orders"}, _ids)
+    both = _frozen(tmp_path, refunds=REFUNDS, orders=ORDERS, lines=FileSource(path="/lines", format="text").to_json())
+    assert both.has("orders") and not both.has("refunds") and not both.has("lines")
+    places = {0: "refunds", 1: "orders"}
+    later = _attempt(tmp_path, 2)
+    both.restore(later, places, {}, {})
+    assert not _file(later, 0).exists() and _file(later, 1).read_text() == FIRST + canonical_json(AT_FIVE)
+    _file(later, 0).parent.mkdir()
+    _file(later, 0).write_text(FIRST + '{"refunds":{"0":3}}')
+    both.freeze(later, places, _ids)
+    again = _attempt(tmp_path, 3)
+    _frozen(tmp_path, refunds=REFUNDS).restore(again, {0: "refunds"}, {}, {})
+    assert _file(again).read_text() == FIRST + '{"refunds":{"0":3}}'
+
+
+def test_who_dies_in_between_has_frozen_some(tmp_path: Path) -> None:
+    both, places = _frozen(tmp_path, orders=ORDERS, refunds=REFUNDS), {0: "orders", 1: "refunds"}
+    dead = _attempt(tmp_path, 1, orders=AT_FIVE, refunds={"refunds": {"0": 3}})
+    both.freeze(dead, {0: "orders"}, _ids)
+    late = _attempt(tmp_path, 2, orders={**AT_FIVE, "a": {"0": 9}}, refunds={"refunds": {"0": 4}})
+    with pytest.raises(StageError, match="'orders'"):
+        both.freeze(late, places, _ids)
+    last = _attempt(tmp_path, 3)
+    both.restore(last, places, {}, {})
+    assert _file(last, 0).read_bytes() == _file(dead, 0).read_bytes() and not _file(last, 1).exists()
+
+
+def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that_begins(tmp_path: Path) -> None:
+    former, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
+    former.freeze(first, {0: "orders"}, _ids)
+    beginning = new_beginning(str(tmp_path), "p", 3)
+    assert behind_the_beginning(beginning) is None and life_of(beginning) == "p/3-0"
+    assert life_of(None) == life_of(first.position(1)) == ""
+    own = _frozen(tmp_path, life_of(beginning))
+    former.freeze(first, {0: "orders"}, _ids)  # it slept there
+    assert former.has("orders"), "whoever dies before the one write has changed nothing"
+    assert not own.has("orders") and own.standing({0: "orders"}) == Standing()
+    late = _attempt(tmp_path, 4)
+    own.restore(late, {0: "orders"}, {}, {})
+    assert not _file(late).exists()
+    own.freeze(_attempt(tmp_path, 5, orders={"a": {"0": 170}}), {0: "orders"}, _ids)
+    assert own.standing({0: "orders"}).offsets == {0: {"a": {"0": 170}}}
+
+
+def test_topics_whose_positions_are_void_are_taken_out(tmp_path: Path) -> None:
+    """Nothing of it was published yet. Each attempt was told that another one had begun elsewhere."""
+    frozen, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
+    frozen.freeze(first, {0: "orders"}, _ids)
+    known = {0: {"a": "A", "b": "B2"}}
+    for attempt, void in ((2, {0: {"b": "B"}}), (3, {})):
+        later = _attempt(tmp_path, attempt)
+        frozen.restore(later, {0: "orders"}, known, void)
+        assert _file(later).read_text() == FIRST + '{"a":{"0":5}}'
+        assert frozen.standing({0: "orders"}) == Standing({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
+        frozen.freeze(later, {0: "orders"}, _ids)
+    with pytest.raises(StageError, match="'orders' at another position"):
+        frozen.freeze(first, {0: "orders"}, _ids)
+
+
+def test_ids_are_those_that_the_brokers_tell_now(tmp_path: Path) -> None:
+    """Older brokers have none: what was frozen with some could never be frozen again."""
+    frozen, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
+    frozen.freeze(first, {0: "orders"}, _ids)
+    later = _attempt(tmp_path, 2)
+    frozen.restore(later, {0: "orders"}, {0: {"a": "", "b": ""}}, {})
+    frozen.freeze(later, {0: "orders"}, lambda _: {0: {"a": "", "b": ""}})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"fail_on_data_loss": False},
+        {"max_offsets_per_trigger": 4},
+        {"group_id": "lag"},
+        {"isolation_level": "read_uncommitted"},
+        {"options": {"minPartitions": "8"}},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_it_stays_when_something_else_than_the_start_is_changed(tmp_path: Path, changed: dict[str, Any]) -> None:
+    """Else "latest" would become another moment with the setting that gets a first batch through."""
+    _frozen(tmp_path).freeze(_attempt(tmp_path, 1, orders=AT_FIVE), {0: "orders"}, _ids)
+    assert _frozen(tmp_path, orders={**ORDERS, **changed}).has("orders")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"starting_offsets": "earliest"}, {"topics": ["a"]}, {"conn_id": "other"}],
+    ids=lambda each: next(iter(each)),
+)
+def test_another_start_is_another_beginning(tmp_path: Path, changed: dict[str, Any]) -> None:
+    _frozen(tmp_path).freeze(_attempt(tmp_path, 1, orders=AT_FIVE), {0: "orders"}, _ids)
+    assert not _frozen(tmp_path, orders={**ORDERS, **changed}).has("orders")
+    assert not _frozen(tmp_path, others=ORDERS).has("others")
+
+
+def _at(hour: int) -> dict[str, Any]:
+    declared = KafkaSource(topics=["a", "b"], starting_offsets="{{ data_interval_start }}")
+    values = {**plain(declared), "starting_offsets": f"2026-01-01 {hour:02}:00:00+00:00"}
+    return dict(rebuild({"orders": declared}, {"orders": values})["orders"].to_json())
+
+
+def test_a_start_that_each_run_renders_anew_stays_at_the_earliest_time(tmp_path: Path) -> None:
+    """A run that failed before it published anything has read for nothing: what came since is read by the next one."""
+
+    def begins(source: Any) -> Any:
+        return _frozen(tmp_path, orders=source).standing({0: "orders"}).offsets.get(0)
+
+    def freeze(hour: int) -> None:
+        begin = {"a": {"0": hour}}
+        _frozen(tmp_path, orders=_at(hour)).freeze(_attempt(tmp_path, hour, orders=begin), {0: "orders"}, _ids)
+
+    freeze(3)
+    assert [begins(_at(hour)) for hour in (3, 4, 9)] == [{"a": {"0": 3}}] * 3
+    assert begins(_at(2)) is None, "somebody asks for more"
+    freeze(2)
+    assert begins(_at(9)) == {"a": {"0": 2}}
+    assert KafkaSource.from_json(_at(2)).to_json() == _at(2), "as the driver is told"
+    written = KafkaSource(topics=["a", "b"], starting_offsets=dt.datetime(2026, 1, 1, 9, tzinfo=dt.UTC))
+    assert begins(written.to_json()) is None, "who writes another time means it"
+
+
+# --- what earlier versions have left -------------------------------------------------------------------------------
+
+
+def _as_before(root: Path, said: Any, told: Any, kind: str = "origin", times: str = "") -> Path:
+    digest = hashlib.sha256(canonical_json(said).encode()).hexdigest()[:16]
+    file = root / "p" / "spark" / f"{kind}-{digest}{times}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(told))
+    return file
+
+
+def _start(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: source.get(name) for name in ("kind", "topics", "pattern", "conn_id", "starting_offsets")}
+
+
+@pytest.mark.parametrize("life", ["", "p/3-0"], ids=["the first life", "another one"])
+def test_an_origin_goes_by_its_own_order(tmp_path: Path, life: str) -> None:
+    sources = {"orders": ORDERS, "refunds": REFUNDS}
+    said = {name: _start(source) for name, source in sources.items()}
+    told = {
+        "0": FIRST + '{"refunds":{"0":3}}',
+        "1": FIRST + canonical_json(AT_FIVE),
+        "airflow_ft_sources": ["refunds", "orders"],
+        "airflow_ft_topics": {"0": {"refunds": "R"}, "1": {"a": "A", "b": "B"}},
+    }
+    origin = _as_before(tmp_path, ["3-0", said] if life else said, told)
+    before, frozen, places = origin.read_bytes(), _frozen(tmp_path, life, **sources), {0: "orders", 1: "refunds"}
+    assert frozen.has("orders") and frozen.has("refunds") and not _frozen(tmp_path, "p/4-0", **sources).has("orders")
+    assert frozen.standing(places) == Standing(
+        {0: AT_FIVE, 1: {"refunds": {"0": 3}}}, {0: {"a": "A", "b": "B"}, 1: {"refunds": "R"}}
+    )
+    later = _attempt(tmp_path, 1)
+    frozen.restore(later, places, {0: {"a": "A", "b": "B2"}, 1: {"refunds": "R"}}, {0: {"b": "B"}})
+    assert _file(later, 0).read_text() == FIRST + '{"a":{"0":5}}' and _file(later, 1).exists()
+    frozen.freeze(later, places, _ids)
+    assert origin.read_bytes() == before, "a copy of it counts from now on"
+    assert _frozen(tmp_path, life, orders=ORDERS).standing({0: "orders"}).offsets == {0: {"a": {"0": 5}}}
+
+
+def test_an_origin_without_ids_and_order_is_taken_as_the_job_has_them(tmp_path: Path) -> None:
+    _as_before(tmp_path, {"orders": _start(ORDERS)}, {"0": FIRST + canonical_json(AT_FIVE)})
+    frozen, later = _frozen(tmp_path), _attempt(tmp_path, 1)
+    assert frozen.standing({0: "orders"}) == Standing({0: AT_FIVE})
+    frozen.restore(later, {0: "orders"}, {0: {"a": "A", "b": "B"}}, {})
+    assert frozen.standing({0: "orders"}) == Standing({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
+    frozen.freeze(later, {0: "orders"}, _ids)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_origin_of_the_first_versions_is_found_by_all_that_was_declared(tmp_path: Path, strict: bool) -> None:
+    """It went by the whole source, or by all of it but `fail_on_data_loss`."""
+    declared = {**ORDERS, "fail_on_data_loss": strict, "max_offsets_per_trigger": 9}
+    _as_before(tmp_path, {"orders": declared}, {"0": FIRST + canonical_json(AT_FIVE)})
+    assert _frozen(tmp_path, orders=declared).standing({0: "orders"}).offsets == {0: AT_FIVE}
+
+
+def test_an_origin_of_a_rendered_time_is_found_by_later_ones(tmp_path: Path) -> None:
+    start = {**_start(_at(3)), "starting_offsets": "{{ data_interval_start }}"}
+    third = int(dt.datetime(2026, 1, 1, 3, tzinfo=dt.UTC).timestamp() * 1000)
+    _as_before(tmp_path, {"orders": start}, {"0": FIRST + canonical_json(AT_FIVE)}, times=f"-{third}")
+    for hour, begins in ((2, {}), (3, {0: AT_FIVE}), (9, {0: AT_FIVE})):
+        assert _frozen(tmp_path, orders=_at(hour)).standing({0: "orders"}).offsets == begins
+    # Of a source that was added they froze one moment for all times.
+    told = {"first": FIRST + '{"a":{"0":1}}', "ids": {"a": "A"}}
+    _as_before(tmp_path, ["orders", start], told, kind="begun")
+    assert _frozen(tmp_path, orders=_at(9)).standing({0: "orders"}).offsets == {0: {"a": {"0": 1}}}
