@@ -130,6 +130,16 @@ def test_latest_is_one_moment_for_an_added_source_too(job: Job) -> None:
     assert job.run("numbers", "events") == {"b": 1, "late": 1}
 
 
+def test_latest_stays_one_moment_when_sources_change_before_anything_is_published(job: Job) -> None:
+    """It was another one for every source then: what had come since the first attempt was never read."""
+    job.add("numbers", "a")
+    job.add("events", "early")
+    with pytest.raises(JobError, match="told to"):
+        job.pipeline.stage(job.request("numbers", "events", fail=True))
+    job.add("events", "late")
+    assert job.run("events", "more", "numbers") == {"a": 1, "late": 1}, "one more, and in another order"
+
+
 def test_a_source_that_is_left_out_stays_left_out_in_savepoints_and_without_state(job: Job, tmp_path: Path) -> None:
     for name in ("numbers", "more", "events"):
         job.add(name, "a")

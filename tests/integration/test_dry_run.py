@@ -185,7 +185,7 @@ def test_it_begins_where_an_attempt_that_failed_has_frozen_it(
         assert producer.flush(30) == 0
 
     def frozen() -> dict[Path, bytes]:
-        return {each: each.read_bytes() for each in (shop_folder / "wal").rglob("origin-*")}
+        return {each: each.read_bytes() for each in (shop_folder / "wal").rglob("begun-*")}
 
     sources = {"numbers": ft.KafkaSource(topics=[topic], starting_offsets="latest")}
     send("before")

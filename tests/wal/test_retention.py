@@ -47,8 +47,8 @@ def test_a_sweep_deletes_only_what_older_epochs_left_and_nobody_needs(tmp_path: 
     mine, newer = _segment(tmp_path, 5, 9, 0), _segment(tmp_path, 6, 10, 0)
     base, old, working = _spark(tmp_path, "2-3"), _spark(tmp_path, "1-1"), _spark(tmp_path, "5-9")
     drained = _spark(tmp_path, "2-3-drain")
-    origin = tmp_path / "orders" / "spark" / "origin-x.json"
-    origin.touch()
+    begun = tmp_path / "orders" / "spark" / "begun-x.json"
+    begun.touch()
     other = write_segment(SegmentFolder(str(tmp_path), "refunds", 1, 1, 0), 1, ROWS)
 
     sweep(str(tmp_path), "orders", {kept.location, base}, below_epoch=5)
@@ -57,7 +57,7 @@ def test_a_sweep_deletes_only_what_older_epochs_left_and_nobody_needs(tmp_path: 
     there = [kept.location, mine.location, newer.location, base, working, other.location]
     assert [local_path(uri).exists() for uri in gone] == [False] * len(gone)
     assert [local_path(uri).exists() for uri in there] == [True] * len(there)
-    assert origin.exists()
+    assert begun.exists()
     assert not (tmp_path / "orders" / "1-1").exists()
     assert sweep(str(tmp_path), "orders", {kept.location, base}, below_epoch=5) == []
 
