@@ -68,8 +68,6 @@ class Visit:
         """Makes it as it was, for another test."""
         self.page.set_viewport_size({"width": 1280, "height": 720})
         self.page.emulate_media(color_scheme="light")
-        self.page.keyboard.press("Escape")  # a menu of Airflow's stays open whatever the address, or opens where
-        self.page.mouse.move(640, 0)  # the pointer stands
         self.open(NEUTRAL)
 
     def pipelines(self, path: str = PAGE, **query: Any) -> PipelineList:

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from airflow_ft.core.model import RunKey
 from tests.browser.flights import FLIGHTS
-from tests.browser.pages import API, PAGE, PipelineList, Visit
+from tests.browser.pages import API, PAGE, PipelineList, PipelinePage, Visit
 from tests.browser.server import ApiServer
 from tests.browser.world import ALONE, HALTED, IN_DOUBT, LATE, MANY, QUARANTINED, RUNNING, TOTAL, URGENT, WAITING, World
 from tests.store.scene import PIPELINE, RUN
@@ -17,10 +17,18 @@ from tests.store.scene import PIPELINE, RUN
 pytestmark = pytest.mark.airflow
 
 
-def test_browse_leads_to_the_list(visit: Visit) -> None:
-    visit.load()
+def _browse(visit: Visit) -> None:
+    """By Airflow's menu. It is seen until its closing was animated; now and then it stays, over what is to be clicked
+    next, so nobody else gets this window. Why it stays was not found out.
+    """
+    visit.used_up = True
     visit.button("Browse").click()
     visit.page.get_by_role("menuitem", name="Checkpoints", exact=True).click()
+
+
+def test_browse_leads_to_the_list(visit: Visit) -> None:
+    visit.load()
+    _browse(visit)
     expect(visit.page.get_by_role("heading", name="Checkpoints", exact=True, level=1)).to_be_visible()
     expect(PipelineList(visit).shown).to_have_text(f"1 to 25 of {TOTAL:,}")
 
@@ -28,11 +36,11 @@ def test_browse_leads_to_the_list(visit: Visit) -> None:
 def test_browse_leads_back_to_the_list_from_a_pipeline_each_time(visit: Visit) -> None:
     visit.load()
     for _ in range(3):
-        visit.button("Browse").click()
-        visit.page.get_by_role("menuitem", name="Checkpoints", exact=True).click()
+        _browse(visit)
         pipelines = PipelineList(visit)
         expect(pipelines.shown).to_be_visible()
-        expect(pipelines.choose(HALTED).heading).to_be_visible()
+        pipelines.names.filter(has_text=HALTED).press("Enter")
+        expect(PipelinePage(visit, HALTED).heading).to_be_visible()
 
 
 def test_what_needs_a_person_comes_first_and_says_why(visit: Visit) -> None:
