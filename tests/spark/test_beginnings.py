@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import StageError
-from airflow_ft.core.model import canonical_json
+from airflow_ft.core.model import CheckpointingMode, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
+from airflow_ft.spark.driver.runner import Attempt
+from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen
 from airflow_ft.spark.state.locations import (
     SparkLocation,
@@ -203,6 +206,27 @@ def test_a_start_that_each_run_renders_anew_stays_at_the_earliest_time(tmp_path:
     assert KafkaSource.from_json(_at(2)).to_json() == _at(2), "as the driver is told"
     written = KafkaSource(topics=["a", "b"], starting_offsets=dt.datetime(2026, 1, 1, 9, tzinfo=dt.UTC))
     assert begins(written.to_json()) is None, "who writes another time means it"
+
+
+@pytest.mark.parametrize("mode", list(CheckpointingMode))
+def test_at_most_once_looks_it_up_each_time(tmp_path: Path, mode: CheckpointingMode) -> None:
+    """Whatever attempts of another mode have frozen."""
+    source = KafkaSource(topics=["a"], starting_offsets="group_offsets", group_id="theirs").to_json()
+    _frozen(tmp_path, orders=source).freeze(_attempt(tmp_path, 1, orders={"a": {"0": 5}}), {0: "orders"}, _ids)
+    request = StageRequest(
+        pipeline="p",
+        run=RunKey("dag", "run"),
+        epoch=1,
+        attempt=2,
+        store_url="sqlite://",
+        wal_root=str(tmp_path),
+        job="jobs.orders",
+        sinks=("rows",),
+        sources={"orders": source},
+        checkpointing=CheckpointConfig(mode=mode),
+    )
+    begins = Attempt(request, tmp_path / "result", None)._beginning()
+    assert begins == ({"orders"} if mode is CheckpointingMode.AT_MOST_ONCE else set())
 
 
 # --- what earlier versions have left -------------------------------------------------------------------------------
