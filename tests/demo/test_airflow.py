@@ -10,9 +10,9 @@ pytestmark = pytest.mark.airflow
 
 
 class Components(Airflow):
-    """Two of them, started one by one."""
+    """One that waits for its database, which nobody makes, and one that ends at once."""
 
-    command_line = ("api-server",)
+    command_line = ("db", "check-migrations", "--migration-wait-timeout=600")
 
     def start(self) -> None:
         super().start()

@@ -342,7 +342,6 @@ def product_over_models() -> Iterator[Running]:
             "named_positions": lambda *_: {},
             "record_ids": lambda *of: RUNNING.spark.record_ids(*of),
             "recorded_ids": lambda location: RUNNING.spark.recorded_ids(location),
-            "Beginnings": SimpleNamespace(of=lambda request: RUNNING.spark.frozen(request)),
             "Timers": lambda *_: NO_TIMERS,
         }),
         (query._Idle, {"listening": listening}),
@@ -372,6 +371,7 @@ def product_over_models() -> Iterator[Running]:
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,
+            "Beginnings": SimpleNamespace(of=lambda request: RUNNING.spark.frozen(request)),
             "compute_planned": lambda frame, mode, location, **_: RUNNING.spark.compute_planned(location, frame.job),
             "_is_alive": lambda _: True,
             "gauges_of": lambda *_: {},  # so no thread asks how far it is behind its sources

@@ -38,7 +38,8 @@ class Beginnings:
             return
         life = life_of(base)
         try:
-            self._frozen(life).restore(self._location(uri), {0: ORDERS}, {}, {})
+            frozen = self._frozen(life)
+            frozen.restore(self._location(uri), frozen.read({0: ORDERS}), {}, {})
             self.look(uri)
             self.freeze(uri, life)
         except OSError as error:  # as the driver tells it

@@ -31,7 +31,6 @@ def a_beginning_of_an_added_source_that_nobody_freezes(change: Change) -> None:
 def beginnings_that_are_frozen_for_all_sources_at_once(change: Change) -> None:
     """Those of sources that stay become another moment when one is added, until something is published."""
     digest = beginnings._digest
-    standing, restore, freeze = Beginnings.standing, Beginnings.restore, Beginnings.freeze
     of: list[Any] = []
 
     def with_all(method: Any) -> Any:
@@ -41,8 +40,8 @@ def beginnings_that_are_frozen_for_all_sources_at_once(change: Change) -> None:
 
         return called
 
-    for name, method in (("standing", standing), ("restore", restore), ("freeze", freeze)):
-        change(Beginnings, name, with_all(method))
+    for name in ("read", "freeze"):
+        change(Beginnings, name, with_all(getattr(Beginnings, name)))
     change(beginnings, "_digest", lambda said: digest([said, [beginnings.start_of(each) for each in of[0].values()]]))
 
 

@@ -324,10 +324,12 @@ class Spark:
         self.act("computes a micro-batch once more", compute)
 
     def frozen(self, request: StageRequest) -> Any:
-        """In place of `airflow_ft.spark.state.beginnings.Beginnings.of`, for a query."""
+        """In place of `airflow_ft.spark.state.beginnings.Beginnings.of`."""
+        found = beginnings.Beginnings.of(request)
         if self.sources is not None:
-            return beginnings.Beginnings.of(request)
-        return SimpleNamespace(freeze=lambda location, *_: self.beginnings.freeze(location.uri, request.life))
+            return found
+        played = {name: getattr(found, name) for name in ("read", "standing", "restore")}
+        return SimpleNamespace(freeze=lambda at, *_: self.beginnings.freeze(at.uri, request.life), **played)
 
     def record_ids(self, *of: Any) -> None:
         """In place of `airflow_ft.spark.state.standing.record_ids`, as the next one."""

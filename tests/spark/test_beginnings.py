@@ -3,7 +3,9 @@
 import datetime as dt
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ from airflow_ft.spark.state.locations import (
     life_of,
     new_beginning,
     open_location,
+    remember_life,
 )
-from airflow_ft.spark.state.standing import Standing
+from airflow_ft.spark.state.standing import Ids, Standing
 from airflow_ft.templates import plain, rebuild
 from airflow_ft.wal.filesystem import local_path
 
@@ -38,6 +41,14 @@ def _frozen(root: Path, life: str = "", **sources: Any) -> Beginnings:
     return Beginnings(str(root), "p", life, sources or {"orders": ORDERS})
 
 
+def _standing(frozen: Beginnings, places: Mapping[int, str]) -> Standing:
+    return frozen.standing(frozen.read(places))
+
+
+def _restore(frozen: Beginnings, location: SparkLocation, places: Mapping[int, str], known: Ids, void: Ids) -> None:
+    frozen.restore(location, frozen.read(places), known, void)
+
+
 def _attempt(root: Path, number: int, **looked_up: Mapping[str, Any]) -> SparkLocation:
     """A location in which Spark has looked up where sources begin, in this order."""
     location = open_location(str(root), "p", 1, number, None, False)
@@ -45,6 +56,20 @@ def _attempt(root: Path, number: int, **looked_up: Mapping[str, Any]) -> SparkLo
         _file(location, index).parent.mkdir(parents=True)
         _file(location, index).write_text(FIRST + canonical_json(offsets))
     return location
+
+
+def _request(root: Path, **more: Any) -> StageRequest:
+    return StageRequest(
+        pipeline="p",
+        run=RunKey("dag", "run"),
+        epoch=1,
+        attempt=2,
+        store_url="sqlite://",
+        wal_root=str(root),
+        job="jobs.orders",
+        sinks=("rows",),
+        **more,
+    )
 
 
 def _file(location: SparkLocation, index: int = 0) -> Path:
@@ -61,13 +86,13 @@ def _ids(offsets: Mapping[int, Any]) -> dict[int, dict[str, str]]:
 
 def test_it_is_frozen_once_and_given_to_the_next_attempt(tmp_path: Path) -> None:
     frozen, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
-    assert not frozen.has("orders") and frozen.standing({0: "orders"}) == Standing()
+    assert not frozen.has("orders") and _standing(frozen, {0: "orders"}) == Standing()
     frozen.freeze(first, {0: "orders"}, _ids)
     frozen.freeze(first, {0: "orders"}, _ids)
     assert frozen.has("orders")
-    assert frozen.standing({0: "orders"}) == Standing({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
+    assert _standing(frozen, {0: "orders"}) == Standing({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
     later = _attempt(tmp_path, 2)
-    frozen.restore(later, {0: "orders"}, {}, {})
+    _restore(frozen, later, {0: "orders"}, {}, {})
     assert _file(later).read_bytes() == _file(first).read_bytes()
     # A dry run begins there, too, in a log of its own that has nothing else of the pipeline.
     copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
@@ -91,13 +116,13 @@ def test_it_stays_whatever_else_the_job_reads(tmp_path: Path) -> None:
     assert both.has("orders") and not both.has("refunds") and not both.has("lines")
     places = {0: "refunds", 1: "orders"}
     later = _attempt(tmp_path, 2)
-    both.restore(later, places, {}, {})
+    _restore(both, later, places, {}, {})
     assert not _file(later, 0).exists() and _file(later, 1).read_text() == FIRST + canonical_json(AT_FIVE)
     _file(later, 0).parent.mkdir()
     _file(later, 0).write_text(FIRST + '{"refunds":{"0":3}}')
     both.freeze(later, places, _ids)
     again = _attempt(tmp_path, 3)
-    _frozen(tmp_path, refunds=REFUNDS).restore(again, {0: "refunds"}, {}, {})
+    _restore(_frozen(tmp_path, refunds=REFUNDS), again, {0: "refunds"}, {}, {})
     assert _file(again).read_text() == FIRST + '{"refunds":{"0":3}}'
 
 
@@ -109,7 +134,7 @@ def test_who_dies_in_between_has_frozen_some(tmp_path: Path) -> None:
     with pytest.raises(StageError, match="'orders'"):
         both.freeze(late, places, _ids)
     last = _attempt(tmp_path, 3)
-    both.restore(last, places, {}, {})
+    _restore(both, last, places, {}, {})
     assert _file(last, 0).read_bytes() == _file(dead, 0).read_bytes() and not _file(last, 1).exists()
 
 
@@ -122,12 +147,12 @@ def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that
     own = _frozen(tmp_path, life_of(beginning))
     former.freeze(first, {0: "orders"}, _ids)  # it slept there
     assert former.has("orders"), "whoever dies before the one write has changed nothing"
-    assert not own.has("orders") and own.standing({0: "orders"}) == Standing()
+    assert not own.has("orders") and _standing(own, {0: "orders"}) == Standing()
     late = _attempt(tmp_path, 4)
-    own.restore(late, {0: "orders"}, {}, {})
+    _restore(own, late, {0: "orders"}, {}, {})
     assert not _file(late).exists()
     own.freeze(_attempt(tmp_path, 5, orders={"a": {"0": 170}}), {0: "orders"}, _ids)
-    assert own.standing({0: "orders"}).offsets == {0: {"a": {"0": 170}}}
+    assert _standing(own, {0: "orders"}).offsets == {0: {"a": {"0": 170}}}
 
 
 def test_topics_whose_positions_are_void_are_taken_out(tmp_path: Path) -> None:
@@ -137,9 +162,9 @@ def test_topics_whose_positions_are_void_are_taken_out(tmp_path: Path) -> None:
     known = {0: {"a": "A", "b": "B2"}}
     for attempt, void in ((2, {0: {"b": "B"}}), (3, {})):
         later = _attempt(tmp_path, attempt)
-        frozen.restore(later, {0: "orders"}, known, void)
+        _restore(frozen, later, {0: "orders"}, known, void)
         assert _file(later).read_text() == FIRST + '{"a":{"0":5}}'
-        assert frozen.standing({0: "orders"}) == Standing({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
+        assert _standing(frozen, {0: "orders"}) == Standing({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
         frozen.freeze(later, {0: "orders"}, _ids)
     with pytest.raises(StageError, match="'orders' at another position"):
         frozen.freeze(first, {0: "orders"}, _ids)
@@ -150,8 +175,59 @@ def test_ids_are_those_that_the_brokers_tell_now(tmp_path: Path) -> None:
     frozen, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
     frozen.freeze(first, {0: "orders"}, _ids)
     later = _attempt(tmp_path, 2)
-    frozen.restore(later, {0: "orders"}, {0: {"a": "", "b": ""}}, {})
+    _restore(frozen, later, {0: "orders"}, {0: {"a": "", "b": ""}}, {})
     frozen.freeze(later, {0: "orders"}, lambda _: {0: {"a": "", "b": ""}})
+
+
+def test_what_another_freezes_in_the_meantime_is_not_taken_for_what_was_read(tmp_path: Path) -> None:
+    """A topic is recreated, and a late attempt freezes where it was: its offsets would pass for those of the new one,
+    whose first records nobody would read.
+    """
+    frozen, zombie = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
+    begun, later = frozen.read({0: "orders"}), _attempt(tmp_path, 2)
+    frozen.freeze(zombie, {0: "orders"}, _ids)
+    frozen.restore(later, begun, {0: {"a": "A2", "b": "B"}}, {})
+    assert not _file(later).exists() and _standing(frozen, {0: "orders"}).ids == {0: {"a": "A", "b": "B"}}
+    _file(later).parent.mkdir(parents=True)
+    _file(later).write_text(FIRST + canonical_json(AT_FIVE))
+    with pytest.raises(StageError, match="'orders' at another position"):
+        frozen.freeze(later, {0: "orders"}, lambda _: {0: {"a": "A2", "b": "B"}})
+
+
+def test_what_another_freezes_in_place_of_an_origin_stays(tmp_path: Path) -> None:
+    """The same, where an earlier version has frozen another moment."""
+    told = {"0": FIRST + '{"a":{"0":1}}', "airflow_ft_sources": ["orders"], "airflow_ft_topics": {"0": {"a": "A"}}}
+    _as_before(tmp_path, {"orders": _start(ORDERS)}, told)
+    frozen, other, late = _frozen(tmp_path), _attempt(tmp_path, 1), _attempt(tmp_path, 2)
+    begun = frozen.read({0: "orders"})
+    _restore(frozen, other, {0: "orders"}, {0: {"a": "A"}}, {})
+    frozen.restore(late, begun, {0: {}}, {0: {"a": "A"}})
+    assert _standing(frozen, {0: "orders"}) == Standing({0: {"a": {"0": 1}}}, {0: {"a": "A"}})
+    with pytest.raises(StageError, match="'orders' at another position"):
+        frozen.freeze(late, {0: "orders"}, _ids)
+
+
+def test_a_source_that_is_read_twice_begins_twice(tmp_path: Path) -> None:
+    """Joined with itself it has two places. They were one file, and the first attempt was told that it is another."""
+    frozen, places = _frozen(tmp_path, orders=ORDERS, refunds=REFUNDS), {0: "orders", 1: "refunds", 2: "orders"}
+    later_by_one = {**AT_FIVE, "a": {"0": 6}}
+    frozen.freeze(_attempt(tmp_path, 1, orders=AT_FIVE, refunds={"refunds": {}}, again=later_by_one), places, _ids)
+    assert _standing(frozen, places).offsets == {0: AT_FIVE, 1: {"refunds": {}}, 2: later_by_one}
+    later = _attempt(tmp_path, 2)
+    _restore(frozen, later, places, {}, {})
+    frozen.freeze(later, places, _ids)
+    assert _file(later, 2).read_text() == FIRST + canonical_json(later_by_one)
+    assert _standing(frozen, {0: "orders"}).offsets == {0: AT_FIVE}
+
+
+def test_an_attempt_stays_in_the_life_in_which_it_has_begun(tmp_path: Path) -> None:
+    """Also when what it goes on from is swept behind it: it would freeze where another life begins."""
+    base = open_location(str(tmp_path), "p", 1, 1, None, False)
+    remember_life(base, "p/3-0")
+    frozen = Beginnings.of(_request(tmp_path, sources={"orders": ORDERS}, base=base.position(1)))
+    shutil.rmtree(local_path(base.uri))
+    frozen.freeze(_attempt(tmp_path, 2, orders=AT_FIVE), {0: "orders"}, _ids)
+    assert not _frozen(tmp_path).has("orders") and _frozen(tmp_path, "p/3-0").has("orders")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +268,7 @@ def test_a_start_that_each_run_renders_anew_stays_at_the_earliest_time(tmp_path:
     """A run that failed before it published anything has read for nothing: what came since is read by the next one."""
 
     def begins(source: Any) -> Any:
-        return _frozen(tmp_path, orders=source).standing({0: "orders"}).offsets.get(0)
+        return _standing(_frozen(tmp_path, orders=source), {0: "orders"}).offsets.get(0)
 
     def freeze(hour: int) -> None:
         begin = {"a": {"0": hour}}
@@ -213,18 +289,7 @@ def test_at_most_once_looks_it_up_each_time(tmp_path: Path, mode: CheckpointingM
     """Whatever attempts of another mode have frozen."""
     source = KafkaSource(topics=["a"], starting_offsets="group_offsets", group_id="theirs").to_json()
     _frozen(tmp_path, orders=source).freeze(_attempt(tmp_path, 1, orders={"a": {"0": 5}}), {0: "orders"}, _ids)
-    request = StageRequest(
-        pipeline="p",
-        run=RunKey("dag", "run"),
-        epoch=1,
-        attempt=2,
-        store_url="sqlite://",
-        wal_root=str(tmp_path),
-        job="jobs.orders",
-        sinks=("rows",),
-        sources={"orders": source},
-        checkpointing=CheckpointConfig(mode=mode),
-    )
+    request = _request(tmp_path, sources={"orders": source}, checkpointing=CheckpointConfig(mode=mode))
     begins = Attempt(request, tmp_path / "result", None)._beginning()
     assert begins == ({"orders"} if mode is CheckpointingMode.AT_MOST_ONCE else set())
 
@@ -252,29 +317,55 @@ def test_an_origin_goes_by_its_own_order(tmp_path: Path, life: str) -> None:
         "0": FIRST + '{"refunds":{"0":3}}',
         "1": FIRST + canonical_json(AT_FIVE),
         "airflow_ft_sources": ["refunds", "orders"],
-        "airflow_ft_topics": {"0": {"refunds": "R"}, "1": {"a": "A", "b": "B"}},
+        "airflow_ft_topics": {"0": {"refunds": "REFUNDS"}, "1": {"a": "A", "b": "B"}},
     }
     origin = _as_before(tmp_path, ["3-0", said] if life else said, told)
     before, frozen, places = origin.read_bytes(), _frozen(tmp_path, life, **sources), {0: "orders", 1: "refunds"}
     assert frozen.has("orders") and frozen.has("refunds") and not _frozen(tmp_path, "p/4-0", **sources).has("orders")
-    assert frozen.standing(places) == Standing(
-        {0: AT_FIVE, 1: {"refunds": {"0": 3}}}, {0: {"a": "A", "b": "B"}, 1: {"refunds": "R"}}
+    assert _standing(frozen, places) == Standing(
+        {0: AT_FIVE, 1: {"refunds": {"0": 3}}}, {0: {"a": "A", "b": "B"}, 1: {"refunds": "REFUNDS"}}
     )
     later = _attempt(tmp_path, 1)
-    frozen.restore(later, places, {0: {"a": "A", "b": "B2"}, 1: {"refunds": "R"}}, {0: {"b": "B"}})
+    _restore(frozen, later, places, {0: {"a": "A", "b": "B2"}, 1: {"refunds": "REFUNDS"}}, {0: {"b": "B"}})
     assert _file(later, 0).read_text() == FIRST + '{"a":{"0":5}}' and _file(later, 1).exists()
     frozen.freeze(later, places, _ids)
     assert origin.read_bytes() == before, "a copy of it counts from now on"
-    assert _frozen(tmp_path, life, orders=ORDERS).standing({0: "orders"}).offsets == {0: {"a": {"0": 5}}}
+    assert _standing(_frozen(tmp_path, life, orders=ORDERS), {0: "orders"}).offsets == {0: {"a": {"0": 5}}}
 
 
 def test_an_origin_without_ids_and_order_is_taken_as_the_job_has_them(tmp_path: Path) -> None:
     _as_before(tmp_path, {"orders": _start(ORDERS)}, {"0": FIRST + canonical_json(AT_FIVE)})
     frozen, later = _frozen(tmp_path), _attempt(tmp_path, 1)
-    assert frozen.standing({0: "orders"}) == Standing({0: AT_FIVE})
-    frozen.restore(later, {0: "orders"}, {0: {"a": "A", "b": "B"}}, {})
-    assert frozen.standing({0: "orders"}) == Standing({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
+    assert _standing(frozen, {0: "orders"}) == Standing({0: AT_FIVE})
+    _restore(frozen, later, {0: "orders"}, {0: {"a": "A", "b": "B"}}, {})
+    assert _standing(frozen, {0: "orders"}) == Standing({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
     frozen.freeze(later, {0: "orders"}, _ids)
+
+
+def test_an_origin_counts_for_what_it_tells_of(tmp_path: Path) -> None:
+    """Not for a source that was declared beside the others, and not read by the job."""
+    sources = {"orders": ORDERS, "refunds": REFUNDS}
+    said, told = {name: _start(source) for name, source in sources.items()}, {"0": FIRST + canonical_json(AT_FIVE)}
+    origin = _as_before(tmp_path, said, {**told, "airflow_ft_sources": ["orders"]})
+    frozen, places = _frozen(tmp_path, **sources), {0: "refunds", 1: "orders"}
+    assert frozen.has("orders") and not frozen.has("refunds")
+    assert _standing(frozen, places) == Standing({1: AT_FIVE})
+    _restore(frozen, _attempt(tmp_path, 1), places, {}, {})
+    assert _frozen(tmp_path, orders=ORDERS).has("orders"), "which stays if the other one is declared no more"
+    # It is of the first sources of a pipeline: of one that is added later it knows nothing, though its place is told.
+    for each in (told, {**told, "airflow_ft_sources": ["refunds"]}):
+        origin.write_text(json.dumps(each))
+        assert frozen.has("refunds") and _standing(frozen, {0: "refunds"}) == Standing({0: AT_FIVE})
+        based = replace(frozen, has_base=True)
+        assert not based.has("refunds") and _standing(based, {0: "refunds"}) == Standing()
+
+
+def test_an_origin_of_a_source_that_is_read_twice(tmp_path: Path) -> None:
+    told = {str(i): FIRST + f'{{"a":{{"0":{i}}}}}' for i in range(3)}
+    order = ["orders", "source-1", "orders"]
+    _as_before(tmp_path, {"orders": _start(ORDERS)}, {**told, "airflow_ft_sources": order})
+    found = _standing(_frozen(tmp_path), {0: "orders", 1: "orders"}).offsets
+    assert found == {0: {"a": {"0": 0}}, 1: {"a": {"0": 2}}}
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -282,7 +373,7 @@ def test_an_origin_of_the_first_versions_is_found_by_all_that_was_declared(tmp_p
     """It went by the whole source, or by all of it but `fail_on_data_loss`."""
     declared = {**ORDERS, "fail_on_data_loss": strict, "max_offsets_per_trigger": 9}
     _as_before(tmp_path, {"orders": declared}, {"0": FIRST + canonical_json(AT_FIVE)})
-    assert _frozen(tmp_path, orders=declared).standing({0: "orders"}).offsets == {0: AT_FIVE}
+    assert _standing(_frozen(tmp_path, orders=declared), {0: "orders"}).offsets == {0: AT_FIVE}
 
 
 def test_an_origin_of_a_rendered_time_is_found_by_later_ones(tmp_path: Path) -> None:
@@ -290,8 +381,8 @@ def test_an_origin_of_a_rendered_time_is_found_by_later_ones(tmp_path: Path) -> 
     third = int(dt.datetime(2026, 1, 1, 3, tzinfo=dt.UTC).timestamp() * 1000)
     _as_before(tmp_path, {"orders": start}, {"0": FIRST + canonical_json(AT_FIVE)}, times=f"-{third}")
     for hour, begins in ((2, {}), (3, {0: AT_FIVE}), (9, {0: AT_FIVE})):
-        assert _frozen(tmp_path, orders=_at(hour)).standing({0: "orders"}).offsets == begins
+        assert _standing(_frozen(tmp_path, orders=_at(hour)), {0: "orders"}).offsets == begins
     # Of a source that was added they froze one moment for all times.
     told = {"first": FIRST + '{"a":{"0":1}}', "ids": {"a": "A"}}
     _as_before(tmp_path, ["orders", start], told, kind="begun")
-    assert _frozen(tmp_path, orders=_at(9)).standing({0: "orders"}).offsets == {0: {"a": {"0": 1}}}
+    assert _standing(_frozen(tmp_path, orders=_at(9)), {0: "orders"}).offsets == {0: {"a": {"0": 1}}}

@@ -70,7 +70,7 @@ def test_a_topic_is_taken_out_of_the_copy_alone(tmp_path: Path) -> None:
 
 
 def test_a_source_that_says_nothing_new_is_written_as_before() -> None:
-    """Origins go by digests of it: a field more, and "latest" would become another moment."""
+    """The origins that the first versions have left go by digests of it (`spark.state.beginnings`)."""
     declared = KafkaSource(topics=["orders"], starting_offsets="latest", max_offsets_per_trigger=9)
     text = canonical_json(declared.to_json())
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "9dd0fd3224a3df30", text

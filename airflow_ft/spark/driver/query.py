@@ -38,7 +38,6 @@ from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.driver.staging import is_small, materialised, write_batch
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.state.files import has_state, sizes, upload
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
@@ -88,17 +87,17 @@ class Query:
         failed: Callable[[BaseException], None],
         stop: Stopper,
         expects_few: bool = False,
-        begins: Mapping[int, str] | None = None,
+        freeze: Callable[[], None] | None = None,
     ) -> None:
         """`sources`: by their names in Spark's order; None: the job has opened it by itself. `failed` gets what ends
         a micro-batch, before Spark wraps it beyond recognition. `expects_few`: behind a small micro-batch comes another
-        one. `begins`: Kafka sources that begin here, by their places.
+        one. `freeze` keeps where sources begin, before anything is published; None: none of them does here.
         """
         self._store, self._request, self._job, self._frame = store, request, job, frame
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._made_of = SinkColumns(frame, inputs.source_of)
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
-        self._durable = _Durable(store, location, request, sources, topics, begins or {})
+        self._durable = _Durable(store, location, request, sources, topics, freeze)
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
@@ -422,20 +421,20 @@ class _Durable:
         request: StageRequest,
         sources: Mapping[str, Source | None],
         topics: Topics,
-        begins: Mapping[int, str],
+        freeze: Callable[[], None] | None,
     ) -> None:
         self._store, self._location, self._request, self._topics = store, location, request, topics
         self._sources = sources
-        self._begins, self._frozen = begins, not begins
+        self._freeze = freeze
         self._synced: Synced = {}
 
     def freeze(self) -> None:
         """Freezes where sources begin of which nothing was published yet: "latest" is one moment."""
-        if not self._frozen:
+        if self._freeze is not None:
             if self._request.life:
                 self._refuse_passing_over()
-            Beginnings.of(self._request).freeze(self._location, self._begins, self._topics.check_start)
-            self._frozen = True
+            self._freeze()
+            self._freeze = None
 
     def _refuse_passing_over(self) -> None:
         """Where everything is read anew, what Spark has looked up is compared with what was delivered (`passing`)."""

@@ -326,17 +326,18 @@ class Attempt:
         self,
         plan: _Plan,
         change: SourceChange | None,
+        frozen: Beginnings,
         begins: Mapping[int, str],
         topics: Topics,
         bear: Callable[..., None],
     ) -> SparkLocation:
         """Where this attempt works, without the positions of topics that are no longer what they were."""
         request = self._request
-        frozen = Beginnings.of(request)
+        begun = frozen.read(begins)
         before = Standing() if request.base is None else standing(request.base)
         if change is not None:
             before = change.standing(before)
-        before = before.beside(frozen.standing(begins))
+        before = before.beside(frozen.standing(begun))
         void = topics.begin(before)
         step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators)
         # What others may have to go back to is changed in a copy only.
@@ -364,7 +365,7 @@ class Attempt:
             remember_life(location, request.life)
         if change is not None:
             change_sources(change, location, plan.places)
-        frozen.restore(location, begins, topics.known, void)
+        frozen.restore(location, begun, topics.known, void)
         check_sources(location, plan.sources)
         set_places(location, plan.places)
         if request.base is None:
@@ -398,7 +399,8 @@ class Attempt:
         request = self._request
         change = None if request.begins_anew else source_change(request.pipeline, request.base, plan.sources)
         begins = self._begins(plan, change)
-        location = self._open_location(plan, change, begins, topics, partial(compute_planned, frame, job.output_mode))
+        frozen, bear = Beginnings.of(request), partial(compute_planned, frame, job.output_mode)
+        location = self._open_location(plan, change, frozen, begins, topics, bear)
         remember_given(location.uri, request.conf)
         remember_code(location, job.code)
         tell_changed(request.base, frame.sparkSession.conf.get)
@@ -417,7 +419,7 @@ class Attempt:
                 failed=self.failed,
                 stop=stop,
                 expects_few=self._expects_few,
-                begins=begins,
+                freeze=partial(frozen.freeze, location, begins, topics.check_start) if begins else None,
             )
             publisher = query.publisher
             spark = frame.sparkSession

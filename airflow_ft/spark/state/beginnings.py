@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -37,49 +38,88 @@ _FROZEN = re.compile(r"^(?:begun|origin)-[0-9a-f]+(?:-\d+)*\.json$")
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """Where one use of a source begins: `first`, as Spark has written it, the `ids` of its topics, and their file."""
+
+    first: str
+    ids: Mapping[str, str]
+    file: str
+    is_told_by_an_origin: bool = False
+
+    @property
+    def offsets(self) -> dict[str, Any]:
+        """By topic and partition."""
+        return first_offsets(self.first)[1]
+
+
+@dataclass(frozen=True, slots=True)
 class Beginnings:
-    """Of the declared sources in one life of a pipeline. `places`: names by the sources' places in the query."""
+    """Of the declared sources in one life of a pipeline. `places`: names by the sources' places in the query.
+
+    A job that reads one source twice, which is possible while it has no base, has two places of that name.
+    `has_base`: what it has read has positions there, and no origin counts any more.
+    """
 
     root: str
     pipeline: str
     life: str
     sources: Mapping[str, Any]
+    has_base: bool = False
 
     @classmethod
     def of(cls, request: StageRequest) -> Beginnings:
-        """Of the life in which an attempt goes on."""
+        """Of the life in which an attempt goes on, to be made as it begins: who sweeps its base sweeps that, too."""
         life = request.life if request.base is None else life_in(request.base.location)
-        return cls(request.wal_root, request.pipeline, life, request.sources)
+        return cls(request.wal_root, request.pipeline, life, request.sources, request.base is not None)
 
     def has(self, name: str) -> bool:
-        """Whether an attempt has frozen where this one begins, or an earlier version where all do."""
-        files = filesystem(self.root)
-        return files.exists(self._file(name)) or files.exists(self._origin())
+        """Whether it is frozen where this one begins, as far as that is known before the job has said what it reads."""
+        if filesystem(self.root).exists(self._file(name)):
+            return True
+        origin = self._origin()
+        return origin is not None and name in origin.get("airflow_ft_sources", [name])
 
-    def standing(self, places: Mapping[int, str]) -> Standing:
-        """Where they begin, and the ids of their topics, as far as it is frozen."""
-        told = {index: found for index, name in places.items() if (found := self._told(name, places)) is not None}
-        offsets = {index: first_offsets(each["first"])[1] for index, each in told.items()}
-        return Standing(offsets, {index: each["ids"] for index, each in told.items() if each["ids"]})
+    def read(self, places: Mapping[int, str]) -> dict[int, Begun]:
+        """Where they begin, as far as it is frozen: to be read once, so that one and the same counts for an attempt."""
+        origin, found = self._origin() or {}, {}
+        # The first versions went by the job's order.
+        before = dict(enumerate(origin["airflow_ft_sources"])) if "airflow_ft_sources" in origin else places
+        known = {use: str(index) for index, use in _uses(before).items()}
+        for index, use in _uses(places).items():
+            if filesystem(self.root).exists(file := self._file(*use)):
+                told = read_json(file)
+                found[index] = Begun(told["first"], told["ids"], file)
+            elif (first := origin.get(known.get(use, ""))) is not None:
+                ids = origin.get("airflow_ft_topics", {}).get(known[use], {})
+                found[index] = Begun(first, ids, file, is_told_by_an_origin=True)
+        return found
 
-    def restore(self, location: SparkLocation, places: Mapping[int, str], known: Ids, void: Ids) -> None:
-        """Into an attempt's own location: where they begin, as far as it is frozen.
+    @staticmethod
+    def standing(begun: Mapping[int, Begun]) -> Standing:
+        """What was read, as an attempt compares it with what is there now."""
+        offsets = {index: each.offsets for index, each in begun.items()}
+        return Standing(offsets, {index: each.ids for index, each in begun.items() if each.ids})
+
+    @staticmethod
+    def restore(location: SparkLocation, begun: Mapping[int, Begun], known: Ids, void: Ids) -> None:
+        """Into an attempt's own location: what was read.
 
         Before that it gets the ids of topics that it lacks, and loses the topics whose positions are void: in one step,
         so that "latest" never becomes another moment. An attempt that has begun before finds something else than its
-        own, and publishes nothing.
+        own, and publishes nothing; nor does this one where another has frozen in the meantime what it has not read.
         """
-        files = filesystem(self.root)
-        for index, name in places.items():
-            if (told := self._told(name, places)) is None:
-                continue
-            head, before = first_offsets(told["first"])
+        target = filesystem(location.uri)
+        for index, each in begun.items():
+            head, before = first_offsets(each.first)
             left = without(before, void.get(index, {}))
-            first = told["first"] if len(left) == len(before) else head + canonical_json(left)
-            ids = {topic: each for topic, each in {**told["ids"], **known.get(index, {})}.items() if topic in left}
-            if (mended := {"first": first, "ids": ids}) != told:
-                files.replace(self._file(name), canonical_json(mended).encode())
-            target = filesystem(location.uri)
+            first = each.first if len(left) == len(before) else head + canonical_json(left)
+            ids = {topic: id for topic, id in {**each.ids, **known.get(index, {})}.items() if topic in left}
+            told, files = canonical_json({"first": first, "ids": ids}).encode(), filesystem(each.file)
+            if each.is_told_by_an_origin:
+                with suppress(FileExistsError):
+                    files.write(each.file, told)
+            elif (first, ids) != (each.first, each.ids):
+                files.replace(each.file, told)
             target.write(target.uri(location.uri, source_log.FOLDER, str(index), "0"), first.encode())
 
     def freeze(
@@ -97,8 +137,9 @@ class Beginnings:
             if files.exists(where := files.uri(location.uri, source_log.FOLDER, str(index), "0")):
                 looked_up[index] = files.read(where).decode()
         ids = topic_ids({index: first_offsets(first)[1] for index, first in looked_up.items()})
+        uses = _uses(places)
         for index, first in looked_up.items():
-            frozen, told = self._file(places[index]), {"first": first, "ids": dict(ids.get(index, {}))}
+            frozen, told = self._file(*uses[index]), {"first": first, "ids": dict(ids.get(index, {}))}
             try:
                 files.write(frozen, canonical_json(told).encode())
             except FileExistsError:
@@ -109,30 +150,18 @@ class Beginnings:
                         remedy="nothing to do: the next attempt begins where that one did.",
                     ) from None
 
-    def _told(self, name: str, places: Mapping[int, str]) -> dict[str, Any] | None:
-        """Of one source: "first", as Spark has written it, and "ids" of its topics; None: it is not frozen."""
-        files = filesystem(self.root)
-        if files.exists(file := self._file(name)):
-            return dict(read_json(file))
-        if not files.exists(origin := self._origin()):
-            return None
-        frozen = read_json(origin)
-        order: list[str] | None = frozen.get("airflow_ft_sources")  # the first versions went by the job's order
-        index = {place: each for each, place in places.items()}[name] if order is None else order.index(name)
-        first = frozen.get(str(index))
-        ids = frozen.get("airflow_ft_topics", {}).get(str(index), {})
-        return None if first is None else {"first": first, "ids": ids}
-
-    def _file(self, name: str) -> str:
+    def _file(self, name: str, use: int = 0) -> str:
         source = self.sources[name]
-        stem = f"begun-{_digest([name, start_of(source), *([self.life] if self.life else [])])}"
-        return self._of_times(stem, [] if (time := _rendered_time(source)) is None else [time])
+        said = [name, start_of(source), *([self.life] if self.life else []), *([use] if use else [])]
+        return self._of_times(f"begun-{_digest(said)}", [] if (time := _rendered_time(source)) is None else [time])
 
-    def _origin(self) -> str:
-        """Where an earlier version has frozen all sources at once, in a file by what is declared of them.
+    def _origin(self) -> dict[str, Any] | None:
+        """What an earlier version has frozen of all sources at once, in a file by what is declared of them.
 
         The first ones took all of it, and not only what says where they start.
         """
+        if self.has_base:
+            return None
         life = self.life.rpartition("/")[2]
         starts = {name: start_of(source) for name, source in self.sources.items()}
         times = [time for source in self.sources.values() if (time := _rendered_time(source)) is not None]
@@ -141,8 +170,8 @@ class Beginnings:
             for name, source in self.sources.items()
         }
         said = (starts,) if times else (starts, strict, self.sources)
-        found = [self._of_times(f"origin-{_digest([life, each] if life else each)}", times) for each in said]
-        return next((origin for origin in found if filesystem(self.root).exists(origin)), found[0])
+        found = (self._of_times(f"origin-{_digest([life, each] if life else each)}", times) for each in said)
+        return next((dict(read_json(origin)) for origin in found if filesystem(self.root).exists(origin)), None)
 
     def _of_times(self, stem: str, times: list[int]) -> str:
         """Of starts that each run renders as another time: the earliest that is frozen, unless these are earlier.
@@ -164,6 +193,14 @@ class Beginnings:
         return files.uri(folder, "-".join([stem, *map(str, min(frozen, default=times))]) + ".json")
 
 
+def _uses(places: Mapping[int, str]) -> dict[int, tuple[str, int]]:
+    """Which use of which source each place is: the first of a name is 0."""
+    found: dict[int, tuple[str, int]] = {}
+    for index, name in sorted(places.items()):
+        found[index] = name, sum(other == name for other, _ in found.values())
+    return found
+
+
 def copy_frozen(root: str, pipeline: str, target: str) -> None:
     """Into another root on the same file system: all that attempts have frozen of where sources begin."""
     files = filesystem(root)
@@ -174,7 +211,7 @@ def copy_frozen(root: str, pipeline: str, target: str) -> None:
 
 
 def start_of(source: Any) -> Any:
-    """What of a declared source says where it starts; nothing is frozen of files, but that there are some."""
+    """What of a declared source says where it starts. Of one that is not Kafka's nothing is frozen: its kind alone."""
     names = ["kind"]
     if source.get("kind") == "kafka":
         names += ["topics", "pattern", "conn_id", "starting_offsets"]
