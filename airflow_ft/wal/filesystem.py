@@ -221,7 +221,8 @@ class LocalFileSystem:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            # The log's folders belong to one attempt, so looking first is enough; a sink asks `has_links` before.
+            # The log's folders belong to one attempt, so looking first is enough; a sink asks `has_links` before. Where
+            # sources begin is shared by attempts: a late one may replace it here, and still cannot publish from it.
             if path.exists():
                 raise FileExistsError(str(path)) from None
             temporary.rename(path)
