@@ -168,7 +168,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "doctor",
             "doctor",
-            "Examine everything that a pipeline needs, in words; writes nothing that stays",
+            "Examine everything that a pipeline needs, in words; writes nothing that stays but the decision log",
             _PIPELINE,
             _DAG,
             ARG_OUTPUT,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow_ft.spec import PipelineSpec
 
 _LIMITS = ("max_offsets_per_trigger", "max_files_per_trigger")
+_BYTES = "max_bytes_per_trigger"
 _START = "starting_offsets"
 
 
@@ -71,6 +72,8 @@ def by_params(spec: PipelineSpec) -> PipelineSpec:
 
 def _source(source: Any, begins_anew: bool) -> Any:
     changes = {name: _told(name, getattr(source, name)) for name in _LIMITS if _may_be_told(source, name)}
+    if _LIMITS[1] in changes and (most := getattr(source, _BYTES, None)) is not None and _may_be_told(source, _BYTES):
+        changes[_BYTES] = f"{{{{ '' if params.get({_LIMITS[1]!r}) else {most!r} }}}}"  # Spark takes one of them
     start = getattr(source, _START, None)
     if isinstance(start, str | datetime) and _may_be_told(source, _START) and not begins_anew:
         changes[_START] = _told(_START, start.isoformat() if isinstance(start, datetime) else start)

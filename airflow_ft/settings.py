@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -82,19 +83,27 @@ def _differing(spec: PipelineSpec, found: PipelineSpec) -> Iterator[str]:
             yield name
 
 
+def own_folder() -> Path:
+    """The package's own in Airflow's home, which only its user can open: made so by whoever needs it first."""
+    folder = airflow_home() / "airflow_ft"
+    with suppress(OSError):  # whoever writes there says what is wrong
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
 def store() -> str:
     """`[airflow_ft] store`: a SQLite URL, "conn:<connection id>" or a connection id."""
-    return _read("store") or f"sqlite:///{airflow_home() / 'airflow_ft' / 'ft.db'}"
+    return _read("store") or f"sqlite:///{own_folder() / 'ft.db'}"
 
 
 def wal_root() -> str:
     """`[airflow_ft] wal_root`: folder (path or URI) of the write-ahead log, the same for all workers."""
-    return _read("wal_root") or str(airflow_home() / "airflow_ft" / "wal")
+    return _read("wal_root") or str(own_folder() / "wal")
 
 
 def savepoint_dir() -> str:
     """`[airflow_ft] savepoint_dir`: folder (path or URI) of savepoints."""
-    return _read("savepoint_dir") or str(airflow_home() / "airflow_ft" / "savepoints")
+    return _read("savepoint_dir") or str(own_folder() / "savepoints")
 
 
 def maintenance_dags() -> tuple[str, ...]:
@@ -161,7 +170,7 @@ def spark_jars() -> str:
 
 def class_archives() -> str:
     """`[airflow_ft] class_archives`: folder of what `airflow ft class-archive` makes."""
-    return _read("class_archives") or str(airflow_home() / "airflow_ft" / "class-archives")
+    return _read("class_archives") or str(own_folder() / "class-archives")
 
 
 def keep_session() -> float:

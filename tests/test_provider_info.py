@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from datetime import timedelta
 from importlib import import_module, metadata
 from pathlib import Path
@@ -15,6 +17,7 @@ from airflow_ft import settings
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import ConfigurationError, NotDeliveredError
 from airflow_ft.provider_info import get_provider_info
+from airflow_ft.spark.session import connector
 from tests.operators.declared import spec
 
 pytestmark = pytest.mark.airflow
@@ -98,6 +101,21 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "allow_test_runs": True,
         "spark_conf": {"spark.ui.enabled": "false", "a": "1"},
     }
+
+
+def test_what_lies_in_airflows_home_is_its_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever comes first: a dry run has made the folder of the rows as the umask has it."""
+    monkeypatch.setattr(settings, "airflow_home", lambda: tmp_path)
+    before = os.umask(0o022)
+    try:
+        for place in (settings.wal_root, settings.savepoint_dir, settings.store, connector.folder):
+            assert str(place()).startswith((str(tmp_path / "airflow_ft"), f"sqlite:///{tmp_path}/airflow_ft/"))
+            assert stat.S_IMODE((tmp_path / "airflow_ft").stat().st_mode) == 0o700
+            (tmp_path / "airflow_ft").rmdir()
+    finally:
+        os.umask(before)
+    monkeypatch.setattr(settings, "airflow_home", lambda: tmp_path / "nothing")
+    assert settings.wal_root() == str(tmp_path / "nothing" / "airflow_ft" / "wal")
 
 
 def test_the_described_defaults_are_those_that_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ READING = frozenset({"verify", "doctor"})
 """These change nothing."""
 
 _OF_ONE = frozenset({*SETTLING, "verify", "savepoint"})
+_TAKEN = {
+    "rewind": {"abort"},
+    "folder (savepoint_dir)": {"savepoint", "stop_with_savepoint", "drain_with_savepoint"},
+    "savepoint": {"restore", "dispose"},
+    "allow_repeated": {"verify"},
+    "full": {"verify"},
+}
+"""What an act may be told besides a checkpoint, and which acts."""
 
 
 def check_action(name: str) -> str:
@@ -75,3 +83,14 @@ def check_number(action: str, number: int | None) -> None:
             f"checkpoint is {number}, but {action} is of the whole pipeline.",
             remedy="leave the checkpoint out, if that is what you want.",
         )
+
+
+def check_told(action: str, given: Mapping[str, bool]) -> None:
+    """ConfigurationError for what is `given` to an act that would pass it over."""
+    for name, is_given in given.items():
+        if is_given and action not in _TAKEN[name]:
+            raise ConfigurationError(
+                f"{name} is given, but {action} would pass it over.",
+                remedy=f"leave it out: it is for {', '.join(sorted(_TAKEN[name]))}."
+                + (" The action 'rewind' is of all that is not delivered." if name == "rewind" else ""),
+            )

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_ft import settings
 from airflow_ft.acts import examining, pipelines, savepoints, settling, verifying
-from airflow_ft.acts.names import SETTLING, check_action, check_number
+from airflow_ft.acts.names import SETTLING, check_action, check_number, check_told
 from airflow_ft.acts.requester import Requester
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.from_savepoint import FromSavepoint, Later
@@ -65,12 +65,18 @@ class Asked:
     def __post_init__(self) -> None:
         check_action(self.action)
         check_number(self.action, self.number)
-        if self.rewind and self.action != "abort":
-            raise ConfigurationError(
-                f"rewind is set, but {self.action} computes nothing again.",
-                remedy="leave it out. The action 'rewind' is of all that is not delivered, and takes no checkpoint.",
-            )
-        if self.action in ("restore", "dispose") and (self.savepoint is None or not self.savepoint.is_given):
+        told = self.savepoint is not None and self.savepoint.is_given
+        check_told(
+            self.action,
+            {
+                "rewind": self.rewind,
+                "folder (savepoint_dir)": bool(self.folder),
+                "savepoint": told,
+                "allow_repeated": self.allow_repeated,
+                "full": self.full,
+            },
+        )
+        if self.action in ("restore", "dispose") and not told:
             raise ConfigurationError("savepoint is empty.", remedy="give its path: `airflow ft savepoint list`.")
 
 

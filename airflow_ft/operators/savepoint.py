@@ -174,4 +174,5 @@ class StopStreamOperator(ActingOperator):
         from airflow_ft.acts.performing import Asked
 
         action = ("drain" if self.drain else "stop") + ("_with_savepoint" if self.savepoint else "")
-        return Asked(action, self.pipeline, run_of(context), folder=self.savepoint_dir or "", wait=self.wait)
+        folder = (self.savepoint_dir or "") if self.savepoint else ""
+        return Asked(action, self.pipeline, run_of(context), folder=folder, wait=self.wait)

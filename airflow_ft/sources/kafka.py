@@ -238,7 +238,15 @@ class KafkaSource:
 
     def reader_options(self, connection: ConnectionInfo) -> dict[str, str]:
         """All options of Spark's Kafka reader; they contain the connection's secrets."""
-        options = {**self.options, **kafka_options(connection)}
+        options, of_connection = dict(self.options), kafka_options(connection)
+        given = {name.lower(): value for name, value in self.options.items()}
+        if others := sorted(n for n, value in of_connection.items() if given.get(n.lower(), value) != value):
+            raise ConfigurationError(
+                f"options of KafkaSource and its connection differ in {', '.join(others)}.",
+                participant=self.conn_id,
+                remedy="say it in one of them.",
+            )
+        options |= of_connection
         if self.pattern:  # Spark looks for it within the names (`findFirstIn`)
             options["subscribePattern"] = f"^(?:{self.pattern})$"
         else:

@@ -158,6 +158,20 @@ def test_a_source_that_is_left_out_stays_left_out_in_savepoints_and_without_stat
     assert job.run("events", "numbers", "more", start="earliest") == {"c": 1, "a": 1}, "from no state, nothing again"
 
 
+def test_another_folder_under_the_same_name_is_refused_by_name(job: Job) -> None:
+    """Spark looks at the files of the newest micro-batch once more, and only says that a path is wrong."""
+    job.add("numbers", "a")
+    assert job.run("numbers") == {"a": 1}
+    request, elsewhere = job.request("numbers"), job.pipeline.folder / "in" / "more"
+    other = FileSource(path=str(elsewhere), schema="k string")
+    with pytest.raises(JobError, match=r"reads .*/in/more, and its newest .*/in/numbers.*Remedy: take the folder back"):
+        job.pipeline.complete(replace(request, sources={"numbers": other.to_json()}))
+    job.add("more", "b")
+    job.add("numbers", "a")
+    assert job.run("numbers") == {"a": 2}
+    assert job.run("numbers", "more") == {"b": 1}
+
+
 def test_which_source_is_which_is_never_guessed(job: Job) -> None:
     job.add("numbers", "a")
     assert job.run("numbers", "more") == {"a": 1}

@@ -29,6 +29,7 @@ SOURCES = {
     "exact": ft.KafkaSource(topics=["a"], starting_offsets={"a": {0: 5}}),
     "own": ft.KafkaSource(topics=["a"], max_offsets_per_trigger="{{ params.mine }}"),
     "files": ft.FileSource(path="/data", schema="id bigint"),
+    "bytes": ft.FileSource(path="/data", schema="id bigint", max_bytes_per_trigger=1000),
 }
 
 
@@ -57,9 +58,10 @@ def test_what_the_form_says_goes_before_what_the_author_says() -> None:
     told = {"max_offsets_per_trigger": 50, "max_files_per_trigger": 4, "starting_offsets": "2026-11-24T00:00:00+00:00"}
     found: dict[str, Any] = dict(rendered(told).sources)
     assert {name: getattr(source, "max_offsets_per_trigger", None) for name, source in found.items()} == {
-        "plain": 50, "bound": 50, "timed": 50, "exact": 50, "own": 3, "files": None,
+        "plain": 50, "bound": 50, "timed": 50, "exact": 50, "own": 3, "files": None, "bytes": None,
     }  # fmt: skip
-    assert found["files"].max_files_per_trigger == 4
+    for name in ("files", "bytes"):
+        assert (found[name].max_files_per_trigger, found[name].max_bytes_per_trigger) == (4, None)
     at = datetime(2026, 11, 24, tzinfo=UTC)
     assert [found[name].starting_offsets for name in ("plain", "bound", "timed", "exact")] == [
         at,

@@ -237,8 +237,17 @@ def test_an_act_on_the_whole_pipeline_does_not_pass_over_a_number(world: World, 
 
 def test_other_parameters_are_not_passed_over_either(world: World) -> None:
     world.prepared()
-    with pytest.raises(AirflowFailException, match="rewind is set, but commit computes nothing again"):
-        trigger("commit", checkpoint=1, rewind=True)
+    passed_over: list[tuple[str, dict[str, Any]]] = [
+        ("commit", {"checkpoint": 1, "rewind": True}),
+        ("resume", {"folder": "/elsewhere"}),
+        ("resume", {"full": True}),
+        ("recover", {"allow_repeated": True}),
+        ("rewind", {"savepoint": "/a/savepoint"}),
+    ]
+    for action, told in passed_over:
+        name = list(told)[-1]
+        with pytest.raises(AirflowFailException, match=rf"{name}.* is given, but {action} would pass it over"):
+            trigger(action, **told)
     for action in ("restore", "dispose"):
         with pytest.raises(AirflowFailException, match="savepoint is empty"):
             trigger(action)
@@ -475,9 +484,10 @@ def test_a_stream_is_asked_to_stop_in_the_name_of_who_has_asked(
 ) -> None:
     dag = maintenance_dag()
     dag.get_task("act").wait = 0.01
+    folder = {"folder": arguments["savepoint"]} if "savepoint" in arguments else {}
     with new_epoch(scene.store, PIPELINE, Worker("t"), "a test", 1):
         with pytest.raises(AirflowException, match=r"has not stopped within 0\.01 s"):
-            trigger(action, dag=dag, folder="/s", reason="the end of the month")
+            trigger(action, dag=dag, reason="the end of the month", **folder)
         [asked] = scene.store.open_requests(PIPELINE)
     assert dict(asked.arguments) == arguments
     assert f"`{action}` by ada (airflow_ft_maintenance/manual__1/act): the end of the month" in signed(scene)

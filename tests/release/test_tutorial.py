@@ -103,7 +103,6 @@ def test_a_stranger_gets_to_a_confirmed_checkpoint_in_ten_minutes_and_on_to_airf
         shell.type(line.replace(CHECKOUT, str(wheel)))
     installed = time.monotonic()
     shop = tmp_path / "empty" / "shop"
-    (shop / "dags").mkdir()
     [pipeline] = blocks(section("Write the pipeline"), "python")
     (shop / "dags" / "orders.py").write_text(pipeline)
     confirmed, exports = 0.0, list[str]()

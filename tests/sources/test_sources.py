@@ -91,6 +91,15 @@ def test_an_unknown_kind_is_refused() -> None:
         source_from_json({"kind": "tables"})
 
 
+def test_an_option_that_differs_from_the_connection_is_refused() -> None:
+    """The connection's was taken in silence."""
+    same = KafkaSource(topics=["a"], options={"kafka.security.protocol": "SSL", "kafka.max.poll.records": "5"})
+    options = same.reader_options(_connection(**{"security.protocol": "SSL"}))
+    assert (options["kafka.security.protocol"], options["kafka.max.poll.records"]) == ("SSL", "5")
+    with pytest.raises(ConfigurationError, match=r"connection differ in kafka\.security\.protocol\. Remedy: "):
+        same.reader_options(_connection(**{"security.protocol": "PLAINTEXT"}))
+
+
 def test_options_of_the_kafka_reader() -> None:
     options = KafkaSource(topics=["a", "b"], max_offsets_per_trigger=7).reader_options(_connection())
     assert options == {

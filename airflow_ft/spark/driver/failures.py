@@ -34,6 +34,8 @@ _NO_AVRO = re.compile(r"State store encoding format as avro is not supported for
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
 
+# Spark looks at what the newest micro-batch has read of a folder once more, and finds it below another one.
+_OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (.*)", re.DOTALL)
 # A record that its schema does not fit, and the file in which it is: the one stands below the other.
 _MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*")
 _READING = re.compile(r"while reading file (\S+?)\.(?:\s|$)")
@@ -89,6 +91,14 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"{found[1]} is not there.",
                 pipeline=pipeline,
                 remedy="make the folder, or mend the path, if it is not just a mount that is away for a moment.",
+            )
+        if found := _OTHER_FOLDER.match(message):
+            return JobError(
+                f"a source reads {found[1]}, and its newest checkpoint has read {_short(found[2])}, which does not lie"
+                " there.",
+                pipeline=pipeline,
+                remedy="take the folder back; or declare the new one under another name in sources={...}: all its files"
+                " are read then, and the old one is remembered; or read a folder in which both lie.",
             )
     if malformed := _malformed(causes):
         file, what = malformed

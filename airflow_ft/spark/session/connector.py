@@ -144,7 +144,7 @@ def given(home: Path, jars: Iterable[str], packages: Iterable[str]) -> str | Non
 
 def folder() -> Path:
     """Where fetched connectors lie."""
-    return settings.airflow_home() / "airflow_ft" / "connectors"
+    return settings.own_folder() / "connectors"
 
 
 def repositories(conf: Mapping[str, str]) -> tuple[str, ...]:
