@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Literal
@@ -12,16 +12,13 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
-from airflow.models.dagrun import DagRun
-from airflow.utils.session import create_session
-from airflow.utils.state import DagRunState
 from fastapi import HTTPException
-from sqlalchemy import select
 
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import PLAIN, RunKey
 from airflow_ft.core.overview import Overview
 from airflow_ft.core.ports import Store
+from airflow_ft.dag_runs import going
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import store_url
 from airflow_ft.store import open_store
@@ -156,15 +153,6 @@ def without_ended_runs(found: Sequence[Overview]) -> list[Overview]:
     still = going({run.dag_id for run in held}) if held else ()
     ended = {run for run in held if (run.dag_id, run.run_id) not in still}
     return [each._replace(turn=None) if each.turn in ended else each for each in found]
-
-
-def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
-    """The runs of these DAGs that can continue, by the ids of DAG and run; of Airflow's database."""
-    wanted = select(DagRun.dag_id, DagRun.run_id).where(
-        DagRun.dag_id.in_(dag_ids), DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
-    )
-    with create_session() as session:
-        return frozenset((dag_id, run_id) for dag_id, run_id in session.execute(wanted))
 
 
 def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:

@@ -131,6 +131,8 @@ export function Acts({ pipeline, reload }) {
     h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": say.acts },
       act("resume", say.resume, fill(say.resumeTitle, { name }),
         fill(say.resumeSays, { halted: pipeline.halted }), true, condition !== "HALTED"),
+      act("retire", say.retire, fill(say.retireTitle, { name }),
+        say.retireSays, false, condition !== "LATE"),
       act("recover", say.recover, fill(say.recoverTitle, { name }),
         say.recoverSays),
       pipeline.streaming && act("stop", say.stop, fill(say.stopTitle, { name }),

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
-from airflow_ft import documentation
+from airflow_ft import dag_runs, documentation
 from airflow_ft.cli import get_ft_cli_commands
 from airflow_ft.commands.looking import describe
 from airflow_ft.core import steps
@@ -446,14 +446,19 @@ def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
     assert "the token is gone" in text and "is ACTIVE" in text
 
 
-def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(world: World, ft: Any) -> None:
+def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunKey("dag", "run")
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, run, None)
     with pytest.raises(SystemExit, match=r"dag/run is at work.*Remedy: stop it"):
         ft("retire", PIPELINE, "--yes")
-    world.store.leave_turn(PIPELINE, run)
+    assert "dag/run" in ft("pipelines")
+    monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
+    assert "dag/run" not in ft("pipelines")
     assert "orders is not late any more" in ft("retire", PIPELINE, "--yes")
+    assert world.store.pipeline(PIPELINE).turn is None
 
 
 def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: Any) -> None:

@@ -118,6 +118,8 @@ def _act(by: Requester, store: Store, asked: Asked) -> Any:
             return pipelines.reset_state(by, store, name)
         case "resume":
             return pipelines.resume(by, store, name)
+        case "retire":
+            return pipelines.retire(by, store, name)
         case "savepoint":
             uri, taken = take(store, name, _folder(asked), by.signature, number)
             by.say(savepoints.taken_text(uri, taken))

@@ -64,14 +64,14 @@ def retire(by: Requester, store: Store, pipeline: str) -> None:
     """A pipeline that nobody runs any more is not late; ConfigurationError while a run is at work."""
     row = store.pipeline(pipeline)
     require_understood(row)
-    if row.turn is not None:
+    if row.turn is not None and not by.is_over(row.turn):
         raise ConfigurationError(
             f"run {row.turn} is at work.", pipeline=pipeline, remedy="stop it, or pause its DAG and let it end, first."
         )
     if waiting := store.undelivered(pipeline):
         by.say(f"{waiting} of its checkpoints are not delivered; `airflow ft in-doubt` and a run would settle them")
     by.sure(f"Is {pipeline} to be late no more?")
-    store.retire(pipeline, by.person)
+    store.retire(pipeline, by.person, row.turn)
     by.say(f"{pipeline} is not late any more, unless it runs again")
 
 

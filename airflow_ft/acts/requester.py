@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_ft.core.lease import Worker
+from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import ConnectionResolver, ParticipantFactory
 
 
@@ -20,6 +21,7 @@ class Requester:
         sure: takes the question before an act; returns, or raises what ends the act with nothing changed.
         connections: reads Airflow's connections, as this place may.
         participants: opens participants over them.
+        is_over: whether Airflow knows that a run can no longer continue, so that it is not at work.
         worker: who is at work, for leases.
         lease_seconds: how long others may stand still.
     """
@@ -30,5 +32,6 @@ class Requester:
     sure: Callable[[str], None]
     connections: ConnectionResolver
     participants: ParticipantFactory
+    is_over: Callable[[RunKey], bool]
     worker: Worker
     lease_seconds: float

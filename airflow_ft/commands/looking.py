@@ -22,6 +22,7 @@ from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import DRAINED, AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
 from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_proof
+from airflow_ft.dag_runs import run_is_over
 from airflow_ft.spark.state.files import sizes
 
 
@@ -42,7 +43,7 @@ def pipelines(args: Namespace) -> None:
                 "lag": [f"{lag.source} {lag.amount}" for lag in lags.get(row.name, ())],
                 "unsettled": None,
                 "epoch": row.epoch,
-                "at_work": str(row.turn) if row.turn else None,
+                "at_work": str(row.turn) if row.turn and not run_is_over(row.turn) else None,
                 "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
                 "held_back": None,
             }

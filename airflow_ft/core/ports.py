@@ -437,10 +437,10 @@ class Store(Protocol):
         halt the pipeline again, as many times as the lost log had drawn attempts.
         """
 
-    def retire(self, pipeline: str, who: str) -> None:
+    def retire(self, pipeline: str, who: str, ended: RunKey | None = None) -> None:
         """Nobody runs it any more, so it is never late; a stage that begins says anew when it is.
 
-        StateConflictError: a run is at work.
+        A turn of `ended` is free then. StateConflictError: another run is at work.
         """
 
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:

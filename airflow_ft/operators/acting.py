@@ -17,7 +17,7 @@ from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.runs import asked_by, refuse_test_run, task_of
+from airflow_ft.runs import asked_by, refuse_test_run, run_is_over, task_of
 from airflow_ft.templates import is_late
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def requester_of(log: Any, context: Context, act: str, reason: str = "") -> Requ
         sure=lambda question: log.info(f"{question} It is asked for by {person}"),
         connections=task_connections,
         participants=participant_factory(),
+        is_over=lambda run: not run.is_plain and run_is_over(run),
         worker=Worker(task=task_of(context), try_number=context["ti"].try_number),
         lease_seconds=settings.lease_seconds(),
     )

@@ -222,12 +222,14 @@ class EpochOperations:
             for each in rows.values():
                 each.flush()
 
-    def retire(self, pipeline: str, who: str) -> None:
+    def retire(self, pipeline: str, who: str, ended: RunKey | None = None) -> None:
         """See `Store.retire`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_understood()
             if (turn := to_pipeline(write.row).turn) is not None:
-                raise write.conflict(0, f"run {turn} is at work.")
+                if turn != ended:
+                    raise write.conflict(0, f"run {turn} is at work.")
+                write.set_pipeline(**NO_TURN)
             if write.row["late_after"] is not None:
                 write.set_pipeline(late_after=None)
                 write.event(EventKind.RETIRED, f"by {who}", detail={"who": who})

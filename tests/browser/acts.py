@@ -57,6 +57,7 @@ BUTTONS: Mapping[str, Button] = {
     "drain": Button("Drain", above, "Drain {name} for good?", "a checkpoint of what is still open in windows"),
     "rewind": Button("Rewind", above, "Compute again what {name} has not delivered?", "What was delivered stays."),
     "reset_state": Button("Reset state", above, "Drop all state of {name}?", "Positions are kept"),
+    "retire": Button("Retire", above, "Does nobody run {name} any more?", "until it runs again"),
     "verify": Button("Verify", above, "Compare {name} with its sinks?", "nothing is changed"),
     "doctor": Button("Examine", above, "Examine all that {name} needs?", "nothing that stays is written"),
     "commit": Button(

@@ -12,7 +12,8 @@ from typing import Any
 from airflow_ft import SqliteSink
 from airflow_ft.core import steps
 from airflow_ft.core.errors import NotDeliveredError, SinkUnavailableError, StoreBehindSinkError
-from airflow_ft.core.model import ParticipantPlan, SparkPosition
+from airflow_ft.core.lease import new_epoch
+from airflow_ft.core.model import ParticipantPlan, RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo, Participant, Store
 from airflow_ft.core.resolution import Resolver
 from airflow_ft.wal import open_archive
@@ -103,6 +104,16 @@ def delivered(store: Store, folder: Path, name: str) -> Broken:
     """One whose two checkpoints are confirmed."""
     world = _staged(store, folder, name, 2)
     world.deliver()
+    return world
+
+
+def late(store: Store, folder: Path, name: str) -> Broken:
+    """One whose two checkpoints are confirmed; the run behind them has died, and nobody has run it since."""
+    world = delivered(store, folder, name)
+    run = RunKey("a-dag-that-is-gone", "its-last-run")
+    store.enter_turn(name, run, None)
+    with new_epoch(store, name, world.context().worker, "stage", world.lease_seconds) as (epoch, _):
+        store.begin_stage(name, epoch, run, spec={"late_after": 1e-6})
     return world
 
 

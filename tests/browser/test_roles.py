@@ -13,7 +13,7 @@ from airflow_ft.acts.names import ACTIONS
 from tests.browser.acts import BUTTONS
 from tests.browser.pages import LIMIT, PipelineList, Table, Visit
 from tests.browser.server import ADMIN, MAINTENANCE, STRANGER, USER, VIEWER, ApiServer
-from tests.browser.world import ALONE, CHECKPOINTS, HALTED, IN_DOUBT, QUARANTINED, RUNNING, URGENT
+from tests.browser.world import ALONE, CHECKPOINTS, HALTED, IN_DOUBT, LATE, QUARANTINED, RUNNING, URGENT
 from tests.store.scene import PIPELINE
 
 pytestmark = pytest.mark.airflow
@@ -40,7 +40,7 @@ def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Call
 def offered(visit: Visit) -> set[str]:
     """The acts whose buttons somebody finds, each on a pipeline in the state that it is for."""
     found = set()
-    for name in (HALTED, QUARANTINED, IN_DOUBT, RUNNING, PIPELINE):
+    for name in (HALTED, QUARANTINED, IN_DOUBT, LATE, RUNNING, PIPELINE):
         pipeline = visit.pipeline(name)
         expect(pipeline.heading).to_be_visible()
         for tab, loaded in (("Overview", "No checkpoint is open|What is known"), ("Savepoints", "^In file://")):

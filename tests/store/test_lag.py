@@ -140,4 +140,14 @@ class TestLate:
         scene.complete(1)
         with pytest.raises(StateConflictError, match="is at work"):
             scene.store.retire(PIPELINE, "ada")
+        with pytest.raises(StateConflictError, match="is at work"):
+            scene.store.retire(PIPELINE, "ada", LATER_RUN)
         assert self.condition(scene) is Condition.LATE
+
+    def test_the_turn_of_a_run_that_has_ended_is_free_then(self, scene: Scene) -> None:
+        """It has failed, and nobody came after it: it stood in the way for good."""
+        scene.store.enter_turn(PIPELINE, RUN, None)
+        scene.stage(made_with=LATE)
+        scene.complete(1)
+        scene.store.retire(PIPELINE, "ada", RUN)
+        assert scene.store.pipeline(PIPELINE).turn is None and self.condition(scene) is Condition.IDLE

@@ -1,0 +1,30 @@
+"""Airflow's view of runs, read from its database: by the API server and the command line. A task asks `runs`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container
+
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from airflow_ft.core.model import RunKey
+
+
+def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
+    """The runs of these DAGs that can continue, by the ids of DAG and run."""
+    wanted = select(DagRun.dag_id, DagRun.run_id).where(
+        DagRun.dag_id.in_(dag_ids), DagRun.state.in_([DagRunState.QUEUED, DagRunState.RUNNING])
+    )
+    with create_session() as session:
+        return frozenset((dag_id, run_id) for dag_id, run_id in session.execute(wanted))
+
+
+def run_is_over(run: RunKey) -> bool:
+    """Whether a run of a DAG failed, succeeded, or was deleted; False where this machine has no such database."""
+    try:
+        return not run.is_plain and (run.dag_id, run.run_id) not in going({run.dag_id})
+    except SQLAlchemyError:
+        return False
