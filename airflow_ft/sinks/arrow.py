@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _SINGLE = {"float": "float32", "halffloat": "float16"}  # as Arrow and NumPy call them
 _TEXT, _BYTES = pa.large_string(), pa.large_binary()
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # since 1970: 0001-01-01 and 9999-12-31
+_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
 
 
@@ -110,3 +113,29 @@ def replaced(text: pa.Array, pairs: Sequence[tuple[str, str]]) -> pa.Array:
     if values is whole:
         return text
     return pa.Array.from_buffers(_TEXT, len(text), [_validity(text), pa.py_buffer(moved), pa.py_buffer(values)])
+
+
+def is_beyond(values: pa.Array) -> bool:
+    """Whether a date or a time lies outside of the years 1 to 9999, and so has no text that others read."""
+    if (found := _counted(values)) is None:
+        return False
+    ends, days = pc.min_max(found[0]).as_py(), found[1]
+    return ends["min"] is not None and (ends["min"] < _FIRST_DAY * days or ends["max"] >= (_LAST_DAY + 1) * days)
+
+
+def beyond(values: pa.Array) -> list[int]:
+    """Where these are."""
+    if not is_beyond(values) or (found := _counted(values)) is None:
+        return []
+    counts, days = found
+    first, end = (scalar(day * days, counts.type) for day in (_FIRST_DAY, _LAST_DAY + 1))
+    outside = pc.or_(pc.less(counts, first), pc.greater_equal(counts, end))
+    return list(numbers(pc.indices_nonzero(pc.fill_null(outside, scalar(False, pa.bool_())))).tolist())
+
+
+def _counted(values: pa.Array) -> tuple[pa.Array, int] | None:
+    """Dates and times as numbers since 1970, and how many of these make a day; None: they are neither."""
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        return values.view(pa.int64()), _PER_DAY[kind.unit]
+    return (values.cast(pa.date32()).view(pa.int32()), 1) if pa.types.is_date(kind) else None

@@ -109,6 +109,13 @@ class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConf
         proof = world.deliver(world.plan_of(3, *parts))
         assert dict(proof.counts) == {SINK: 3 * ROWS} and world.target.ids() == world.ids_of(1, 2, 3)
 
+    def test_of_what_the_job_returned_nothing_nothing_is_demanded(self, world: World) -> None:
+        """It may leave an optional sink out: such a segment has no columns either."""
+        world.deliver(world.plan_of(1, world.nothing(1)))
+        world.deliver(world.plan_of(2, world.segment(2, world.table(2 * ROWS)), world.nothing(2)))
+        world.deliver(world.plan_of(3, world.nothing(3)))
+        assert world.target.ids() == world.ids_of(2)
+
     def test_a_checkpoint_without_rows_is_delivered(self, world: World) -> None:
         world.deliver(world.plan(world.table(0, 0)))
         world.deliver(world.plan())

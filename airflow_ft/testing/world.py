@@ -142,6 +142,12 @@ class World:
         folder = SegmentFolder(str(self.folder / "wal"), self.pipeline, 1, 1, self.segments)
         return write_segment(folder, number, {SINK: table})
 
+    def nothing(self, number: int) -> Segment:
+        """A segment for which the job has returned nothing at all of the sink, as it may of an optional one."""
+        self.segments += 1
+        folder = SegmentFolder(str(self.folder / "wal"), self.pipeline, 1, 1, self.segments)
+        return folder.seal(number, {SINK: False}, {})
+
     def participant_plan(self) -> ParticipantPlan:
         [planned] = plan_delivery({SINK: self.target.sink}).participants
         return replace(planned, predecessor=self.predecessor)

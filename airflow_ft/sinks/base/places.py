@@ -92,6 +92,11 @@ def check_sink(sink: Any, place: str, example: str) -> None:
             f"name of {of} is {name!r}, and tasks are named by it.",
             remedy="use letters, digits, '_', '-' and '.' only.",
         )
+    if not is_late(at) and {".", ".."} & set(str(at).split("/")):
+        raise ConfigurationError(
+            f"{place} of {of} is {at!r}: two spellings of one place would be two sinks.",
+            remedy="write it without '.' and '..'.",
+        )
     if is_late(at) and not name:
         raise ConfigurationError(
             f"{place} of {of} is {at!r}, which only a run renders, and tasks are named by the sink.",

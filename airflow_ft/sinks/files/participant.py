@@ -113,12 +113,14 @@ class FilesParticipant:
                 raise together(problems)
             if self.ledger.files.exists(self.ledger.published(plan.number)):
                 raise self._in_the_way(plan.number)
+            self._refuse_another_sink(plan)
             self.staged.remove(
                 lambda number, rank: (
                     number < head.since or (rank < fence.rank and self._is_waste(number, plan.number, head))
                 )
             )
             manifest = self._built(plan, fence, readers)
+            self._refuse_another_sink(plan)
             self._mine(fence)
         return {**notes, "files": len(manifest["files"])}
 
@@ -271,6 +273,22 @@ class FilesParticipant:
 
     def close(self) -> None:
         """Nothing is held between calls."""
+
+    def _refuse_another_sink(self, plan: Plan) -> None:
+        """By two paths (a symbolic link) two sinks of a pipeline may lead to one folder: each would take what the other
+        has prepared, or published, for its own.
+        """
+        for number, rank in self.staged.all():
+            manifest = self.staged.manifest(number, rank) if number == plan.number else None
+            if manifest is not None and manifest["digest"] == plan.digest:
+                other = manifest.get("sink", self.staged.name)  # earlier versions did not name it
+                if other != self.staged.name:
+                    raise UnfitTargetError(
+                        f"sinks {other!r} and {self.staged.name!r} lead to one folder,"
+                        f" {self.ledger.told(self.ledger.root)}.",
+                        remedy="give each of them a folder of its own.",
+                        sink=self.staged.name,
+                    )
 
     def misfits(self, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
         """All that speaks against the columns of these segments."""

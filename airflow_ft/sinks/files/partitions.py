@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.sinks.arrow import numbers, scalar
+from airflow_ft.sinks.arrow import beyond, numbers, scalar
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _LONGEST = 255  # bytes of a name
@@ -34,6 +34,8 @@ def refused(rows: pa.RecordBatch, columns: Sequence[str]) -> Mapping[int, str]:
     """Rows whose values can name no folder, by position, and why."""
     found: dict[int, str] = {}
     for name in columns:
+        far = f"column {name!r}: a date outside of the years 1 to 9999, which readers of folders cannot read"
+        found |= dict.fromkeys(beyond(rows.column(name)), far)
         for value, why in _unfit(rows.column(name), name):
             same = pc.equal(_text(rows.column(name)), scalar(value, pa.large_string()))
             found |= dict.fromkeys(numbers(pc.indices_nonzero(same)).tolist(), why)

@@ -98,6 +98,7 @@ class Staged:
         manifest = {
             "pipeline": plan.pipeline,
             "installation": fence.installation,
+            "sink": self.name,
             "number": plan.number,
             "digest": plan.digest,
             "rank": list(fence.rank),

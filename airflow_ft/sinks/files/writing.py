@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_ft.core.errors import AirflowFtError, WalCorruptError
 from airflow_ft.core.ports import SegmentReader, WalFile
-from airflow_ft.sinks.arrow import is_binary, octets, scalar
+from airflow_ft.sinks.arrow import is_beyond, is_binary, octets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
@@ -34,8 +34,6 @@ Text = bytes | memoryview
 _CHUNK = 1 << 20
 _SUFFIX = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
 _NOT_FINITE = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}  # as Arrow has them, and as Spark reads them
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # since 1970: 0001-01-01 and 9999-12-31
-_PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _DEFAULT = COMPRESSION.removesuffix("_raw")  # what PyArrow calls lz4 is lz4_raw
 
 
@@ -280,7 +278,7 @@ def _wrong(format: str, rows: pa.RecordBatch) -> str:
         if format == "json" and pc.any(json_columns.not_finite(column)).as_py():
             return f"column {name!r}: NaN or infinity, which JSON cannot hold"
         for values in _leaves(column):
-            if _is_beyond(values):
+            if is_beyond(values):
                 return f"column {name!r}: a time outside of the years 1 to 9999, which has no text that others read"
     return ""
 
@@ -297,15 +295,3 @@ def _leaves(column: pa.Array) -> Iterator[pa.Array]:
         yield from _leaves(column.flatten())
     else:
         yield column
-
-
-def _is_beyond(values: pa.Array) -> bool:
-    kind = values.type
-    if pa.types.is_timestamp(kind):
-        days, values = _PER_DAY[kind.unit], values.view(pa.int64())
-    elif pa.types.is_date(kind):
-        days, values = 1, values.cast(pa.date32()).view(pa.int32())
-    else:
-        return False
-    ends = pc.min_max(values).as_py()
-    return ends["min"] is not None and (ends["min"] < _FIRST_DAY * days or ends["max"] >= (_LAST_DAY + 1) * days)

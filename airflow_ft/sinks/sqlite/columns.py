@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.base.sql_names import quoted
 
 INTEGER, REAL, TEXT, BLOB, NUMERIC = "INTEGER", "REAL", "TEXT", "BLOB", "NUMERIC"
@@ -112,8 +113,13 @@ def _listed(db: sqlite3.Connection, name: str) -> tuple[str, int] | None:
 
 def create_table(db: sqlite3.Connection, table: str, schema: pa.Schema) -> None:
     """A table for rows of this schema."""
-    columns = ", ".join(f"{quoted(field.name)} {kind_of(field.type)}" for field in schema)
-    db.execute(f"CREATE TABLE {quoted(table)} ({columns})")
+    db.execute(table_of(table, schema))
+
+
+def table_of(table: str, schema: pa.Schema) -> str:
+    """The statement that makes one."""
+    columns = ", ".join(f"{quoted(field.name)} {kind_of(field.type) or TEXT}" for field in schema)
+    return f"CREATE TABLE {quoted(table)} ({columns})"
 
 
 def misfits(table: str, columns: dict[str, Column] | None, schema: pa.Schema, sink: str) -> Iterator[AirflowFtError]:
@@ -172,6 +178,8 @@ def refused(batch: pa.RecordBatch, columns: dict[str, Column]) -> dict[int, str]
     """Rows that SQLite would change without a word, and why; by their place in the batch."""
     found: dict[int, str] = {}
     for field, values in zip(batch.schema, batch.columns, strict=True):
+        for row in beyond(values):
+            found.setdefault(row, f"{field.name}: outside of the years 1 to 9999, which has no text that others read")
         if pa.types.is_floating(field.type):
             wrong, why = pc.is_nan(values), "NaN has no form in SQLite, which would store NULL"
         elif field.type == pa.uint64():

@@ -52,15 +52,30 @@ class SqliteFile:
             mode = "rwc" if create else "rw"  # also to read: what a process has left that died is rolled back first
             uri = f"{self.path.as_uri()}?mode={mode}"
             with closing(sqlite3.connect(uri, uri=True, timeout=self.wait_seconds, isolation_level=None)) as db:
-                db.execute("PRAGMA synchronous = FULL")
+                # FULL would not sync the folder from which a commit removes the journal: with that back, it is undone.
+                db.execute("PRAGMA synchronous = EXTRA")
                 yield db
         except AirflowFtError as error:
             raise error.located(**where) from error.__cause__
         except sqlite3.Error as error:
             raise self._told(error).located(**where) from error
+        except OSError as error:
+            raise self._unreachable(error).located(**where) from error
 
     def require_place(self) -> None:
         """SinkAccessError for a file that cannot be written, or made."""
+        try:
+            self._require_place()
+        except OSError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: OSError) -> SinkAccessError:
+        return SinkAccessError(
+            f"{self.path} cannot be reached: {error.strerror or error}.",
+            remedy="let the user who runs tasks into its folder; or name another one.",
+        )
+
+    def _require_place(self) -> None:
         if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
             raise SinkAccessError(
                 f"{self.path.parent} is no folder that can be written.", remedy="make it, or mend it."

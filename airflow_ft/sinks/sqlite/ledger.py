@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -15,3 +17,9 @@ class Ledger(DbApiLedger):
 
     listed: ClassVar[str] = "SELECT count(*) FROM sqlite_master WHERE name IN ('{head}', '{ledger}')"
     ddl: ClassVar[Sequence[str]] = statements(integer="INTEGER", at="TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP")
+
+    @staticmethod
+    def has_rows(db: sqlite3.Connection, participant: str, sink: str) -> bool:
+        """Whether a checkpoint that the file remembers had rows of this sink."""
+        told = db.execute("SELECT counts FROM airflow_ft_ledger WHERE participant = ?", (participant,))
+        return any(json.loads(counts).get(sink) for (counts,) in told)

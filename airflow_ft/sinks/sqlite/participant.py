@@ -32,6 +32,7 @@ from airflow_ft.sinks.sqlite.columns import (
     read_columns,
     refused,
     resolves_conflicts,
+    table_of,
     values,
 )
 from airflow_ft.sinks.sqlite.file import SqliteFile
@@ -65,17 +66,20 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
         """All that speaks against staged rows. Makes tables that are lacking, where a pipeline begins."""
         for name, sink in self.sinks.items():
             for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
+                if not schema.names:  # the job returned nothing for this sink
+                    continue
                 columns = read_columns(db, sink.table)
                 if is_another_thing(db, sink.table):
                     yield UnfitTargetError(
                         f"{sink.table!r} is a view, or a virtual table.", remedy="name a table of rows.", sink=name
                     )
                     return
-                if not columns and not (make and sink.create):
-                    reason = "rows were delivered into it before" if not make else "create=False"
+                known = not make and Ledger.has_rows(db, self.name, name)
+                if not columns and (known or not sink.create):
+                    reason = "rows were delivered into it before" if known else "create=False"
                     yield UnfitTargetError(
                         f"{self.file.path} has no table {sink.table!r}, and it is not made: {reason}.",
-                        remedy="bring it back, or create it.",
+                        remedy=f"bring it back; or, if it was never there: {table_of(sink.table, schema)}",
                         sink=name,
                     )
                     return

@@ -53,6 +53,21 @@ def refused(world: World, rows: pa.Table, kind: type[AirflowFtError]) -> str:
     return str(error.value)
 
 
+def test_a_day_that_readers_cannot_parse_is_refused_before_the_decision(tmp_path: Path) -> None:
+    """In the log it would make the whole table unreadable, for whoever would mend it as well."""
+    rows = pa.table({"id": [1, 2], "day": pa.array([0, 14_600_000], pa.date32())})
+    world = world_of(tmp_path, partition_by=["day"])
+    for decides in (True, False):
+        world.commit_point = decides
+        plan = world.plan(rows)
+        with pytest.raises(DeclinedError, match=r"row 2 of .*'day': a date outside of the years 1 to 9999"):
+            vote = world.prepare(plan)
+            assert decides, "nobody could refuse it later"
+            world.commit(plan, vote)
+    proof = world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
+    assert proof.counts[SINK] == 1 and world.target.ids() == [1]
+
+
 def test_rows_and_marker_are_one_commit_and_the_log_s_file_is_the_table_s(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     world.deliver(world.plan())

@@ -29,17 +29,18 @@ from airflow_ft.core.errors import (
     StateConflictError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import CheckpointingMode, Outcome, Plan, Vote
+from airflow_ft.core.model import CheckpointingMode, Fence, Outcome, Plan, Vote
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.core.remnants import PreparedEnding, RemnantKind
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.files import doctor, fitting, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned
-from airflow_ft.sinks.files.participant import FilesParticipant
+from airflow_ft.sinks.files.participant import FilesParticipant, open_participant
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import LocalFileSystem
+from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
 from tests.wal.test_filesystem import without_links
 
@@ -189,6 +190,21 @@ def test_a_folder_belongs_to_one_pipeline(world: World) -> None:
     assert opened.remnants("another", THEIRS) == () and opened.heuristic(other) == ""
     opened.end_remnants(world.fence(9, 9, THEIRS), None)
     assert folder_of(world).ids() == world.ids_of(1)
+
+
+def test_two_sinks_that_lead_to_one_folder_are_told_before_the_decision(tmp_path: Path) -> None:
+    """By a symbolic link. One took for its own what the other had prepared, and whose rows nobody wrote."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    sinks = {name: FilesSink(folder=str(tmp_path / name / "orders")) for name in ("real", "link")}
+    rows = {name: pa.table({"id": range(count)}) for name, count in (("real", 2), ("link", 3))}
+    segment = write_segment(SegmentFolder(str(tmp_path / "wal"), "p", 1, 1, 1), 1, rows)
+    planned = plan_delivery(sinks).participants
+    plan = Plan("p", OURS, 1, (segment,), planned, None)
+    one, other = (open_participant(each, ConnectionInfo(each.name, ""), open_wal()) for each in plan.participants)
+    one.prepare(plan, Fence("p", OURS, 1, 1))
+    with pytest.raises(UnfitTargetError, match=r"sinks '(real|link)' and '(real|link)' lead to one folder.*of its own"):
+        other.prepare(plan, Fence("p", OURS, 1, 2))
 
 
 def test_a_memory_that_is_gone_stops_the_pipeline(world: World) -> None:

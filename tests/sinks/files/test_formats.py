@@ -195,6 +195,17 @@ def test_partition_columns_name_folders_as_hive_has_them(tmp_path: Path, format:
     assert found.to_pylist() == rows.to_pylist()
 
 
+@pytest.mark.parametrize("day", [14_600_000, 2_932_897, -719_163])
+def test_a_day_that_no_folder_can_name_is_refused_before_the_decision(tmp_path: Path, day: int) -> None:
+    """Spark parses "20240-02-10", and whoever lists such a folder cannot read any of the others."""
+    rows = pa.table({"id": [1, 2, 3], "day": pa.array([2_932_896, day, -719_162], pa.date32())})
+    world = world_of(tmp_path, partition_by=["day"])
+    with pytest.raises(DeclinedError, match=r"row 2 of .*'day': a date outside of the years 1 to 9999"):
+        world.prepare(world.plan(rows))
+    proof = world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
+    assert proof.counts[SINK] == 2 and folder_of(world).ids() == [1, 3]
+
+
 def test_many_partitions_keep_few_files_open_and_little_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

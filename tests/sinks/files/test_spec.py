@@ -30,6 +30,8 @@ def test_a_folder_is_enough() -> None:
         ({"folder": "gs://bucket/orders"}, "others are not supported yet"),
         ({"folder": "/"}, "root of a file system"),
         ({"folder": "hdfs://namenode:8020"}, "root of a file system"),
+        ({"folder": "/data/x/../orders"}, "two spellings of one place"),
+        ({"folder": "/data/./orders"}, "two spellings of one place"),
         ({"folder": "s3://bucket"}, "root of a file system"),
         ({"folder": 7}, "folder"),
         ({"format": "orc"}, "choose one of parquet, csv, json"),

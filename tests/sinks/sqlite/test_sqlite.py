@@ -27,7 +27,7 @@ from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.sqlite import doctor, fitting, verify
 from airflow_ft.sinks.sqlite.file import SqliteFile
-from airflow_ft.testing.world import SINK, Target, World
+from airflow_ft.testing.world import ROWS, SINK, Target, World
 from airflow_ft.wal import open_wal
 
 NOON = dt.datetime(2024, 5, 31, 12, 0, 0, 250, tzinfo=dt.UTC)
@@ -234,6 +234,14 @@ def test_columns_with_defaults_and_keys_of_its_own_are_left_to_the_table(world: 
         ({"id": pa.array([1, None], pa.int64()), "text": ["a", "b"]}, "row 2 of .*NULL in the INTEGER PRIMARY KEY"),
         ({"id": pa.array([1, 2**63], pa.uint64()), "text": ["a", "b"]}, "row 2 of .*more than SQLite's largest"),
         ({"id": [1, 2], "text": ["a", "b"], "ratio": [0.5, float("nan")]}, "row 2 of .*NaN has no form"),
+        (
+            {"id": [1, 2], "text": ["a", "b"], "day": pa.array([0, 14_600_000], pa.date32())},
+            "row 2 of .*day: outside of the years 1 to 9999",
+        ),
+        (
+            {"id": [1, 2], "text": ["a", "b"], "at": pa.array([0, -(2**62)], pa.timestamp("us", "UTC"))},
+            "row 2 of .*at: outside of the years 1 to 9999",
+        ),
         ({"id": [1, 1], "text": ["a", "b"]}, "UNIQUE constraint failed: orders.id"),
         ({"id": [1, 2], "text": ["a", None]}, "NOT NULL constraint failed: orders.text"),
     ],
@@ -242,7 +250,9 @@ def test_columns_with_defaults_and_keys_of_its_own_are_left_to_the_table(world: 
 def test_rows_that_it_would_change_or_refuse_are_told_before_the_decision(
     world: World, rows: dict[str, Any], words: str, decides: bool
 ) -> None:
-    file_of(world).sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT NOT NULL, ratio REAL)")
+    file_of(world).sql(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT NOT NULL, ratio REAL, day TEXT, at TEXT)"
+    )
     world.commit_point = decides
     plan = world.plan(pa.table(rows))
     with pytest.raises(DeclinedError, match=words):
@@ -291,6 +301,24 @@ def test_a_table_that_goes_is_not_made_again(world: World) -> None:
         world.prepare(world.plan())
 
 
+def test_a_table_is_made_for_the_first_rows_of_a_sink_whenever_they_come(world: World) -> None:
+    """An optional one may get its first rows with a later checkpoint."""
+    for number in (1, 2):
+        world.deliver(world.plan_of(number, world.nothing(number)))
+    world.deliver(world.plan_of(3, world.segment(3, world.table(3 * ROWS))))
+    assert world.target.ids() == world.ids_of(3)
+    file_of(world).sql("DROP TABLE orders")
+    with pytest.raises(UnfitTargetError, match=r"rows were delivered into it before.*CREATE TABLE \"orders\" \("):
+        world.prepare(world.plan_of(4, world.segment(4, world.table(4 * ROWS))))
+
+
+def test_a_commit_is_synced_with_its_folder(world: World) -> None:
+    """Else the journal that it removes may be back after a power failure, and undo it."""
+    world.deliver(world.plan())
+    with SqliteFile(file_of(world).path).opened() as db:
+        assert db is not None and db.execute("PRAGMA synchronous").fetchone() == (3,)
+
+
 def test_a_table_is_not_made_where_that_is_not_wanted(tmp_path: Path) -> None:
     world = World(File(tmp_path, create=False), tmp_path)
     with pytest.raises(UnfitTargetError, match="create=False"):
@@ -323,6 +351,19 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
         world.prepare(world.plan())
     [check] = doctor.examine("orders", world.participant_plan(), target.connection, [])
     assert check.verdict is Verdict.PROBLEM and "no folder that can be written" in check.text
+
+
+@pytest.mark.parametrize("place", ["closed/shop.db", f"{'long' * 100}.db"])
+def test_a_file_that_cannot_be_reached_is_told(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exists(path: Path, **_: Any) -> bool:
+        raise PermissionError(13, "Permission denied") if "closed" in path.parts else OSError(36, "File name too long")
+
+    file = SqliteFile(tmp_path / place)
+    monkeypatch.setattr(Path, "exists", exists)  # root may go everywhere
+    with pytest.raises(SinkAccessError, match=r"shop\.db cannot be reached: Permission|cannot be reached: File name"):
+        file.describe()
+    with pytest.raises(SinkAccessError, match="cannot be reached"), file.opened():
+        raise AssertionError
 
 
 def test_a_file_that_is_lost_halts(world: World) -> None:
