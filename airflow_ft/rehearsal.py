@@ -365,7 +365,7 @@ def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
                 files.remove_tree(files.uri(wal_root, name))
     with TemporaryDirectory(prefix="airflow-ft-dry-run-") as folder:
         try:
-            copy_frozen(wal_root, spec.pipeline, root)
+            copy_frozen(wal_root, spec.pipeline, root, spec.pipeline)
             yield root, f"sqlite:///{Path(folder) / 'ft.db'}"
         finally:
             if files.exists(root):

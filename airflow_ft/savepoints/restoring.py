@@ -45,6 +45,7 @@ from airflow_ft.savepoints.beginning import begin_anew
 from airflow_ft.savepoints.metadata import Savepoint, dispose, read_metadata, verify
 from airflow_ft.savepoints.settling import require_settleable, settled
 from airflow_ft.savepoints.taking import not_written
+from airflow_ft.spark.state.beginnings import copy_frozen
 from airflow_ft.spark.state.catching_up import has_read_all_of, plan
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.evolution import note_restored
@@ -140,6 +141,8 @@ def restore(
                 _plan(store, savepoint, copied, base)
             note_restored(copied, allow_non_restored_state)
             copied.sync({})
+            if rename:  # a source of which nothing was published yet begins where it would have under the old name
+                copy_frozen(root, was, root, name)
         except StorageUnavailableError:
             raise
         except OSError as error:

@@ -7,14 +7,17 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import StageError
+from airflow_ft.core.errors import DataLossError, StageError
 from airflow_ft.core.model import CheckpointingMode, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
+from airflow_ft.spark.driver import query
+from airflow_ft.spark.driver.inputs import named_positions
 from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen
@@ -95,7 +98,7 @@ def test_it_is_frozen_once_and_given_to_the_next_attempt(tmp_path: Path) -> None
     _restore(frozen, later, {0: "orders"}, {}, {})
     assert _file(later).read_bytes() == _file(first).read_bytes()
     # A dry run begins there, too, in a log of its own that has nothing else of the pipeline.
-    copy_frozen(str(tmp_path), "p", str(tmp_path / "other"))
+    copy_frozen(str(tmp_path), "p", str(tmp_path / "other"), "p")
     assert _files(tmp_path / "other") == _files(tmp_path) and len(_files(tmp_path)) == 1
     # A zombie that began elsewhere must not publish, nor one that began at the same offsets of a recreated topic.
     zombie = _attempt(tmp_path, 3, orders={**AT_FIVE, "a": {"0": 9}})
@@ -220,6 +223,19 @@ def test_a_source_that_is_read_twice_begins_twice(tmp_path: Path) -> None:
     assert _standing(frozen, {0: "orders"}).offsets == {0: AT_FIVE}
 
 
+def test_it_goes_along_into_another_log(tmp_path: Path) -> None:
+    """`wal_root` may be changed, and the base lies in the old one then: "latest" was another moment."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    base = open_location(str(old), "p", 1, 1, None, False)
+    request = _request(old, sources={"orders": ORDERS}, base=base.position(1))
+    Beginnings.of(request).freeze(_attempt(old, 2, orders=AT_FIVE), {0: "orders"}, _ids)
+    frozen, later = Beginnings.of(replace(request, wal_root=str(new))), _attempt(new, 3)
+    assert frozen.has("orders")
+    _restore(frozen, later, {0: "orders"}, {}, {})
+    frozen.freeze(later, {0: "orders"}, _ids)
+    assert _files(new) == _files(old) and _file(later).read_text() == FIRST + canonical_json(AT_FIVE)
+
+
 def test_an_attempt_stays_in_the_life_in_which_it_has_begun(tmp_path: Path) -> None:
     """Also when what it goes on from is swept behind it: it would freeze where another life begins."""
     base = open_location(str(tmp_path), "p", 1, 1, None, False)
@@ -294,6 +310,37 @@ def test_at_most_once_looks_it_up_each_time(tmp_path: Path, mode: CheckpointingM
     assert begins == ({"orders"} if mode is CheckpointingMode.AT_MOST_ONCE else set())
 
 
+def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_path: Path) -> None:
+    """They were found by the number of names, so each source behind it had the positions of another one."""
+    sources = {
+        "orders": ORDERS,
+        "refunds": KafkaSource(topics=["refunds"], starting_offsets={"refunds": {0: 900}}).to_json(),
+    }
+    request = _request(tmp_path, sources=sources, life="p/3-0")
+    declared = Attempt(request, tmp_path / "result", None)._by_place(["orders", "orders", "refunds"])
+    assert [getattr(source, "topics", ()) for source in declared.values()] == [("a", "b"), ("a", "b"), ("refunds",)]
+    location = _attempt(tmp_path, 1, orders=AT_FIVE, again=AT_FIVE, refunds={"refunds": {"0": 900}})
+    ends = [AT_FIVE, {"a": {"0": 7}}, {"refunds": {"0": 901}}]
+    assert {name: each["end"] for name, each in named_positions(list(declared), ends, ends).items()} == {
+        "orders": ends[0], "orders-1": ends[1], "refunds": ends[2],
+    }  # fmt: skip
+    topics: Any = SimpleNamespace(known={index: {} for index in range(3)})
+    for delivered, told in (
+        (
+            {"refunds": {"end": {"refunds": {"0": 100}}}},
+            "'refunds' is to be read anew from behind .* up to 800 records",
+        ),
+        ({"orders": {"end": {"a": {"0": 9}, "b": {"0": 5}}}}, "'orders' is to be read anew from behind"),
+        ({"orders": {"end": {"a": {"0": 9}, "b": {"0": 9}}}, "orders-1": {"end": {"a": {"0": 4}}}}, "'orders-1' is to"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(query, "delivered_positions", lambda *_, told=delivered: told)
+            frozen: Any = replace(request, life="p/3-0")
+            durable = query._Durable(None, location, frozen, declared, topics, lambda: None)  # type: ignore[arg-type]
+            with pytest.raises(DataLossError, match=told):
+                durable.freeze()
+
+
 # --- what earlier versions have left -------------------------------------------------------------------------------
 
 
@@ -356,7 +403,7 @@ def test_an_origin_counts_for_what_it_tells_of(tmp_path: Path) -> None:
     for each in (told, {**told, "airflow_ft_sources": ["refunds"]}):
         origin.write_text(json.dumps(each))
         assert frozen.has("refunds") and _standing(frozen, {0: "refunds"}) == Standing({0: AT_FIVE})
-        based = replace(frozen, has_base=True)
+        based = replace(frozen, base_root=str(tmp_path))
         assert not based.has("refunds") and _standing(based, {0: "refunds"}) == Standing()
 
 

@@ -318,6 +318,15 @@ def test_a_name_that_a_sink_knows_of_another_installation_is_not_taken(saved: tu
     pipelines.rename(uri, "a-third-name")
 
 
+def test_where_an_added_source_begins_goes_along(saved: tuple[Pipelines, str]) -> None:
+    """Nothing of it was published yet: "latest" would be another moment under the new name."""
+    pipelines, uri = saved
+    frozen = [pipelines.folder / "wal" / name / "spark" / "begun-0123456789abcdef.json" for name in (OLD, NEW)]
+    frozen[0].write_text("10:00")
+    pipelines.rename(uri)
+    assert [file.read_text() for file in frozen] == ["10:00", "10:00"]
+
+
 def test_a_pipeline_stays_in_its_own_log(saved: tuple[Pipelines, str]) -> None:
     """Whoever renames it may be on another machine, with another `wal_root`."""
     pipelines, uri = saved

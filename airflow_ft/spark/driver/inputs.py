@@ -208,6 +208,14 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Sources by the names of `source_order`, each under another one: a job may read one twice, joined with itself."""
+    found: list[str] = []
+    for index, name in enumerate(names):
+        found.append(name if name not in found else f"{name}-{index}")
+    return found
+
+
 def named_positions(
     names: Sequence[str],
     start: Sequence[Any],
@@ -219,9 +227,9 @@ def named_positions(
     Those of Kafka have "topic_ids" too, by topic: offsets count the records of that very topic.
     """
     positions: dict[str, Any] = {}
+    names = told_apart([*names, *(f"source-{index}" for index in range(len(names), len(end)))])
     for index, value in enumerate(end):
-        name = names[index] if index < len(names) else f"source-{index}"
-        name = name if name not in positions else f"{name}-{index}"
+        name = names[index]
         positions[name] = {"start": start[index] if index < len(start) else None, "end": value}
         if topic_ids and index in topic_ids:
             positions[name]["topic_ids"] = dict(topic_ids[index])

@@ -89,9 +89,10 @@ class Query:
         expects_few: bool = False,
         freeze: Callable[[], None] | None = None,
     ) -> None:
-        """`sources`: by their names in Spark's order; None: the job has opened it by itself. `failed` gets what ends
-        a micro-batch, before Spark wraps it beyond recognition. `expects_few`: behind a small micro-batch comes another
-        one. `freeze` keeps where sources begin, before anything is published; None: none of them does here.
+        """`sources`: by their names (`told_apart`) in Spark's order; None: the job has opened it by itself. `failed`
+        gets what ends a micro-batch, before Spark wraps it beyond recognition. `expects_few`: behind a small
+        micro-batch comes another one. `freeze` keeps where sources begin, before anything is published; None: none of
+        them does here.
         """
         self._store, self._request, self._job, self._frame = store, request, job, frame
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
@@ -441,9 +442,11 @@ class _Durable:
         pipeline, location = self._request.pipeline, self._location
         delivered = delivered_positions(self._store, pipeline)
         for index, (name, source) in enumerate(self._sources.items()):
-            if name in delivered and isinstance(source, KafkaSource):
+            declared = name if name in self._request.sources else name.rpartition("-")[0]  # read once more
+            before = delivered.get(name, delivered.get(declared))
+            if before is not None and isinstance(source, KafkaSource):
                 first, ids = begins_at(location.uri, index), self._topics.known[index]
-                refuse_passing_over(pipeline, name, source, first, ids, delivered[name])
+                refuse_passing_over(pipeline, name, source, first, ids, before)
 
     def __call__(self) -> None:
         self.freeze()

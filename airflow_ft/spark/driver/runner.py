@@ -15,7 +15,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.failures import as_error, reason
 from airflow_ft.spark.driver.gauges import gauges_of
-from airflow_ft.spark.driver.inputs import Sources, refuse_unfit, source_order, source_places
+from airflow_ft.spark.driver.inputs import Sources, refuse_unfit, source_order, source_places, told_apart
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.kafka_admin import topic_admins
 from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
@@ -317,6 +317,10 @@ class Attempt:
         new = dict(enumerate(plan.sources)) if self._request.base is None else added
         return {index: name for index, name in new.items() if isinstance(self._source(name), KafkaSource)}
 
+    def _by_place(self, names: Sequence[str]) -> dict[str, Source | None]:
+        """The sources in Spark's order, told apart. None: the job has opened it by itself."""
+        return {told: self._source(name) for told, name in zip(told_apart(names), names, strict=True)}
+
     def _source(self, name: str) -> Source | None:
         """None: the job has opened it by itself."""
         declared = self._request.sources.get(name)
@@ -404,7 +408,7 @@ class Attempt:
         remember_given(location.uri, request.conf)
         remember_code(location, job.code)
         tell_changed(request.base, frame.sparkSession.conf.get)
-        declared = {name: self._source(name) for name in plan.sources}
+        declared = self._by_place(plan.sources)
         with self._stopping() as stop:
             query = Query(
                 store,

@@ -18,7 +18,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from airflow_ft.core.errors import StageError
 from airflow_ft.core.model import canonical_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark.state import source_log
-from airflow_ft.spark.state.locations import SparkLocation, first_offsets, life_in
+from airflow_ft.spark.state.locations import SparkLocation, first_offsets, life_in, location_root
 from airflow_ft.spark.state.standing import Ids, Standing, without
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.parsing import read_json
@@ -39,12 +39,15 @@ _FROZEN = re.compile(r"^(?:begun|origin)-[0-9a-f]+(?:-\d+)*\.json$")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where one use of a source begins: `first`, as Spark has written it, the `ids` of its topics, and their file."""
+    """Where one use of a source begins: `first`, as Spark has written it, the `ids` of its topics, and their file.
+
+    `is_elsewhere`: it was read from an origin, or from the log in which the base lies.
+    """
 
     first: str
     ids: Mapping[str, str]
     file: str
-    is_told_by_an_origin: bool = False
+    is_elsewhere: bool = False
 
     @property
     def offsets(self) -> dict[str, Any]:
@@ -57,24 +60,26 @@ class Beginnings:
     """Of the declared sources in one life of a pipeline. `places`: names by the sources' places in the query.
 
     A job that reads one source twice, which is possible while it has no base, has two places of that name.
-    `has_base`: what it has read has positions there, and no origin counts any more.
+    `base_root`: of the log in which its base lies; "": it has none. With one no origin counts any more.
     """
 
     root: str
     pipeline: str
     life: str
     sources: Mapping[str, Any]
-    has_base: bool = False
+    base_root: str = ""
 
     @classmethod
     def of(cls, request: StageRequest) -> Beginnings:
         """Of the life in which an attempt goes on, to be made as it begins: who sweeps its base sweeps that, too."""
-        life = request.life if request.base is None else life_in(request.base.location)
-        return cls(request.wal_root, request.pipeline, life, request.sources, request.base is not None)
+        life, root = request.life, ""
+        if request.base is not None:
+            life, root = life_in(request.base.location), location_root(request.base.location)
+        return cls(request.wal_root, request.pipeline, life, request.sources, root)
 
     def has(self, name: str) -> bool:
         """Whether it is frozen where this one begins, as far as that is known before the job has said what it reads."""
-        if filesystem(self.root).exists(self._file(name)):
+        if self._found(name) is not None:
             return True
         origin = self._origin()
         return origin is not None and name in origin.get("airflow_ft_sources", [name])
@@ -86,12 +91,13 @@ class Beginnings:
         before = dict(enumerate(origin["airflow_ft_sources"])) if "airflow_ft_sources" in origin else places
         known = {use: str(index) for index, use in _uses(before).items()}
         for index, use in _uses(places).items():
-            if filesystem(self.root).exists(file := self._file(*use)):
-                told = read_json(file)
-                found[index] = Begun(told["first"], told["ids"], file)
+            file = self._file(*use)
+            if (frozen := self._found(*use)) is not None:
+                told = read_json(frozen)
+                found[index] = Begun(told["first"], told["ids"], file, is_elsewhere=frozen != file)
             elif (first := origin.get(known.get(use, ""))) is not None:
                 ids = origin.get("airflow_ft_topics", {}).get(known[use], {})
-                found[index] = Begun(first, ids, file, is_told_by_an_origin=True)
+                found[index] = Begun(first, ids, file, is_elsewhere=True)
         return found
 
     @staticmethod
@@ -115,7 +121,7 @@ class Beginnings:
             first = each.first if len(left) == len(before) else head + canonical_json(left)
             ids = {topic: id for topic, id in {**each.ids, **known.get(index, {})}.items() if topic in left}
             told, files = canonical_json({"first": first, "ids": ids}).encode(), filesystem(each.file)
-            if each.is_told_by_an_origin:
+            if each.is_elsewhere:
                 with suppress(FileExistsError):
                     files.write(each.file, told)
             elif (first, ids) != (each.first, each.ids):
@@ -150,6 +156,11 @@ class Beginnings:
                         remedy="nothing to do: the next attempt begins where that one did.",
                     ) from None
 
+    def _found(self, name: str, use: int = 0) -> str | None:
+        """Where it is frozen: here, or in the log from which the pipeline has moved with its base."""
+        places = (self, replace(self, root=self.base_root)) if self.base_root else (self,)
+        return next((it for it in (place._file(name, use) for place in places) if filesystem(it).exists(it)), None)
+
     def _file(self, name: str, use: int = 0) -> str:
         source = self.sources[name]
         said = [name, start_of(source), *([self.life] if self.life else []), *([use] if use else [])]
@@ -160,7 +171,7 @@ class Beginnings:
 
         The first ones took all of it, and not only what says where they start.
         """
-        if self.has_base:
+        if self.base_root:
             return None
         life = self.life.rpartition("/")[2]
         starts = {name: start_of(source) for name, source in self.sources.items()}
@@ -201,13 +212,13 @@ def _uses(places: Mapping[int, str]) -> dict[int, tuple[str, int]]:
     return found
 
 
-def copy_frozen(root: str, pipeline: str, target: str) -> None:
-    """Into another root on the same file system: all that attempts have frozen of where sources begin."""
-    files = filesystem(root)
+def copy_frozen(root: str, pipeline: str, target: str, name: str) -> None:
+    """What attempts have frozen of where a pipeline's sources begin is that of another name, or in another log, too."""
+    files, others = filesystem(root), filesystem(target)
     folder = files.uri(root, pipeline, "spark")
-    for name in files.names(folder):
-        if _FROZEN.match(name):
-            files.write(files.uri(target, pipeline, "spark", name), files.read(files.uri(folder, name)))
+    for file in files.names(folder):
+        if _FROZEN.match(file):
+            others.replace(others.uri(target, name, "spark", file), files.read(files.uri(folder, file)))
 
 
 def start_of(source: Any) -> Any:
