@@ -174,9 +174,9 @@ def _parts(delivered: Sequence[Delivered], target: Target, wal: WalReader) -> li
     found = []
     for each in sorted(delivered, key=lambda one: one.plan.number):
         for segment in each.plan.segments:
-            reader = in_order(wal.open(segment), target)
+            reader = wal.open(segment)
             if target.sink in reader.sinks() and reader.files(target.sink):
-                found.append((each.plan.number, reader))
+                found.append((each.plan.number, in_order(reader, target)))
     return found
 
 

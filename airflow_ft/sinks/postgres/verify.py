@@ -78,7 +78,9 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
         table = read_table(session, TableName.parse(name), "")
     except SinkAccessError as error:
         return replace(report, error=error.what)
-    readers = log.readers(sent)
+    readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
+    if not readers:  # the job has returned nothing at all for it
+        return report
     _, newest = sent[-1]
     last = delivered[-1].plan.participant(participant)
     sink_of = PostgresSink.from_settings(last.name, last.strategy, last.sinks[newest])
