@@ -52,6 +52,8 @@ def misfits_of(session: Session, sink: PostgresSink, schema: pa.Schema, name: st
             remedy="give that user BYPASSRLS, or name a table without policies for it.",
             sink=name,
         )
+    if not schema.names:  # the job returned nothing for this sink: there is nothing to judge
+        return
     if sink.strategy == "upsert":
         for problem in key_misfits(session, sink, table, schema):
             yield problem.located(sink=name)

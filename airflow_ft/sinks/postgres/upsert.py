@@ -48,7 +48,7 @@ class UpsertParticipant(LocalParticipant):
     ) -> int:
         sink = self.sinks[name]
         taken = 0
-        for schema in dict.fromkeys(reader.schema(name) for reader in readers):
+        for schema in dict.fromkeys(schema for reader in readers if (schema := reader.schema(name)).names):
             changes = Changes.of(db, sink, table, schema, name)
             changes.create()
             for reader in readers:

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.core.errors import DeclinedError, FencedError, HaltError, SinkAccessError, UnfitTargetError
+from airflow_ft.core.model import Segment
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.postgres import verify
+from airflow_ft.sinks.postgres import fitting, verify
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.writer import SegmentFolder
 from tests.density import stride
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.deaths import AtStatement, Death
@@ -83,6 +85,42 @@ def test_keys_of_several_columns_and_a_type_of_its_own_are_compared_by_the_table
     )
     world.deliver(world.plan(pa.table({"shop": ["a", "A", "b"], "id": [1, 1, 1], "text": ["x", "y", "z"]})))
     assert table_of(world).sql("SELECT shop::text, id, text FROM orders ORDER BY 1") == [("A", 1, "y"), ("b", 1, "z")]
+
+
+def nothing(world: World, number: int) -> Segment:
+    """A segment of a run that has returned nothing for the optional sink: it has no columns."""
+    world.segments += 1
+    folder = SegmentFolder(str(world.folder / "wal"), world.pipeline, 1, 1, world.segments)
+    return folder.seal(number, {SINK: False}, {})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"strategy": "local"}, {"strategy": "prepared"}, CHANGES], ids=lambda s: s["strategy"]
+)
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_segment_without_the_sink_is_nothing_to_judge_and_nothing_to_send(
+    make: Make, settings: dict[str, Any], decides: bool
+) -> None:
+    world = make(ORDERS, **settings)
+    world.commit_point = decides
+    rows = changes(("c", 1, "a"), ("c", 2, "b")) if "change_column" in settings else world.table(1, 2)
+    table, connection = table_of(world), table_of(world).connection
+    delivered = []
+    for number, segments in enumerate(
+        (
+            [nothing(world, 1)],
+            [nothing(world, 2), world.segment(3, rows), nothing(world, 4)],
+        ),
+        1,
+    ):
+        plan = world.plan_of(number, *segments)
+        assert fitting.misfits(plan.participants[0], connection, {SINK: pa.schema([])}) == []
+        proof = world.deliver(plan)
+        assert proof.counts == {SINK: 0 if number == 1 else 2}
+        delivered.append(Delivered(plan, proof, None))
+        [report] = verify.verify(delivered, world.participant_plan(), connection, open_wal())
+        assert report.is_exact and not report.error and report.expected == sum(proof.counts.values())
+    assert table.ids() == [1, 2]
 
 
 @pytest.mark.parametrize(
