@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import pyarrow as pa
+from itertools import groupby
 
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.core.model import Plan
@@ -48,12 +47,13 @@ class UpsertParticipant(LocalParticipant):
     ) -> int:
         sink = self.sinks[name]
         taken = 0
-        for schema in dict.fromkeys(schema for reader in readers if (schema := reader.schema(name)).names):
-            changes = Changes.of(db, sink, table, schema, name)
+        # Only neighbours share a table: the segments of other columns between them come between them here too.
+        for names, alike in groupby(readers, lambda reader: reader.schema(name).names):
+            if not names:
+                continue
+            changes = Changes.of(db, sink, table, names, name)
             changes.create()
-            for reader in readers:
-                if reader.schema(name) == schema:
-                    taken += changes.load(reader, letters)
+            taken += sum(changes.load(reader, letters) for reader in alike)
             with declining(name):
                 changes.apply(plan.number)
             changes.drop()
@@ -62,7 +62,7 @@ class UpsertParticipant(LocalParticipant):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes of one sink, of one schema, in a temporary table; `columns` are those that are written."""
+    """The changes of one sink, of the same columns, in a temporary table; `columns` are those that are written."""
 
     db: Session
     sink: PostgresSink
@@ -72,9 +72,9 @@ class Changes:
     name: str
 
     @classmethod
-    def of(cls, db: Session, sink: PostgresSink, table: Table, schema: pa.Schema, name: str) -> Changes:
-        """UnfitTargetError: a column is gone."""
-        written = table.columns_of((each for each in schema.names if each != sink.change_column), name)
+    def of(cls, db: Session, sink: PostgresSink, table: Table, names: Sequence[str], name: str) -> Changes:
+        """Of rows with columns of these names. UnfitTargetError: a column is gone."""
+        written = table.columns_of((each for each in names if each != sink.change_column), name)
         columns = tuple(column.name for column in written)
         keys = tuple(column.name for key in sink.key_columns if (column := table.column(key)) is not None)
         return cls(db, sink, table, columns, keys, name)

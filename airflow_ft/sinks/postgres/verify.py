@@ -134,7 +134,7 @@ def _verify_keys(
 ) -> SinkReport:
     """The last change of each key against the row with that key. A row of a higher version is another checkpoint's."""
     name = readers[0][1]
-    changes = Changes.of(session, sink, table, readers[0][2].schema(name), name)
+    changes = Changes.of(session, sink, table, readers[0][2].schema(name).names, name)
     changes.create(", ADD airflow_ft_part bigint")
 
     def load(name: str, reader: SegmentReader) -> int:

@@ -55,6 +55,26 @@ def test_the_last_change_of_a_key_wins_in_the_order_of_the_log(make: Make) -> No
     assert found(world) == [(1, "back", 3), (3, "b", 3)]
 
 
+@pytest.mark.parametrize("other", ["more columns", "another order", "another type", "no nulls"])
+def test_the_order_of_the_log_holds_among_segments_of_different_schemas(make: Make, other: str) -> None:
+    world = make(f"{ORDERS}; ALTER TABLE orders ADD more text", **CHANGES)
+    middle = changes(("u", 1, "middle"), ("u", 2, "y"))
+    schema = middle.schema
+    changed: dict[str, pa.Table] = {
+        "more columns": middle.append_column("more", pa.array([None, None], pa.string())),
+        "another order": middle.select(["text", "id", "op"]),
+        "another type": middle.cast(schema.set(1, schema.field("id").with_type(pa.int32()))),
+        "no nulls": middle.cast(pa.schema([field.with_nullable(False) for field in schema])),
+    }
+    parts = [
+        changes(("c", 1, "oldest"), ("c", 2, "x")),
+        changed[other],
+        changes(("u", 1, "NEWEST"), ("d", 2, None)),
+    ]
+    proof = world.deliver(world.plan_of(1, *(world.segment(number, rows) for number, rows in enumerate(parts, 1))))
+    assert proof.counts[SINK] == 6 and found(world) == [(1, "NEWEST", 1, None)]
+
+
 def test_rows_of_a_higher_version_and_of_others_are_left_alone(make: Make) -> None:
     world = make(ORDERS, **CHANGES)
     table_of(world).sql(
