@@ -31,6 +31,28 @@ WHERE t.typtype <> 'd' ORDER BY attnum
 """
 
 
+# A table with the partitions below it, at any depth. Not by pg_partition_tree: it locks each of them, and a transaction
+# that is prepared would keep those locks. Children of a plain table get none of its rows.
+_TABLE = """
+WITH RECURSIVE tree AS (
+    SELECT oid, relnamespace, relname, relkind, relpersistence FROM pg_class WHERE oid = to_regclass(%s)
+    UNION ALL
+    SELECT c.oid, c.relnamespace, c.relname, c.relkind, c.relpersistence
+    FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE tree.relkind = 'p'
+), leaves AS (
+    SELECT tree.*, format('%%I.%%I', nspname, relname) AS sql FROM tree JOIN pg_namespace n ON n.oid = relnamespace
+    WHERE relkind <> 'p' AND tree.oid <> to_regclass(%s)
+)
+SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, row_security_active(c.oid),
+       array(SELECT t.tgname::text FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal
+             AND t.tgenabled <> 'D' AND t.tgtype & 4 = 4 ORDER BY 1),
+       array(SELECT sql FROM leaves WHERE relkind = 'f' ORDER BY 1),
+       array(SELECT sql FROM leaves WHERE relpersistence = 'u' ORDER BY 1)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a target: of type `type` ("int4"), an array of `element` unless that is "", a kind of `sort` ("b"
@@ -81,11 +103,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A target; `columns` by name. `unlogged`: a crash empties it. `guarded`: row-level security is active for us."""
+    """A target; `columns` by name. `guarded`: row-level security is active for us.
+
+    `unlogged` says, in SQL, what of it a crash empties: the table itself, or partitions.
+    """
 
     name: TableName
     columns: Mapping[str, Column]
-    unlogged: bool
+    unlogged: tuple[str, ...]
     guarded: bool
     triggers: tuple[str, ...]
 
@@ -106,14 +131,8 @@ class Table:
 
 
 def read_table(session: Session, name: TableName, sink: str) -> Table:
-    """Reads a target. UnfitTargetError when it is not there, or takes no rows of its own."""
-    found = session.rows(
-        "SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, row_security_active(c.oid),"
-        " array(SELECT t.tgname::text FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal"
-        " AND t.tgenabled <> 'D' AND t.tgtype & 4 = 4 ORDER BY 1)"
-        " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)",
-        (name.sql,),
-    )
+    """Reads a target. UnfitTargetError when it is not there, or it or a partition of it takes no rows of its own."""
+    found = session.rows(_TABLE, (name.sql,) * 3)
     if not found:
         raise UnfitTargetError(
             f"there is no table {name}, or this user may not see its schema.",
@@ -121,12 +140,21 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
             f" is in lower case. {PROPOSED}",
             sink=sink,
         )
-    oid, schema, table, kind, persistence, guarded, triggers = found[0]
+    oid, schema, relation, kind, persistence, guarded, triggers, foreign, unlogged = found[0]
+    table = TableName(schema, relation)
     if kind not in ("r", "p") or persistence == "t":
         raise UnfitTargetError(
             f"{name} is {_KINDS.get(kind, 'no table of rows')}." if persistence != "t" else f"{name} is temporary.",
             remedy="name a table of rows.",
             sink=sink,
         )
+    if foreign:
+        raise UnfitTargetError(
+            f"partition {foreign[0]} of table {table} is a foreign table: its server commits by itself, before or after"
+            " this one, or not at all.",
+            remedy=f"detach it (ALTER TABLE ... DETACH PARTITION {foreign[0]}), or name a table without such partitions.",
+            sink=sink,
+        )
     columns = {row[0]: Column(*row) for row in session.rows(_COLUMNS, (oid,))}
-    return Table(TableName(schema, table), columns, persistence == "u", guarded, tuple(triggers))
+    emptied = (*([table.sql] if persistence == "u" else []), *unlogged)
+    return Table(table, columns, emptied, guarded, tuple(triggers))

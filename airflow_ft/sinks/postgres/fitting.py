@@ -40,10 +40,11 @@ def misfits_of(session: Session, sink: PostgresSink, schema: pa.Schema, name: st
     except UnfitTargetError as error:
         yield error
         return
-    if table.unlogged and not sink.allow_unsafe_durability:
+    for emptied in () if sink.allow_unsafe_durability else table.unlogged:
+        what = f"table {table.name}" if emptied == table.name.sql else f"partition {emptied} of table {table.name}"
         yield UnfitTargetError(
-            f"table {table.name} is unlogged: a crash of the server empties it.",
-            remedy=f"ALTER TABLE {table.name.sql} SET LOGGED; or PostgresSink(allow_unsafe_durability=True).",
+            f"{what} is unlogged: a crash of the server empties it.",
+            remedy=f"ALTER TABLE {emptied} SET LOGGED; or PostgresSink(allow_unsafe_durability=True).",
             sink=name,
         )
     if table.guarded:

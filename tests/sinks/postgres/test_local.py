@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import (
     AirflowFtError,
     DeclinedError,
@@ -24,11 +25,12 @@ from airflow_ft.core.errors import (
 from airflow_ft.core.model import Outcome
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.sinks.base.memory import Head
-from airflow_ft.sinks.postgres import fitting
+from airflow_ft.sinks.postgres import doctor, fitting
 from airflow_ft.sinks.postgres.gid import label_of
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.testing.world import SINK, World
+from airflow_ft.wal import open_wal
 from tests.density import stride
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.deaths import AtStatement, Death
@@ -70,6 +72,67 @@ def refused(world: World, words: str, kind: type[AirflowFtError] = UnfitTargetEr
 )
 def test_a_table_that_does_not_fit_is_told_with_what_helps(make: Make, ddl: str, words: str) -> None:
     refused(make(ddl), words)
+
+
+BY_ID = (
+    "CREATE TABLE orders (id bigint PRIMARY KEY, text text, version bigint) PARTITION BY RANGE (id);"
+    " CREATE TABLE low PARTITION OF orders FOR VALUES FROM (MINVALUE) TO (0);"
+    " CREATE TABLE high PARTITION OF orders FOR VALUES FROM (0) TO (MAXVALUE) PARTITION BY RANGE (id);"
+)
+ELSEWHERE = "CREATE FOREIGN DATA WRAPPER remote; CREATE SERVER elsewhere FOREIGN DATA WRAPPER remote;"
+UPSERT = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
+
+
+@pytest.mark.parametrize(
+    ("partition", "words"),
+    [
+        (
+            f'{ELSEWHERE} CREATE FOREIGN TABLE "Far" PARTITION OF high DEFAULT SERVER elsewhere',
+            r'partition public\."Far" of table public\.orders is a foreign table.* DETACH PARTITION public\."Far"',
+        ),
+        (
+            'CREATE UNLOGGED TABLE "Lost" PARTITION OF high DEFAULT',
+            r'partition public\."Lost" of table public\.orders is unlogged.* ALTER TABLE public\."Lost" SET LOGGED',
+        ),
+    ],
+    ids=["foreign", "unlogged"],
+)
+@pytest.mark.parametrize("settings", [{}, {"strategy": "prepared"}, UPSERT], ids=["local", "prepared", "upsert"])
+def test_a_partition_that_would_forget_or_double_rows_is_refused_at_any_depth(
+    make: Make, settings: dict[str, Any], partition: str, words: str
+) -> None:
+    # A foreign table can have no unique index, nor be below a table that has one.
+    ddl = BY_ID if "FOREIGN" not in partition else BY_ID.replace(" PRIMARY KEY", "")
+    world = make(f"{ddl} {partition}", **settings)
+    told = refused(world, words)
+    found = doctor.examine(
+        world.pipeline,
+        world.participant_plan(),
+        table_of(world).connection,
+        [open_wal().open(segment) for segment in world.plan().segments],
+    )
+    assert any(check.verdict is Verdict.PROBLEM and told.what in check.text for check in found), found
+
+
+def test_a_partition_that_is_unlogged_is_filled_when_that_is_wanted(make: Make) -> None:
+    world = make(f"{BY_ID} CREATE UNLOGGED TABLE lost PARTITION OF high DEFAULT", allow_unsafe_durability=True)
+    world.deliver(world.plan())
+    assert world.target.ids() == world.ids_of(1)
+
+
+def test_children_of_a_plain_table_get_no_rows_and_are_not_looked_at(make: Make) -> None:
+    world = make(
+        f"{ORDERS}; CREATE UNLOGGED TABLE child () INHERITS (orders);"
+        f" {ELSEWHERE} CREATE FOREIGN TABLE far () INHERITS (orders) SERVER elsewhere"
+    )
+    world.deliver(world.plan())
+    assert table_of(world).sql("SELECT count(*) FROM ONLY orders") == [(40,)]
+
+
+def test_partitions_are_looked_at_without_a_lock(make: Make) -> None:
+    world = make(f"{BY_ID} CREATE TABLE rest PARTITION OF high DEFAULT", strategy="prepared")
+    world.prepare(world.plan())
+    table_of(world).sql("SET lock_timeout = 100; ALTER TABLE low SET (fillfactor = 90); TRUNCATE low")
 
 
 def test_everything_that_does_not_fit_is_told_at_once(make: Make) -> None:
