@@ -33,14 +33,15 @@ WHERE t.typtype <> 'd' ORDER BY attnum
 
 # A table with the partitions below it, at any depth. Not by pg_partition_tree: it locks each of them, and a transaction
 # that is prepared would keep those locks. Children of a plain table get none of its rows.
-_TABLE = """
+_TREE = """
 WITH RECURSIVE tree AS (
     SELECT oid, relnamespace, relname, relkind, relpersistence FROM pg_class WHERE oid = to_regclass(%s)
     UNION ALL
     SELECT c.oid, c.relnamespace, c.relname, c.relkind, c.relpersistence
     FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid JOIN pg_class c ON c.oid = i.inhrelid
     WHERE tree.relkind = 'p'
-), leaves AS (
+)"""
+_TABLE = f"""{_TREE}, leaves AS (
     SELECT tree.*, format('%%I.%%I', nspname, relname) AS sql FROM tree JOIN pg_namespace n ON n.oid = relnamespace
     WHERE relkind <> 'p' AND tree.oid <> to_regclass(%s)
 )
@@ -50,6 +51,11 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence::text, row
        array(SELECT sql FROM leaves WHERE relkind = 'f' ORDER BY 1),
        array(SELECT sql FROM leaves WHERE relpersistence = 'u' ORDER BY 1)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+_LEAVING_OUT = f"""{_TREE}
+SELECT EXISTS (SELECT FROM tree JOIN pg_trigger ON tgrelid = tree.oid WHERE NOT tgisinternal AND tgenabled <> 'D')
+    OR EXISTS (SELECT FROM tree JOIN pg_rewrite ON ev_class = tree.oid)
+    OR EXISTS (SELECT FROM tree WHERE row_security_active(oid))
 """
 
 
@@ -152,9 +158,17 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
         raise UnfitTargetError(
             f"partition {foreign[0]} of table {table} is a foreign table: its server commits by itself, before or after"
             " this one, or not at all.",
-            remedy=f"detach it (ALTER TABLE ... DETACH PARTITION {foreign[0]}), or name a table without such partitions.",
+            remedy=f"detach it (ALTER TABLE ... DETACH PARTITION {foreign[0]}), or name a table without such ones.",
             sink=sink,
         )
     columns = {row[0]: Column(*row) for row in session.rows(_COLUMNS, (oid,))}
     emptied = (*([table.sql] if persistence == "u" else []), *unlogged)
     return Table(table, columns, emptied, guarded, tuple(triggers))
+
+
+def may_leave_out(session: Session, table: Table) -> bool:
+    """Whether anything there could leave out rows of a statement without a word: triggers, rules, row-level security.
+
+    After that statement it tells what was so for it: the statement's lock keeps others from adding any.
+    """
+    return bool(session.value(_LEAVING_OUT, (table.name.sql,)))

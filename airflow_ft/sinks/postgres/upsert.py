@@ -21,7 +21,7 @@ from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.base.changes import DELETES, UPSERTS
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.postgres.catalog import Column, Table
+from airflow_ft.sinks.postgres.catalog import Column, Table, may_leave_out
 from airflow_ft.sinks.postgres.load import Load, declining
 from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.naming import TableName
@@ -121,6 +121,26 @@ class Changes:
             f" FROM ({self.last}) AS change WHERE NOT {self.deletes}"
             f" ON CONFLICT ({keys}) DO UPDATE SET {changed} WHERE {older}"
         )
+        if may_leave_out(self.db, self.table):
+            self.check_applied(number)
+
+    def check_applied(self, number: int) -> None:
+        """DeclinedError: changes were left out. The numbers of rows would not tell: an older change changes none."""
+        same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
+        version = f"there.{quoted(self.sink.version_column or '')}"
+        lacking = self.db.value(
+            f"SELECT count(*) FROM ({self.last}) AS change LEFT JOIN {self.table.name.sql} AS there ON {same}"
+            f" WHERE CASE WHEN {self.deletes} THEN there.{quoted(self.keys[0])} IS NOT NULL"
+            f" AND coalesce({version}, 0) <= {int(number)}"
+            f" ELSE {version} IS NULL OR {version} < {int(number)} END"
+        )
+        if lacking:
+            raise DeclinedError(
+                f"table {self.table.name} refuses rows: the changes of {lacking} keys were left out by a trigger or a"
+                " rule.",
+                remedy="mend the job, or the table.",
+                sink=self.name,
+            )
 
     @property
     def last(self) -> str:

@@ -195,6 +195,51 @@ def test_another_unique_key_refuses_instead_of_overwriting(make: Make) -> None:
     assert found(world) == []
 
 
+def trigger(on: str, when: str, act: str = "RETURN NULL") -> str:
+    return (
+        f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {act}; END $$;"
+        f" CREATE TRIGGER t {on} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION f()"
+    )
+
+
+LEAVING_OUT: dict[str, tuple[str, int]] = {
+    "an insert, by a trigger": (trigger("BEFORE INSERT ON orders", "new.id > 1"), 2),
+    "an update, by a trigger": (trigger("BEFORE UPDATE ON orders", "new.id = 1"), 1),
+    "a delete, by a trigger": (trigger("BEFORE DELETE ON orders", "old.id = 9"), 1),
+    "a delete, by a rule": ("CREATE RULE r AS ON DELETE TO orders DO INSTEAD NOTHING", 1),
+    "an insert, by a trigger of a partition": (
+        "ALTER TABLE orders RENAME TO one; CREATE TABLE orders (LIKE one INCLUDING ALL) PARTITION BY RANGE (id);"
+        f"ALTER TABLE orders ATTACH PARTITION one DEFAULT; {trigger('BEFORE INSERT ON one', 'new.id = 3')}",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LEAVING_OUT)
+def test_changes_that_are_left_out_without_a_word_are_noticed(make: Make, what: str) -> None:
+    ddl, count = LEAVING_OUT[what]
+    world = make(f"{ORDERS}; INSERT INTO orders VALUES (1, 'old', 0), (9, 'old', 0)", **CHANGES)
+    before = found(world)
+    decided = world.plan(changes(("u", 1, "new"), ("c", 2, "x"), ("u", 2, "new"), ("c", 3, "new"), ("d", 9, None)))
+    vote = world.prepare(decided)
+    table_of(world).sql(ddl)
+    words = rf"table public\.orders refuses rows: the changes of {count} keys were left out"
+    for late in (False, True):
+        with pytest.raises(DeclinedError, match=words) as told:
+            world.commit(decided, vote) if late else world.prepare(decided)
+        assert told.value.remedy and told.value.sink == SINK and found(world) == before
+    table_of(world).sql("DROP RULE r ON orders" if "rule" in what else "DROP FUNCTION f CASCADE")
+    world.commit(decided, vote)
+    assert found(world) == [(1, "new", 1), (2, "new", 1), (3, "new", 1)]
+
+
+def test_what_a_trigger_does_besides_and_what_is_of_a_higher_version_is_no_loss(make: Make) -> None:
+    leaves = trigger("BEFORE INSERT OR UPDATE OR DELETE ON orders", "true", "RETURN coalesce(new, old)")
+    world = make(f"{ORDERS}; INSERT INTO orders VALUES (1, 'newer', 7), (2, 'newer', 7); {leaves}", **CHANGES)
+    world.deliver(world.plan(changes(("u", 1, "older"), ("d", 2, None), ("c", 3, "ours"), ("d", 4, None))))
+    assert found(world) == [(1, "newer", 7), (2, "newer", 7), (3, "ours", 1)]
+
+
 def test_privileges_that_are_lacking_are_told(make: Make) -> None:
     world = make(ORDERS, **CHANGES)
     limited(world, "INSERT ON orders")
