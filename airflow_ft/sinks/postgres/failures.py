@@ -90,5 +90,10 @@ def telling(doing: str, **where: Any) -> Iterator[None]:
 
 
 def shown(error: BaseException) -> BaseException | None:
-    """The cause to be shown: not what libpq raises, which may quote the connection's parameters."""
-    return error if getattr(error, "pgcode", None) else None
+    """The cause to be shown: not what libpq raises, which may quote the connection's parameters, nor what quotes a row:
+    the server does so of one that it refuses, and of one at which COPY was when anything else happened.
+    """
+    if not isinstance(error, psycopg2.Error) or error.pgcode is None:
+        return None
+    quotes = meaning(error) is Meaning.ROWS or "COPY " in (error.diag.context or "")
+    return None if quotes else error

@@ -105,7 +105,7 @@ class Load:
                 raise
             place = _row_of(error, self.table.name.name, part, columns)
             where = f"row {part.first + place + 1}" if place is not None else f"a row behind row {part.first}"
-            raise self._declined(f"{where} of {part.file.path}: {describe(error)}") from error
+            raise self._declined(f"{where} of {part.file.path}: {describe(error)}") from None  # it quotes the row
         if lacking := part.rows.num_rows - count:
             raise self._declined(f"{part.file.path}, from row {part.first + 1} on: {lacking} rows were {_LEFT_OUT}")
 
@@ -142,7 +142,7 @@ def declining(sink: str) -> Iterator[None]:
             raise
         raise DeclinedError(
             f"rows are refused: {describe(error)}", remedy="mend the job, or the table.", sink=sink
-        ) from error
+        ) from None  # it quotes the row
 
 
 _LEFT_OUT = "left out by a trigger."

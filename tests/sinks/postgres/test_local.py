@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -244,6 +245,35 @@ def test_rows_that_are_refused_are_told_before_the_decision_and_can_be_set_aside
     proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
     assert world.target.ids() == taken and proof.counts[SINK] == len(taken)
     assert of_proof(proof)[SINK].rows == 4 - len(taken)
+
+
+QUOTING: dict[str, tuple[str, dict[str, Any], type[AirflowFtError]]] = {
+    "a check": ("CHECK (id > 1)", {}, DeclinedError),
+    "a check, prepared": ("CHECK (id > 1)", {"strategy": "prepared"}, DeclinedError),
+    "a check, by key": ("CHECK (id > 1)", UPSERT, DeclinedError),
+    "no memory while a row is copied": ("", {}, SinkUnavailableError),
+}
+
+
+@pytest.mark.parametrize("what", QUOTING)
+def test_of_a_row_no_traceback_shows_more_than_its_key(make: Make, what: str) -> None:
+    check, settings, kind = QUOTING[what]
+    # Arrays go as CSV, of which the server quotes whole lines.
+    world = make(
+        f"CREATE TABLE orders (id bigint PRIMARY KEY {check}, text text, more text[], version bigint)", **settings
+    )
+    world.commit_point = False
+    if kind is SinkUnavailableError:
+        table_of(world).sql(
+            "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN RAISE 'full' USING ERRCODE = '53200'; END $$;"
+            " CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION f()"
+        )
+    plan = world.plan(pa.table({"id": [1], "text": ["the secret"], "more": [["the secret"]]}))
+    with pytest.raises(kind) as told:
+        world.prepare(plan)
+    shown = "".join(traceback.format_exception(told.value))
+    assert "Remedy" in shown and "secret" not in shown
 
 
 def test_many_refused_rows_are_found_among_many_that_are_not(make: Make) -> None:
