@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, NotDeliveredError, TransientError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    NotDeliveredError,
+    SinkUnavailableError,
+    TransientError,
+)
 from airflow_ft.core.model import CheckpointState, ParticipantPlan, RunKey
 from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
 from airflow_ft.core.steps import recover_step
@@ -21,6 +27,7 @@ from tests.core.world import Crash, Fault, crash
 from tests.density import stride
 from tests.integration.test_mysql_mixes import Mix
 from tests.sinks.postgres.deaths import AtStatement, Death
+from tests.sinks.postgres.test_local import AT_THE_END
 from tests.sinks.postgres.world import QUICK
 from tools.servers import Database
 
@@ -118,6 +125,20 @@ def test_a_quiet_run_states_its_plan_and_delivers_once(make: Make, mix: str) -> 
     for participant in plan.participants:
         if participant.strategy == "prepared":
             assert f"{participant.name} (prepared) is prepared, invisibly, before the decision." in plan.reasons
+
+
+def test_what_commit_refuses_of_decided_rows_is_told_and_delivered_when_that_is_mended(make: Make) -> None:
+    world = make("local decides, local follows", 1)
+    database = world.databases["other"]
+    database.sql(AT_THE_END)
+    world.stage(1)
+    with pytest.raises(SinkUnavailableError, match=r"it is decided, but refused: .*SQLSTATE 23505"):
+        world.steps(world.context())
+    assert world.store.checkpoint(world.pipeline, 1).state is CheckpointState.COMMITTING
+    assert world.ids("a") and not world.ids("b")
+    database.sql("DROP FUNCTION f CASCADE")
+    world.finish()
+    world.check_exactly_once()
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ class Load:
 
 @contextmanager
 def declining(sink: str) -> Iterator[None]:
-    """DeclinedError for what the server refuses of rows by a statement that does not say which row it was."""
+    """DeclinedError for what the server refuses of rows by a statement, or COMMIT, that does not say which one."""
     try:
         yield
     except psycopg2.Error as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -79,7 +79,17 @@ class LocalParticipant(OneTransactionParticipant[Session]):
             ledger.lock()
             yield session, ledger
             if keep:
-                session.end()
+                self._end(session)
+
+    def _end(self, session: Session, sql: str = "COMMIT") -> None:
+        """Ends a transaction. DeclinedError: what is only looked at now refuses rows, whatever `_insert` has had looked
+        at before, since triggers may defer it once more.
+        """
+        with self._declining():
+            session.end(sql)
+
+    def _declining(self) -> AbstractContextManager[None]:
+        return declining(next(iter(self.sinks)) if len(self.sinks) == 1 else "")
 
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[Ledger | None]:
@@ -177,7 +187,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
             table = read_table(db, TableName.parse(sink.table), name)
             own = [each for each in readers if name in each.sinks()]
             counts[name] = self._send(db, plan, name, table, own, letters)
-        with declining(next(iter(self.sinks)) if len(self.sinks) == 1 else ""):
+        with self._declining():
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
         return counts
 

@@ -54,7 +54,7 @@ class PreparedParticipant(LocalParticipant):
                     f"the server counted {sent} rows, the plan has {counts}.",
                     remedy="nothing was prepared; the manifest and its files disagree: report it.",
                 )
-            session.end(f"PREPARE TRANSACTION {gid.sql}")
+            self._end(session, f"PREPARE TRANSACTION {gid.sql}")
             there = gid in listed(session, gid.owner)
             self._still_mine(ledger, fence)  # else a newer attempt may have rolled it back
         if not there:

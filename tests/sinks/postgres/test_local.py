@@ -247,6 +247,33 @@ def test_rows_that_are_refused_are_told_before_the_decision_and_can_be_set_aside
     assert of_proof(proof)[SINK].rows == 4 - len(taken)
 
 
+AT_THE_END = (
+    "CREATE TABLE other (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO other VALUES (1);"
+    " CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$ BEGIN SET CONSTRAINTS ALL DEFERRED; INSERT INTO other VALUES (1); RETURN new; END $$;"
+    " CREATE CONSTRAINT TRIGGER t AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED"
+    " FOR EACH ROW EXECUTE FUNCTION f()"
+)
+"""It defers a constraint once more when it is looked at before COMMIT, so that COMMIT itself refuses rows."""
+
+
+@pytest.mark.parametrize("strategy", ["local", "prepared", "upsert"])
+def test_rows_that_the_end_of_the_transaction_refuses_are_declined(make: Make, strategy: str) -> None:
+    settings = UPSERT if strategy == "upsert" else {"strategy": strategy}
+    ddl = "CREATE TABLE orders (id bigint PRIMARY KEY, text text, version bigint)"
+    world = make(f"{ddl}; {AT_THE_END}", **settings)
+    plan = world.plan()
+    with pytest.raises(DeclinedError, match=r"rows are refused: .*already exists.* \(SQLSTATE 23505\)") as told:
+        vote = world.prepare(plan)
+        assert strategy != "prepared"
+        world.commit(plan, vote)
+    assert told.value.sink == SINK and told.value.remedy and world.target.ids() == []
+    assert table_of(world).prepared(world) == []
+    table_of(world).sql("DROP FUNCTION f CASCADE")
+    world.deliver(plan)
+    assert world.target.ids() == world.ids_of(1)
+
+
 QUOTING: dict[str, tuple[str, dict[str, Any], type[AirflowFtError]]] = {
     "a check": ("CHECK (id > 1)", {}, DeclinedError),
     "a check, prepared": ("CHECK (id > 1)", {"strategy": "prepared"}, DeclinedError),
