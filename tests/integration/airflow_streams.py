@@ -46,8 +46,17 @@ class Streams:
         """Puts numbers, and returns when the stream `copy` has delivered them; AssertionError for doubles."""
         self.put("numbers", *range(self.sent, self.sent + rows))
         self.sent += rows
-        wait_for(lambda: self.numbers().total() >= self.sent, START_SECONDS, f"{self.sent} numbers are in the table")
+        what = f"{self.sent} numbers are in the table"
+        try:
+            wait_for(lambda: self.numbers().total() >= self.sent, START_SECONDS, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {self.numbers().total()} are. {self._said()}") from None
         assert self.numbers() == Counter(range(self.sent))
+
+    def _said(self) -> str:
+        """The end of what the newest try of the stream `copy`, and each component, has logged."""
+        logs = [*sorted(self.airflow.home.glob("*.log")), *sorted(self.airflow.home.glob("logs/dag_id=copy/**/*.log"))]
+        return "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
 
     def check_both_sinks(self) -> None:
         """Table and topic have every number once, with the same random value: computed once (I1)."""

@@ -94,6 +94,50 @@ def test_text_is_escaped_as_json_demands_and_else_untouched() -> None:
     assert texts(pa.array(["🎉"])) == ['"🎉"']
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[math.nan], [1.0], None, [], [2.0, 3.0]]),
+        pa.array([[math.nan], [1.0], None, [], [2.0, 3.0]], pa.large_list(pa.float64())),
+        pa.array([[("a", math.nan)], [("b", 1.0)], None, [], [("c", 2.0)]], pa.map_(pa.string(), pa.float64())),
+        pa.array([[{"x": [math.nan]}], [{"x": [1.0]}], None, [], [{"x": [2.0]}]]),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_of_a_slice_only_its_own_values_are_judged_and_written(column: pa.Array) -> None:
+    """Those of the rows beside it were judged with it: good rows were refused, and each slice cost what all do."""
+    with pytest.raises(json_columns.NotJsonError):
+        texts(column)
+    for first in range(1, len(column)):
+        for rows in range(len(column) - first + 1):
+            found = texts(column.slice(first, rows))
+            expected = [json.loads(json.dumps(each)) for each in column.slice(first, rows).to_pylist()]
+            pairs = pa.types.is_map(column.type)
+            assert [json.loads(text) for text in found] == [
+                dict(each) if pairs and each is not None else each for each in expected
+            ]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0, 2_932_897, 0], pa.date32()),
+        pa.array([0, -719_163, 0], pa.date32()),
+        pa.array([0, 2**62, 0], pa.timestamp("us", "UTC")),
+        pa.array([[{"at": 0}], [{"at": 2**62}], [{"at": 0}]], pa.list_(pa.struct([("at", pa.timestamp("us"))]))),
+        pa.array([[(0, 1)], [(2**20 * 3, 1)], []], pa.map_(pa.date32(), pa.int8())),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_year_without_four_digits_is_refused(column: pa.Array) -> None:
+    """Arrow writes `<value out of range: ...>` in its place, which readers took for the value."""
+    assert json_columns.has_times(column.type)
+    assert json_columns.beyond_years(column).to_pylist() == [False, True, False]
+    with pytest.raises(json_columns.NotJsonError, match="outside of the years 1 to 9999"):
+        texts(column)
+    assert not any("range" in text for text in texts(column.take(pa.array([0, 2]))))
+
+
 def test_slices_and_nulls_do_not_shift_values() -> None:
     rows = [None, ["a", "b"], [], ["c", None], None, ["d"]] * 3
     pairs = [None, [("k", 1)], [], [("l", 2), ("m", None)], None, [("n", 3)]] * 3

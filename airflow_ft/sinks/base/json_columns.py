@@ -9,7 +9,7 @@ The text is exact: it reads back as the same value, and is the same in every sin
 | decimal | a *string* with all digits of its scale, "1.50": readers that take numbers for doubles would lose digits |
 | string | a string, UTF-8 as it is; only what JSON demands is escaped |
 | binary | a string, base64 (RFC 4648, with padding) |
-| date | "2024-02-29" |
+| date | "2024-02-29"; outside of the years 1 to 9999 it is refused, and so is a timestamp |
 | timestamp with zone | "2024-02-29T12:00:00.000000Z": ISO 8601 in UTC, the column's digits of a second |
 | timestamp without zone | "2024-02-29T12:00:00.000000" |
 | time | "12:00:00.000000" |
@@ -21,6 +21,7 @@ The text is exact: it reads back as the same value, and is the same in every sin
 from __future__ import annotations
 
 import binascii
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError
-from airflow_ft.sinks.arrow import booleans, flags, is_binary, is_text, numbers, replaced, scalar
+from airflow_ft.sinks.arrow import beyond, booleans, flags, is_beyond, is_binary, is_text, numbers, replaced, scalar
 
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _ESCAPES = [("\\", "\\\\"), ('"', '\\"')] + [
@@ -65,36 +66,63 @@ def unsupported(kind: pa.DataType) -> str | None:
 
 def has_floats(kind: pa.DataType) -> bool:
     """Whether it is a type of floating-point numbers, or has some inside."""
+    return _has(kind, pa.types.is_floating)
+
+
+def has_times(kind: pa.DataType) -> bool:
+    """Whether it is a type of dates or timestamps, or has some inside."""
+    return _has(kind, lambda leaf: pa.types.is_date(leaf) or pa.types.is_timestamp(leaf))
+
+
+def _has(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_dictionary(kind):
-        return has_floats(kind.value_type)
+        return _has(kind.value_type, is_one)
     if pa.types.is_nested(kind):
-        return any(has_floats(kind.field(index).type) for index in range(kind.num_fields))
-    return bool(pa.types.is_floating(kind))
+        return any(_has(kind.field(index).type, is_one) for index in range(kind.num_fields))
+    return is_one(kind)
 
 
 def not_finite(column: pa.Array) -> pa.Array:
     """Which values are, or hold, NaN or infinity, which JSON does not have; nulls do not."""
-    return flags(_not_finite(column))
+    return flags(_holding(column, has_floats, _is_not_finite))
 
 
-def _not_finite(column: pa.Array) -> npt.NDArray[np.bool_]:
+def beyond_years(column: pa.Array) -> pa.Array:
+    """Which values are, or hold, a date or a time outside of the years 1 to 9999: it has no text that others read."""
+    return flags(_holding(column, has_times, _is_beyond))
+
+
+_Found = npt.NDArray[np.bool_]
+
+
+def _is_not_finite(column: pa.Array) -> _Found:
+    return ~booleans(pc.fill_null(pc.is_finite(column), scalar(1, pa.bool_())))
+
+
+def _is_beyond(column: pa.Array) -> _Found:
+    found = np.zeros(len(column), np.bool_)
+    found[beyond(column)] = True
+    return found
+
+
+def _holding(column: pa.Array, has: Callable[[pa.DataType], bool], leaf: Callable[[pa.Array], _Found]) -> _Found:
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
-        return _not_finite(column.dictionary_decode())
+        return _holding(column.dictionary_decode(), has, leaf)
     found = np.zeros(len(column), np.bool_)
-    if not has_floats(kind):
+    if not has(kind):
         return found
     if types.is_struct(kind):
         for child in column.flatten():  # carries the nulls of the struct itself
-            found |= _not_finite(child)
+            found |= _holding(child, has, leaf)
         return found
     if not types.is_nested(kind):
-        return ~booleans(pc.fill_null(pc.is_finite(column), scalar(1, pa.bool_())))
+        return leaf(column)
     lists = column
     if types.is_map(kind):  # as a list of its pairs
         lists = column.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
     parents = numbers(pc.list_parent_indices(lists).cast(pa.int64()))
-    found[parents[_not_finite(lists.flatten())]] = True
+    found[parents[_holding(lists.flatten(), has, leaf)]] = True
     return found
 
 
@@ -118,7 +146,7 @@ def encode(column: pa.Array, null: str | None = "null") -> pa.Array:
     """The JSON text of each value: a large_string array of the same length, with `null` for null.
 
     Raises:
-        NotJsonError: NaN, infinity, or text that is not UTF-8.
+        NotJsonError: NaN, infinity, a year without four digits, or text that is not UTF-8.
     """
     return _filled(*_parts(column), null)
 
@@ -149,6 +177,10 @@ def _parts(column: pa.Array) -> tuple[str, pa.Array, str]:
         return '"', _escaped(column), '"'
     if is_binary(kind):
         return '"', _base64(column), '"'
+    if is_beyond(column):
+        raise NotJsonError(
+            "a date or a time lies outside of the years 1 to 9999, and has no text that others read.", remedy=_REMEDY
+        )
     if types.is_date(kind):
         return '"', _text(pc.cast(column, pa.date32())), '"'
     if types.is_time(kind):
@@ -166,19 +198,31 @@ def _encode_nested(column: pa.Array) -> pa.Array:
         names = [field.name for field in kind]
         return _masked(objects(names, column.flatten(), len(column)), column)
     if types.is_map(kind):
-        offsets, keys, items = column.offsets, column.keys, column.items
-        # `keys` and `items` are whole children, whatever slice the column is: its offsets point into them.
+        offsets, (keys, items) = _own(column, column.keys, column.items)
         before, text, after = _parts(keys)
         text = _wrapped(text, before or '"', after or '"')  # a key of JSON is always text
         values = pc.binary_join_element_wise(text, encode(items), scalar(":", pa.large_string()))
         return _joined(column, offsets, values, "{", "}")
     if types.is_list(kind) or types.is_large_list(kind):
-        return _joined(column, column.offsets, encode(column.values), "[", "]")
+        offsets, (items,) = _own(column, column.values)
+        return _joined(column, offsets, encode(items), "[", "]")
     raise NotJsonError(f"values of type {kind} have no JSON text.", remedy="cast them in the job.")
 
 
+def _own(column: pa.Array, *children: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
+    """Offsets into the children of a list or a map, and of these what is the column's own.
+
+    Arrow has whole children, whatever slice the column is: others' values would be judged, and written, with each.
+    """
+    offsets = pc.cast(column.offsets, pa.int64())
+    ends = numbers(offsets)
+    first, last = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
+    offsets = pc.subtract(offsets, scalar(first, pa.int64())) if first else offsets
+    return offsets, [child.slice(first, last - first) for child in children]
+
+
 def _joined(column: pa.Array, offsets: pa.Array, values: pa.Array, before: str, after: str) -> pa.Array:
-    lists = pa.LargeListArray.from_arrays(pc.cast(offsets, pa.int64()), values)
+    lists = pa.LargeListArray.from_arrays(offsets, values)
     text = pc.binary_join(lists, scalar(",", pa.large_string()))
     return _masked(_wrapped(text, before, after), column)
 

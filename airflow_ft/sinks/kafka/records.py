@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError, together
-from airflow_ft.sinks.arrow import is_binary, is_text, offsets, scalar
+from airflow_ft.sinks.arrow import is_binary, is_text, numbers, offsets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
@@ -88,6 +88,19 @@ class RecordEncoder:
         check_schema(sink, schema)
         taken = set(sink.roles.values())
         self._json_columns = [name for name in schema.names if name not in taken]
+
+    def without_text(self, batch: pa.RecordBatch) -> dict[int, str]:
+        """Rows with a value that JSON cannot hold, by their place in the batch, and why."""
+        found: dict[int, str] = {}
+        if self._sink.value is None:
+            for name in self._json_columns:
+                for which, what in (
+                    (json_columns.not_finite, "NaN or infinity"),
+                    (json_columns.beyond_years, "a date or a time outside of the years 1 to 9999"),
+                ):
+                    for index in numbers(pc.indices_nonzero(which(batch.column(name)))).tolist():
+                        found.setdefault(index, f"column {name!r}: {what}, which JSON cannot hold")
+        return found
 
     def encode(self, batch: pa.RecordBatch) -> Iterator[Records]:
         """As `columns`, to be gone through one by one."""

@@ -7,6 +7,7 @@ pass; rows are read only where these cannot tell, or to name an offender.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.kafka.client import KafkaClients
 from airflow_ft.kafka.topics import TopicLimits
+from airflow_ft.sinks.base.json_columns import has_times
 from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
 
@@ -76,7 +78,7 @@ def check_rows(rows: SegmentRows, limits: TopicLimits, message_max_bytes: int) -
     if rows.sink.value is None:
         _check_finite(rows, schema, statistics)
     largest = min(limits.max_message_bytes, message_max_bytes)
-    if _must_read(rows.sink, schema) or _bound(rows.sink, schema, statistics) > largest:
+    if _must_read(schema, statistics) or _bound(rows.sink, schema, statistics) > largest:
         _read(rows, encoder, largest)
 
 
@@ -138,9 +140,24 @@ def _check_finite(rows: SegmentRows, schema: pa.Schema, statistics: Mapping[str,
             )
 
 
-def _must_read(sink: KafkaSink, schema: pa.Schema) -> bool:
-    """Statistics say nothing of what is inside lists, structs and maps."""
-    return any(pa.types.is_nested(field.type) for field in schema)
+def _must_read(schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) -> bool:
+    """Statistics say nothing of what is inside lists, structs and maps; of dates and times they tell that some may have
+    no text.
+    """
+    return any(
+        pa.types.is_nested(field.type)
+        or (has_times(field.type) and not all(map(_has_year, _ends(statistics[field.name]))))
+        for field in schema
+    )
+
+
+def _ends(found: ColumnStatistics) -> list[str]:
+    return [each for each in (found.minimum, found.maximum) if each is not None]
+
+
+def _has_year(text: str) -> bool:
+    """Whether it is a date or a time of the years 1 to 9999."""
+    return re.match(r"(?!0000)\d{4}-", text) is not None
 
 
 def _bound(sink: KafkaSink, schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) -> int:
@@ -172,12 +189,16 @@ def refused_rows(
     largest = min(limits.max_message_bytes, message_max_bytes)
     first = 0
     for batch in rows.reader.batches(rows.name, file):
+        found = encoder.without_text(batch)
+        said = [index for index in range(batch.num_rows) if index not in found]
         within = 0
-        for records in encoder.encode(batch):
+        for records in encoder.encode(batch.take(pa.array(said, pa.int64())) if found else batch):
             for index, size in enumerate(records.sizes()):
                 if reason := _why_refused(records, index, size, limits, largest):
-                    yield first + within + index, batch.slice(within + index, 1), reason
+                    found[said[within + index]] = reason
             within += len(records.values)
+        for index, reason in sorted(found.items()):
+            yield first + index, batch.slice(index, 1), reason
         first += batch.num_rows
 
 

@@ -80,7 +80,7 @@ def into_decimal(kind: pa.DataType, column: Column) -> Sequence[Check]:
                 "digits after the point that the column would cut off",
                 f"{scale} digits after the point ({column.full_type})",
                 "round in the job, or widen the column's scale.",
-                lambda a: pc.not_equal(pc.round(a, ndigits=scale), a), None,
+                lambda a: pc.not_equal(pc.round(_wide(a), ndigits=scale), _wide(a)), None,
             )
         )  # fmt: skip
     return checks

@@ -64,6 +64,13 @@ def into_json(kind: pa.DataType, column: Column, repertoire: Repertoire | None) 
                 "make them null in the job.", json_columns.not_finite, None, by_table=False,
             )
         )  # fmt: skip
+    if json_columns.has_times(kind):
+        checks.append(
+            Check(
+                "a nested date or time outside of the years 1 to 9999, which has no text that others read",
+                "years of four digits", "make them null in the job.", json_columns.beyond_years, None, by_table=False,
+            )
+        )  # fmt: skip
     if column.type in TEXTS and column.octets is not None and column.octets < _WHOLE_MEMORY:
         checks.append(_of_json(_text_octets(column.octets, column)))
     if repertoire is not None:

@@ -1,0 +1,61 @@
+"""What is judged of rows before a topic gets any. No broker."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft import KafkaSink
+from airflow_ft.core.errors import DeclinedError
+from airflow_ft.kafka.topics import TopicLimits
+from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, refused_rows
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+
+LIMITS = TopicLimits("orders", partitions=1, replication=1, in_sync=1, leaderless=0, writable=True)
+MOST = 1_000_000
+
+
+def rows_of(folder: Path, table: pa.Table) -> SegmentRows:
+    segment = write_segment(SegmentFolder(str(folder), "p", 1, 1, 1), 1, {"rows": table})
+    return SegmentRows("rows", KafkaSink(topic="orders"), open_wal().open(segment))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([0, 20_000_000, 1], pa.date32()),
+        pa.array([0, -800_000, 1], pa.date32()),
+        pa.array([0, 1_732_580_000_000 * 1_000_000, 1], pa.timestamp("us", "UTC")),
+        pa.array([[0], [20_000_000], []], pa.list_(pa.date32())),
+        pa.array([{"at": 0}, {"at": 2**62}, None], pa.struct([("at", pa.timestamp("us"))])),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_a_year_without_four_digits_is_refused_before_the_decision(tmp_path: Path, values: Any) -> None:
+    """Milliseconds that were taken for seconds, say. The topic got `<value out of range: ...>`, and verify agreed."""
+    rows = rows_of(tmp_path, pa.table({"id": [1, 2, 3], "at": values}))
+    with pytest.raises(DeclinedError, match=r"column 'at': .*outside of the years 1 to 9999"):
+        check_rows(rows, LIMITS, MOST)
+    [file] = rows.reader.files("rows")
+    [(index, row, why)] = refused_rows(rows, file, LIMITS, MOST)
+    assert (index, row["id"].to_pylist()) == (1, [2]) and "outside of the years 1 to 9999" in why
+
+
+@pytest.mark.parametrize("values", [pa.array([-719_162, 2_932_896, None], pa.date32()), pa.array([[0], [], None])])
+def test_others_are_taken(tmp_path: Path, values: Any) -> None:
+    rows = rows_of(tmp_path, pa.table({"id": [1, 2, 3], "at": values}))
+    check_rows(rows, LIMITS, MOST)
+    [file] = rows.reader.files("rows")
+    assert list(refused_rows(rows, file, LIMITS, MOST)) == []
+
+
+def test_rows_that_are_refused_for_several_reasons_come_in_their_order(tmp_path: Path) -> None:
+    table = pa.table({"id": [1, 2, 3, 4], "x": [0.5, float("nan"), 1.5, 2.5], "text": ["", "", "a" * 2000, ""]})
+    rows = rows_of(tmp_path, table)
+    [file] = rows.reader.files("rows")
+    assert [(index, why[:12]) for index, _, why in refused_rows(rows, file, LIMITS, 1000)] == [
+        (1, "column 'x': "),
+        (2, "its record w"),
+    ]
