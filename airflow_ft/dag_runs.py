@@ -22,9 +22,16 @@ def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
         return frozenset((dag_id, run_id) for dag_id, run_id in session.execute(wanted))
 
 
-def run_is_over(run: RunKey) -> bool:
-    """Whether a run of a DAG failed, succeeded, or was deleted; False where this machine has no such database."""
+def ended(runs: Collection[RunKey]) -> set[RunKey]:
+    """Those of DAGs that failed, succeeded, or were deleted."""
+    made_by_dags = {run for run in runs if not run.is_plain}
+    still = going({run.dag_id for run in made_by_dags}) if made_by_dags else ()
+    return {run for run in made_by_dags if (run.dag_id, run.run_id) not in still}
+
+
+def known_to_have_ended(runs: Collection[RunKey]) -> set[RunKey]:
+    """The same; none where this machine has no such database."""
     try:
-        return not run.is_plain and (run.dag_id, run.run_id) not in going({run.dag_id})
+        return ended(runs)
     except SQLAlchemyError:
-        return False
+        return set()

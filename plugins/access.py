@@ -18,7 +18,7 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import PLAIN, RunKey
 from airflow_ft.core.overview import Overview
 from airflow_ft.core.ports import Store
-from airflow_ft.dag_runs import going
+from airflow_ft.dag_runs import ended
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import store_url
 from airflow_ft.store import open_store
@@ -149,10 +149,8 @@ def without_ended_runs(found: Sequence[Overview]) -> list[Overview]:
 
     The next run takes such a turn, whenever it comes; until then nobody is at work.
     """
-    held = {each.turn for each in found if each.turn is not None and not each.turn.is_plain}
-    still = going({run.dag_id for run in held}) if held else ()
-    ended = {run for run in held if (run.dag_id, run.run_id) not in still}
-    return [each._replace(turn=None) if each.turn in ended else each for each in found]
+    over = ended({each.turn for each in found if each.turn is not None})
+    return [each._replace(turn=None) if each.turn in over else each for each in found]
 
 
 def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:

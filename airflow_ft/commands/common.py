@@ -22,7 +22,7 @@ from airflow_ft.acts.requester import Requester
 from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.lookup import require_known
-from airflow_ft.dag_runs import run_is_over
+from airflow_ft.dag_runs import known_to_have_ended
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store, participant_factory
 from airflow_ft.store.events import bytes_text
@@ -92,7 +92,7 @@ def requester(args: Namespace, command: str) -> Requester:
         sure=partial(sure, args),
         connections=server_connections,
         participants=participants(),
-        is_over=run_is_over,
+        is_over=lambda run: run in known_to_have_ended([run]),
         worker=worker(),
         lease_seconds=lease(),
     )

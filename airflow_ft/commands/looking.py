@@ -22,7 +22,7 @@ from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import DRAINED, AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
 from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_proof
-from airflow_ft.dag_runs import run_is_over
+from airflow_ft.dag_runs import known_to_have_ended
 from airflow_ft.spark.state.files import sizes
 
 
@@ -33,7 +33,9 @@ def pipelines(args: Namespace) -> None:
         rows = []
         late = {each.name: each.late for each in store.overview()}
         lags = store.lags(list(late))
-        for row in store.pipelines():
+        known = store.pipelines()
+        over = known_to_have_ended([row.turn for row in known if row.turn is not None])
+        for row in known:
             standing = {
                 "pipeline": row.name,
                 "status": f"HALTED ({row.why})" if row.status is PipelineStatus.HALTED else row.status.value,
@@ -43,7 +45,7 @@ def pipelines(args: Namespace) -> None:
                 "lag": [f"{lag.source} {lag.amount}" for lag in lags.get(row.name, ())],
                 "unsettled": None,
                 "epoch": row.epoch,
-                "at_work": str(row.turn) if row.turn and not run_is_over(row.turn) else None,
+                "at_work": str(row.turn) if row.turn and row.turn not in over else None,
                 "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
                 "held_back": None,
             }

@@ -75,6 +75,8 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
     from airflow_ft.plugins import access, acts, api, state
     from fastapi.testclient import TestClient
 
+    from airflow_ft import dag_runs
+
     class Manager(SimpleAuthManager):
         """The DAG of the scene is of a team, whose members alone see it; and not everybody may read XComs."""
 
@@ -102,7 +104,7 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
     monkeypatch.setattr(
         acts, "declared", lambda ids: {each: manager.declared[each] for each in manager.declared if each in ids}
     )
-    monkeypatch.setattr(access, "going", lambda dag_ids: () if manager.ended else EVERY)
+    monkeypatch.setattr(dag_runs, "going", lambda dag_ids: () if manager.ended else EVERY)
     monkeypatch.setattr(DagModel, "get_team_name", staticmethod(lambda dag_id: TEAM))
     monkeypatch.setattr(state, "handles", type(state.handles)())
     return Asking(TestClient(app, raise_server_exceptions=True), manager)

@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import io
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO, cast
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_ft.core.errors import AirflowFtError, WalCorruptError
 from airflow_ft.core.ports import SegmentReader, WalFile
-from airflow_ft.sinks.arrow import is_beyond, is_binary, octets, scalar
+from airflow_ft.sinks.arrow import is_binary, octets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
@@ -277,21 +277,6 @@ def _wrong(format: str, rows: pa.RecordBatch) -> str:
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if format == "json" and pc.any(json_columns.not_finite(column)).as_py():
             return f"column {name!r}: NaN or infinity, which JSON cannot hold"
-        for values in _leaves(column):
-            if is_beyond(values):
-                return f"column {name!r}: a time outside of the years 1 to 9999, which has no text that others read"
+        if pc.any(json_columns.beyond_years(column)).as_py():
+            return f"column {name!r}: a time outside of the years 1 to 9999, which has no text that others read"
     return ""
-
-
-def _leaves(column: pa.Array) -> Iterator[pa.Array]:
-    """The values without parts that a column consists of."""
-    if pa.types.is_struct(column.type):
-        for part in column.flatten():
-            yield from _leaves(part)
-    elif pa.types.is_map(column.type):
-        items = pa.StructArray.from_arrays([column.keys, column.items], ["key", "value"])
-        yield from _leaves(pa.ListArray.from_arrays(column.offsets, items).flatten())
-    elif pa.types.is_nested(column.type):
-        yield from _leaves(column.flatten())
-    else:
-        yield column

@@ -10,12 +10,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.core.errors import DeclinedError, FencedError, HaltError, SinkAccessError, UnfitTargetError
-from airflow_ft.core.model import Segment
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.postgres import fitting, verify
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.writer import SegmentFolder
 from tests.density import stride
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.deaths import AtStatement, Death
@@ -107,13 +105,6 @@ def test_keys_of_several_columns_and_a_type_of_its_own_are_compared_by_the_table
     assert table_of(world).sql("SELECT shop::text, id, text FROM orders ORDER BY 1") == [("A", 1, "y"), ("b", 1, "z")]
 
 
-def nothing(world: World, number: int) -> Segment:
-    """A segment of a run that has returned nothing for the optional sink: it has no columns."""
-    world.segments += 1
-    folder = SegmentFolder(str(world.folder / "wal"), world.pipeline, 1, 1, world.segments)
-    return folder.seal(number, {SINK: False}, {})
-
-
 @pytest.mark.parametrize(
     "settings", [{"strategy": "local"}, {"strategy": "prepared"}, CHANGES], ids=lambda s: s["strategy"]
 )
@@ -128,8 +119,8 @@ def test_a_segment_without_the_sink_is_nothing_to_judge_and_nothing_to_send(
     delivered = []
     for number, segments in enumerate(
         (
-            [nothing(world, 1)],
-            [nothing(world, 2), world.segment(3, rows), nothing(world, 4)],
+            [world.nothing(1)],
+            [world.nothing(2), world.segment(3, rows), world.nothing(4)],
         ),
         1,
     ):
