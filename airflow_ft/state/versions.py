@@ -17,6 +17,7 @@ from airflow_ft.state.snapshots import Snapshot
 from airflow_ft.state.streams import decompressed
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
 from airflow_ft.wal.parsing import parsing
+from airflow_ft.wal.roots import require
 
 _FILE = re.compile(r"^(\d+)(?:_([^.]+))?\.(delta|changelog|snapshot|zip)$")
 _CHANGES, _FULL = ("delta", "changelog"), ("snapshot", "zip")
@@ -140,6 +141,7 @@ def _is_gone(error: BaseException) -> bool:
 
 def gone(folder: str, what: str) -> TransientError:
     """What to tell when something is missing that was there, or should be."""
+    require(folder)
     return TransientError(
         f"Spark's state in {folder} has no {what} (any more).",
         remedy="try again: the pipeline has gone on meanwhile, and removed what is older than its num_retained.",
