@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -38,7 +39,7 @@ def show(args: Namespace) -> None:
             for each in found.states(operator.id)
         ]
         if args.output == "table":
-            say(f"{found.pipeline} as of checkpoint {found.number}")
+            say(f"{found.pipeline} as of {found.told}")
         print_table(rows, args.output)
 
 
@@ -56,10 +57,12 @@ def get(args: Namespace) -> None:
         value = found.get(args.operator, key_of(tables[0].key, args.key), args.state)
         if value is None:
             raise ConfigurationError(
-                f"as of checkpoint {found.number} operator {args.operator} has nothing for that key.",
+                f"as of {found.told} operator {args.operator} has nothing for that key.",
                 remedy="keys are compared as the job groups by them; `airflow ft state show` tells their columns.",
                 pipeline=found.pipeline,
             )
+        if found.restored:
+            sys.stderr.write(f"{found.pipeline} as of {found.told}\n")
         say(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
@@ -69,7 +72,7 @@ def export(args: Namespace) -> None:
     path = Path(args.file).expanduser().absolute()
     with _open(args) as found:
         entries = found.export(args.operator, path, args.state)
-        say(f"{entries:,} entries as of checkpoint {found.number}: {path}")
+        say(f"{entries:,} entries as of {found.told}: {path}")
 
 
 @command

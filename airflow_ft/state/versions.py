@@ -13,6 +13,7 @@ from typing import Protocol, cast
 
 from airflow_ft.core.errors import TransientError, WalCorruptError
 from airflow_ft.state import records
+from airflow_ft.state.checksums import read_checked
 from airflow_ft.state.snapshots import Snapshot
 from airflow_ft.state.streams import decompressed
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
@@ -126,7 +127,7 @@ def _changes(files: FileSystem, folder: str, names: list[str]) -> records.Change
 def _read(files: FileSystem, folder: str, name: str) -> bytes:
     uri = files.uri(folder, name)
     try:
-        return decompressed(files.read(uri), uri)
+        return decompressed(read_checked(files, uri), uri)
     except WalCorruptError as error:
         if _is_gone(error):
             raise gone(folder, name) from error
