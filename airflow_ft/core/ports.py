@@ -185,6 +185,9 @@ class Store(Protocol):
 
     def pipelines(self) -> Sequence[Pipeline]: ...
 
+    def marks(self) -> Mapping[str, str]:
+        """Version token of each pipeline, by name; changes on every write to it."""
+
     def overview(self, dag_id: str = "") -> Sequence[Overview]:
         """All pipelines by name, or those of which a DAG has made checkpoints.
 
