@@ -45,7 +45,7 @@ def show(args: Namespace) -> None:
 
 @command
 def get(args: Namespace) -> None:
-    """`airflow ft state get PIPELINE OPERATOR [KEY ...]`: JSON; status 1 when there is no such key."""
+    """`airflow ft state get PIPELINE OPERATOR [KEY ...]`: JSON, or YAML; status 1 when there is no such key."""
     with _open(args) as found:
         tables = found.states(args.operator)
         if not tables:
@@ -63,7 +63,10 @@ def get(args: Namespace) -> None:
             )
         if found.restored:
             sys.stderr.write(f"{found.pipeline} as of {found.told}\n")
-        say(json.dumps(plain(value), indent=2, ensure_ascii=False))
+        if args.output == "yaml":
+            print_table([plain(each) for each in (value if isinstance(value, list) else [value])], args.output)
+        else:
+            say(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 @command
@@ -77,8 +80,13 @@ def export(args: Namespace) -> None:
 
 @command
 def changes(args: Namespace) -> None:
-    """`airflow ft state changes PIPELINE OPERATOR --since NUMBER`: a line of JSON for each key."""
+    """`airflow ft state changes PIPELINE OPERATOR --since NUMBER`: a line of JSON for each key, or one list of them."""
     with _open(args) as found:
+        if args.output in ("json", "yaml"):
+            print_table(
+                [plain(each) for each in found.changes(args.operator, args.since, state=args.state)], args.output
+            )
+            return
         for each in found.changes(args.operator, args.since, state=args.state):
             say(json.dumps(plain(each), ensure_ascii=False))
 

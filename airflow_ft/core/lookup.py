@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Checkpoint, SparkPosition
 from airflow_ft.core.ports import Store
 
 _MANY = 100_000
+_CLOSE, _SIMILAR = 3, 0.5
+"""So many names are told for one that is not known, if they are as similar (`difflib.get_close_matches`)."""
 _FOLDER = re.compile(r"/(\d+)-0/?$")
 """A location that an epoch has made for itself: no attempt has the number 0."""
 
@@ -18,10 +22,19 @@ def require_known(store: Store, pipeline: str, hint: str = "") -> None:
     try:
         store.pipeline(pipeline)
     except KeyError:
-        known = ", ".join(row.name for row in store.pipelines()) or "none"
         raise ConfigurationError(
-            f"the decision log {store.url} knows no pipeline {pipeline!r}.", remedy=f"known are: {known}.{hint}"
+            f"the decision log {store.url} knows no pipeline {pipeline!r}.",
+            remedy=f"{_known([row.name for row in store.pipelines()], pipeline)}{hint}",
         ) from None
+
+
+def _known(names: Sequence[str], wanted: str) -> str:
+    """The names, if they are few; of many the three that are closest."""
+    if len(names) <= _CLOSE:
+        return f"known are: {', '.join(names) or 'none'}."
+    lists = f"`airflow ft pipelines` lists all {len(names):,}."
+    close = get_close_matches(wanted, names, _CLOSE, _SIMILAR)
+    return f"did you mean {' or '.join(close)}? {lists}" if close else lists
 
 
 def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:

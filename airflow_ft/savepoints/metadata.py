@@ -173,7 +173,7 @@ def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
     files = filesystem(folder)
     found: list[tuple[str, Savepoint]] = []
     broken = []
-    for name in sorted(files.names(folder)):
+    for name in sorted(name for name in files.names(folder) if not name.startswith(".")):
         uri = files.uri(folder, name)
         if files.exists(files.uri(uri, METADATA)) or files.exists(files.uri(uri, SPARK)):
             try:
@@ -195,7 +195,7 @@ def of_pipeline(
     """
     require(folder)
     files = filesystem(folder)
-    named = {name: _NAME.match(name) for name in files.names(folder)}
+    named = {name: _NAME.match(name) for name in files.names(folder) if not name.startswith(".")}
     wanted = [name for name, told in named.items() if told is None or told[1] == pipeline]
 
     def place(name: str) -> tuple[float, str]:
