@@ -232,7 +232,14 @@ def _looking() -> tuple[ActionCommand, ...]:
             ARG_OUTPUT,
         ),
         _command("docs", "docs", "Read the documentation here", _PAGE, _SEARCH, ARG_OUTPUT, reads_log=False),
-        _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
+        _command(
+            "show",
+            "looking",
+            "Show one checkpoint: its plan and the reasons, votes, proofs",
+            _PIPELINE,
+            _NUMBER,
+            ARG_OUTPUT,
+        ),
         _command(
             "spec",
             "looking",
@@ -296,7 +303,7 @@ def _settling() -> tuple[ActionCommand, ...]:
             ARG_OUTPUT,
         ),
         _command("retire", "settling", "A pipeline that nobody runs any more is never late", _PIPELINE, ARG_YES),
-        _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
+        _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, _REASON, ARG_YES),
         _command(
             "adopt",
             "settling",
@@ -370,7 +377,15 @@ def _state() -> GroupCommand:
         subcommands=(
             _command("show", "state", "List operators with their states, keys and sizes", _STATE_OF, _AT, ARG_OUTPUT),
             _command(
-                "get", "state", "Print what an operator has for a key", _STATE_OF, _OPERATOR, _KEY, _ONE_STATE, _AT
+                "get",
+                "state",
+                "Print what an operator has for a key",
+                _STATE_OF,
+                _OPERATOR,
+                _KEY,
+                _ONE_STATE,
+                _AT,
+                ARG_OUTPUT,
             ),
             _command(
                 "export", "state", "Write all of a state into a file", _STATE_OF, _OPERATOR, _FILE, _ONE_STATE, _AT
@@ -384,6 +399,7 @@ def _state() -> GroupCommand:
                 _SINCE,
                 _UNTIL,
                 _ONE_STATE,
+                ARG_OUTPUT,
             ),
         ),
     )

@@ -446,6 +446,14 @@ def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
     assert "the token is gone" in text and "is ACTIVE" in text
 
 
+def test_a_resumption_says_why(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
+    ft("resume", PIPELINE, "--yes", "--reason", "it is back")
+    [event] = world.store.events(PIPELINE, limit=1)
+    assert event.kind == "RESUMED" and "it is back" in event.message
+
+
 def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
     world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,6 +502,27 @@ def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world
     assert "by hand: XA COMMIT 'x'; or: XA ROLLBACK 'x';" in text
     world.steps(world.context(3))
     assert world.store.checkpoint(PIPELINE, number).delivered_by == 9
+
+
+def test_of_many_pipelines_the_three_closest_names_are_told(world: World, ft: Any) -> None:
+    for name in [PIPELINE, *(f"pipeline-{number}" for number in range(50)), "order-items"]:
+        world.store.register(name)
+    with pytest.raises(SystemExit) as told:
+        ft("checkpoints", "order")
+    assert "orders" in str(told.value) and "order-items" in str(told.value) and "pipeline-1" not in str(told.value)
+    with pytest.raises(SystemExit) as told:
+        ft("checkpoints", "zzz")
+    assert "`airflow ft pipelines`" in str(told.value) and "orders" not in str(told.value)
+
+
+def test_one_checkpoint_as_plain_data(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    [told] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
+    assert (told["number"], told["state"], told["delivers"]) == (1, "COMPLETED", [1])
+    assert {each["name"] for each in told["participants"]} == set(world.delivery.names)
+    assert all(each["proof"]["outcome"] == "committed" for each in told["participants"])
+    assert yaml.safe_load(ft("show", PIPELINE, "1", "-o", "yaml"))[0]["number"] == 1
 
 
 def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> None:

@@ -110,7 +110,11 @@ def events(args: Namespace) -> None:
 def show(args: Namespace) -> None:
     """`airflow ft show PIPELINE NUMBER`."""
     with open_store(args) as store:
-        for line in describe(checkpoint_of(store, args.pipeline, args.number)):
+        found = checkpoint_of(store, args.pipeline, args.number)
+        if args.output in ("json", "yaml"):
+            print_table([_whole(found)], args.output)
+            return
+        for line in describe(found):
             say(line)
         if held := held_back(store, args.pipeline):
             say(f"the stream is held back: {held.reason} since {time_text(held.since)}")
@@ -189,6 +193,54 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
             yield f"            {_vote(vote)}" if vote else "            not asked yet"
             for sink, aside in of_proof(vote.proof if vote else None).items():
                 yield f"            {aside.text(sink)}"
+
+
+def _whole(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What `describe` tells, as plain data."""
+    segment, position, reason, plan = checkpoint.segment, checkpoint.position, checkpoint.reason, checkpoint.plan
+    return {
+        "pipeline": checkpoint.pipeline,
+        "number": checkpoint.number,
+        "state": checkpoint.state.value,
+        "message": checkpoint.message,
+        "reason": None if reason is None else str(reason),
+        "remedy": None if reason is None else reason.remedy,
+        "epoch": checkpoint.epoch,
+        "predecessor": checkpoint.predecessor,
+        "run": str(checkpoint.run) if checkpoint.run else None,
+        **{
+            what: getattr(checkpoint, f"{what}_at")
+            for what in ("triggered", "staged", "prepared", "decided", "completed")
+        },
+        "delivered_by": checkpoint.delivered_by,
+        "application": checkpoint.application or None,
+        "spec": checkpoint.spec or None,
+        "rows": dict(segment.rows) if segment else {},
+        "bytes": segment.bytes if segment else 0,
+        "location": segment.location if segment else None,
+        "digest": segment.digest if segment else None,
+        "lag": dict(checkpoint.lag),
+        "positions": {name: read_to for name, read_to in checkpoint.positions.items() if name != DRAINED},
+        "spark": {"location": position.location, "batch": position.batch} if position else None,
+        "delivers": [each.number for each in plan.segments] if plan else [],
+        "reasons": list(plan.reasons) if plan else [],
+        "participants": [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "strategy": each.strategy,
+                "promise": each.promise.value,
+                "predecessor": each.predecessor,
+                "sinks": list(each.sinks),
+                "attempt": vote.attempt if (vote := checkpoint.votes.get(each.name)) else None,
+                "prepared": vote.prepared if vote else None,
+                "proof": {"outcome": vote.proof.outcome.value, "rows": dict(vote.proof.counts)}
+                if vote and vote.proof
+                else None,
+            }
+            for each in (plan.participants if plan else ())
+        ],
+    }
 
 
 def _remedy(event: Event) -> str:

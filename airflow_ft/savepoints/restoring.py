@@ -52,6 +52,7 @@ from airflow_ft.spark.state.evolution import note_restored
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_of_epoch, location_root
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.roots import require, require_files
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +142,7 @@ def restore(
                 _plan(store, savepoint, copied, base)
             note_restored(copied, allow_non_restored_state)
             copied.sync({})
+            require_files(copied.uri, [(f"commits/{copied.batch}", None)] if copied.batch >= 0 else [])
             if rename:  # a source of which nothing was published yet begins where it would have under the old name
                 copy_frozen(root, was, root, name)
         except StorageUnavailableError:
@@ -380,6 +382,7 @@ def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) 
     if delivered is None:
         return False
     if not filesystem(delivered.location).exists(delivered.location):
+        require(delivered.location)
         return savepoint.batch < delivered.batch
     location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
     return not has_read_all_of(savepoint.location(uri), location)

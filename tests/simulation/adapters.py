@@ -354,6 +354,7 @@ def product_over_models() -> Iterator[Running]:
             "filesystem": lambda _: RUNNING.files,
         }),
         (taking, {
+            "claim": lambda *_: None,
             "filesystem": lambda _: RUNNING.files,
             "uuid": SimpleNamespace(uuid4=RUNNING.id),
             "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
@@ -368,6 +369,7 @@ def product_over_models() -> Iterator[Running]:
         (runner, {
             "time": waiting,
             "open_store": lambda _: RUNNING.store,
+            "claim": lambda *_: None,
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,

@@ -22,7 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, ConfigurationError, JobError, StageError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    CheckpointExpiredError,
+    ConfigurationError,
+    JobError,
+    StageError,
+    WalCorruptError,
+)
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
@@ -77,12 +84,15 @@ from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, sta
 from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
 from airflow_ft.wal.retention import sweep_attempts
+from airflow_ft.wal.roots import away, claim, require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("airflow_ft.spark")
 
+_MAY_BE_AWAY = ConfigurationError, JobError, StageError, WalCorruptError
+"""Errors that files which are away may cause."""
 _PAUSE = 1.0, 60.0
 """Seconds between tries of a checkpoint whose failure is tolerated: its interval, but no less and no more."""
 
@@ -174,6 +184,7 @@ class Attempt:
 
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
+        claim(store, request.wal_root)
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
         frame = job.transform(spark, sources)
@@ -264,8 +275,13 @@ class Attempt:
         write(self._report, json.dumps({"error": describe_error(self._cause(error))}))
 
     def _cause(self, error: BaseException) -> AirflowFtError:
-        """Of what has ended the attempt, as `error` tells it."""
-        return as_error(self._failed or error, self._request.pipeline, self._request.job_name, self._request.base)
+        """Of what has ended the attempt, as `error` tells it; while the log's disk is away, that is the cause."""
+        request = self._request
+        cause = as_error(self._failed or error, request.pipeline, request.job_name, request.base)
+        if isinstance(cause, _MAY_BE_AWAY) and (gone := away(request.wal_root)):
+            log.warning("%s: %s", type(cause).__name__, cause)
+            return gone.located(pipeline=request.pipeline)
+        return cause
 
     def failed(self, error: BaseException) -> None:
         """Remembers what went wrong first: Spark wraps it beyond recognition."""
@@ -405,6 +421,7 @@ class Attempt:
         begins = self._begins(plan, change)
         frozen, bear = Beginnings.of(request), partial(compute_planned, frame, job.output_mode)
         location = self._open_location(plan, change, frozen, begins, topics, bear)
+        require(request.wal_root)  # what was read of the base, or not found there, was read from the right disk
         remember_given(location.uri, request.conf)
         remember_code(location, job.code)
         tell_changed(request.base, frame.sparkSession.conf.get)
