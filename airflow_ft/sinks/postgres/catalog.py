@@ -119,6 +119,7 @@ class Table:
     unlogged: tuple[str, ...]
     guarded: bool
     triggers: tuple[str, ...]
+    is_partitioned: bool = False
 
     def column(self, name: str) -> Column | None:
         """The column of that name; else the one that PostgreSQL means by it without quotes."""
@@ -163,7 +164,7 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
         )
     columns = {row[0]: Column(*row) for row in session.rows(_COLUMNS, (oid,))}
     emptied = (*([table.sql] if persistence == "u" else []), *unlogged)
-    return Table(table, columns, emptied, guarded, tuple(triggers))
+    return Table(table, columns, emptied, guarded, tuple(triggers), kind == "p")
 
 
 def may_leave_out(session: Session, table: Table) -> bool:

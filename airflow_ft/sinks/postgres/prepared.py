@@ -25,6 +25,7 @@ from airflow_ft.sinks.base.memory import Marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, owner_of, require_vote
 from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
+from airflow_ft.sinks.postgres.held import targets_of, targets_told
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.local import LocalParticipant
 
@@ -40,7 +41,9 @@ class PreparedParticipant(LocalParticipant):
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         """When it returns, all rows are prepared: durable, and invisible."""
+        self._voted = {}
         with self._session(fence) as session:
+            targets = targets_of(session, self.sinks, readers)
             ledger = self._ledger(session, plan.pipeline)
             self._roll_back(ledger, plan, fence)
             gid = new_gid(fence, self.name, plan.number)
@@ -62,7 +65,7 @@ class PreparedParticipant(LocalParticipant):
                 "its rows were prepared, and are not in pg_prepared_xacts.",
                 remedy="somebody has ended that transaction; it is tried again.",
             )
-        return {"epoch": fence.epoch, "rows": counts}
+        return {"epoch": fence.epoch, "rows": counts, "targets": targets}
 
     def _claim(self, ledger: Ledger, plan: Plan, fence: Fence, counts: Mapping[str, int]) -> None:
         """Takes the marker's place; SQLSTATE 55P03 where an older attempt still holds it (`_clear_the_way`)."""
@@ -89,6 +92,7 @@ class PreparedParticipant(LocalParticipant):
 
     def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:
         rank = counted(require_vote(vote))
+        self._voted = targets_told(vote)
         with self._writing(fence, plan) as (_, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):  # I4: not before its predecessor
