@@ -25,7 +25,7 @@ WITH RECURSIVE found AS (
     FROM found JOIN pg_type t ON t.oid = type WHERE t.typtype = 'd'
 )
 SELECT attname, t.typname, t.typtype::text, coalesce(e.typname, ''), modifier, declared, filled, fills OR numbered,
-       refuses, allowed
+       refuses, allowed, format_type(type, modifier)
 FROM found JOIN pg_type t ON t.oid = type LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 WHERE t.typtype <> 'd' ORDER BY attnum
 """
@@ -64,7 +64,7 @@ class Column:
     """A column of a target: of type `type` ("int4"), an array of `element` unless that is "", a kind of `sort` ("b"
     base, "e" enum, "r" range, ...), as a person has `declared` it. `modifier` is the server's own form of lengths and
     digits (-1: none). `must`: rows have to fill it. `refuses` values: it is computed, or an identity that is ALWAYS.
-    `allowed`: this user may write it.
+    `allowed`: this user may write it. `base`: what a domain is made of, else as declared.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Column:
     fills_itself: bool
     refuses: bool
     allowed: bool
+    base: str
 
     @property
     def must(self) -> bool:

@@ -21,13 +21,13 @@ from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalRea
 from airflow_ft.core.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
+from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.encoding import fits
 from airflow_ft.sinks.postgres.failures import failure
 from airflow_ft.sinks.postgres.load import Load
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
-from airflow_ft.sinks.postgres.upsert import Changes
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.sinks.view import OneFile
 
