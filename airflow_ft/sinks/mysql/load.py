@@ -21,7 +21,7 @@ from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
 from airflow_ft.sinks.mysql.slices import SlicedSegment
-from airflow_ft.sinks.mysql.vote import Target
+from airflow_ft.sinks.mysql.vote import Target, unfit_rows
 from airflow_ft.sinks.refused import Refused
 
 T = TypeVar("T")
@@ -148,9 +148,14 @@ class Loader:
             first = reader.first_row(target.sink, file) if isinstance(reader, SlicedSegment) else 0
             put = partial(self._put, self._way_of(reader, target, columns), target, columns, file)
             for piece in self._pieces(reader, target, file):
-                taken += refused.around(target.sink, reader.segment, file, first, piece, {}, put)
+                wrong = self._unfit(target, piece) if target.judged_when_sent else {}
+                taken += refused.around(target.sink, reader.segment, file, first, piece, wrong, put)
                 first += piece.num_rows
         return taken
+
+    def _unfit(self, target: Target, rows: pa.RecordBatch) -> dict[int, str]:
+        """Rows that the table would take and change, by their place (from 0), and why."""
+        return unfit_rows(target, rows)
 
     def _put(
         self, way: _Steps, target: Target, columns: Sequence[TargetColumn], file: WalFile, rows: pa.RecordBatch
