@@ -151,6 +151,7 @@ class XaParticipant(BranchedParticipant):
             with closing(self._open()) as session:  # closing an unprepared branch rolls it back
                 hold_lock(session, ledger, fence, xid.nonce, xid.branch)
                 session.run(f"XA START {xid.sql}")
+                session.require_settings()
                 detail = self._detail(session, fence, way, part)
                 self._claim(session, ledger, plan, fence, xid, detail)
                 still_named(ledger.head(session), fence, xid.nonce)  # I5: after the place is taken, never before
