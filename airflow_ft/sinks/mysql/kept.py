@@ -37,7 +37,7 @@ def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | No
     # MariaDB demands the columns without a default, though there is no row.
     named = [column for column, needed in columns if needed] or [column for column, _ in columns[:1]]
     if not named:
-        return None
+        return pymysql.err.OperationalError(1142, f"INSERT is not granted on any column of table {name}")
     listed, nulls = ", ".join(map(quote, named)), ", ".join(["NULL"] * len(named))
     try:
         session.run(f"INSERT INTO {name.sql} ({listed}) SELECT {nulls} FROM DUAL WHERE 1 = 0")

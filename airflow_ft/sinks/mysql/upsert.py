@@ -116,6 +116,12 @@ class Upserter(Loader):
         """Unchanged rows count 0, replaced ones 2; the server says how many records of several it has processed."""
         return statement.records if isinstance(request, Insert) and request.rows > 1 else request.rows
 
+    def _require_access(self, target: Target, columns: Sequence[TargetColumn]) -> None:
+        super()._require_access(target, columns)
+        sink = self._sinks[target.sink]
+        assert sink.version_column is not None
+        check_changes_allowed(self._session, target, sink.version_column, deletes=sink.change_column is not None)
+
     def _suffix(self, target: Target, sink: MySqlSink, columns: Sequence[TargetColumn]) -> str:
         """The guard: nothing changes where the row there has a higher version. It is assigned last: it is compared."""
         assert sink.version_column is not None
