@@ -82,6 +82,18 @@ def test_settings_that_are_odd_for_everybody_change_nothing(
                 world.sql(f"SET GLOBAL {name} = 0")
 
 
+def test_a_password_of_any_characters_lets_the_user_in(any_mysql_database: Database, tmp_path: Path) -> None:
+    world = make_world(any_mysql_database, tmp_path)
+    user = f"p{world.database[-8:]}"
+    world.sql(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'pässwörd-密码'")
+    with closing(Session(world.connection(login=user, password="pässwörd-密码", schema=""), world.limits)) as session:
+        assert session.value("SELECT 1") == 1
+    with pytest.raises(pymysql.err.OperationalError) as refused:
+        Session(world.connection(login=user, password="pässwörd-密", schema=""), world.limits)
+    assert "密" not in repr(refused.value)
+    world.sql(f"DROP USER '{user}'@'%'")
+
+
 @pytest.mark.parametrize("begin", [Session.begin, lambda session: session.require_settings()])
 def test_a_transaction_with_other_settings_is_refused_by_name(
     any_mysql_database: Database, tmp_path: Path, begin: Callable[[Session], None]
