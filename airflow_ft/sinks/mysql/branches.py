@@ -80,9 +80,10 @@ class BranchedParticipant(ServerParticipant):
         """The rows of a branch whose marker is in, then what the server counted into that marker."""
         counts = dict.fromkeys(part.rows, 0)
         refused = way.refused(part.label)
-        for reader in part.readers(self._opened(plan)):
-            for name, rows in self._send(session, plan, reader, targets, way, refused).items():
-                counts[name] += rows
+        readers = list(part.readers(self._opened(plan)))
+        for name, target in targets.items():  # in the declared order
+            for reader in readers:
+                counts[name] = counts.get(name, 0) + self._send(session, plan, reader, target, way, refused)
         if refused is not None:  # durable before COMMIT, and named by the branch's marker
             detail = {**detail, **set_aside_detail(refused.write())}
         if ledger.fill_marker(session, plan.number, counts, detail, part.label) != 1:

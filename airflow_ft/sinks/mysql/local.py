@@ -56,10 +56,10 @@ class LocalParticipant(ServerParticipant):
                 return self._standing(plan)
             counts = dict.fromkeys(targets, 0)
             refused = way.refused()
-            for segment in plan.segments:
-                sent = self._send(session, plan, self._wal.open(segment), targets, way, refused)
-                for name, rows in sent.items():
-                    counts[name] += rows
+            readers = [self._wal.open(segment) for segment in plan.segments]
+            for name, target in targets.items():  # in the declared order: a foreign key may lead from one to another
+                for reader in readers:
+                    counts[name] += self._send(session, plan, reader, target, way, refused)
             if refused is not None:  # durable before COMMIT, and named by the marker
                 detail |= set_aside_detail(refused.write())
             if ledger.fill_marker(session, plan.number, counts, detail) != 1:

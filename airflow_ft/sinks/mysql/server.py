@@ -308,41 +308,36 @@ class ServerParticipant(ABC):
         session: Session,
         plan: Plan,
         reader: SegmentReader,
-        targets: Mapping[str, Target],
+        target: Target,
         way: Way,
         refused: Refused | None = None,
-    ) -> dict[str, int]:
-        """All rows of a segment, or of a slice of it; returns what the server counted, which is what was sent.
+    ) -> int:
+        """All rows of one sink in a segment, or in a slice of it; returns what the server counted, which is as many.
 
         With `refused` it takes up those that the server does not take.
         """
-        counts: dict[str, int] = {}
+        name = target.sink
+        if name not in reader.sinks():
+            return 0
         loader = self._loader(session, plan, way)
-        for name, target in targets.items():
-            if name not in reader.sinks():
-                continue
-            before = refused.rows(name) if refused is not None else 0
-            try:
-                if refused is None:
-                    affected = loader.send(reader, target)
-                else:
-                    affected = loader.send_around(reader, target, refused)
-            except pymysql.err.MySQLError as error:
-                if way.load and code_of(error) in LOCAL_INFILE_REFUSED:
-                    reason = f"LOAD DATA LOCAL was refused ({describe(error)}): rows go by INSERT"
-                    raise AnotherWay(replace(way, load=False), reason) from error
-                raise
-            expected = reader.segment.rows.get(name, 0)
-            if refused is not None:
-                expected -= refused.rows(name) - before
-            if affected != expected:
-                raise SinkUnavailableError(
-                    f"the server counted {affected} rows, segment {reader.segment.number} has {expected}.",
-                    remedy="nothing was committed; the manifest and its files disagree: report it.",
-                    sink=name,
-                )
-            counts[name] = affected
-        return counts
+        before = refused.rows(name) if refused is not None else 0
+        try:
+            affected = loader.send(reader, target) if refused is None else loader.send_around(reader, target, refused)
+        except pymysql.err.MySQLError as error:
+            if way.load and code_of(error) in LOCAL_INFILE_REFUSED:
+                reason = f"LOAD DATA LOCAL was refused ({describe(error)}): rows go by INSERT"
+                raise AnotherWay(replace(way, load=False), reason) from error
+            raise
+        expected = reader.segment.rows.get(name, 0)
+        if refused is not None:
+            expected -= refused.rows(name) - before
+        if affected != expected:
+            raise SinkUnavailableError(
+                f"the server counted {affected} rows, segment {reader.segment.number} has {expected}.",
+                remedy="nothing was committed; the manifest and its files disagree: report it.",
+                sink=name,
+            )
+        return affected
 
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         ledger = self._ledger(plan.pipeline)
