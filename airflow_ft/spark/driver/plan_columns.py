@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ft.core.column_lineage import ColumnLineage, How, Inputs
+from airflow_ft.core.column_lineage import ColumnLineage, How, Input, Inputs
+from airflow_ft.spark.exact import NAME_OF_FILES
 
 MOST_WORK = 50_000
 """So many inputs are put together at most, over all columns of all nodes."""
@@ -98,6 +99,7 @@ class _Reading:
     def __init__(self, leaf: Leaf) -> None:
         self._leaf, self._leaves, self._work = leaf, 0, 0
         self._named: dict[Any, _Output] = {}  # common table expressions, by their ids
+        self._records: set[Any] = set()  # columns that hold whole records of files (`spark.exact.files`)
 
     def output(self, node: _Node) -> _Output:
         if not node.children and node.kind != "CTERelationRef":
@@ -117,6 +119,8 @@ class _Reading:
                 return self._joined(node, below, known, rows)
             case "Generate":
                 made = self._uses(node, "generator", known, How.TRANSFORMATION)
+                if any(self._is_record(each) for each in _expressions(node.told["generator"])):
+                    self._records |= {column.id for column in _listed(node, "generatorOutput", made)}
                 return _Output([*below[0].columns, *_listed(node, "generatorOutput", made)], rows)
             case "Union":
                 return self._united(below, rows)
@@ -183,6 +187,8 @@ class _Reading:
         for each in _expressions(node.told.get(field_name)):
             if "exprId" not in each.told:
                 raise UnknownPlanError(each.kind)
+            if self._is_record(each):
+                self._records.add(_id(each.told))
             found.append(_Column(_id(each.told), each.told["name"], self._inputs(each, known)))
         return found
 
@@ -190,8 +196,28 @@ class _Reading:
         used = self._sum(self._inputs(each, known) for each in _expressions(node.told.get(field_name)))
         return self._after(used, how)
 
+    def _is_record(self, expression: _Node) -> bool:
+        if expression.kind in ("Alias", "Explode"):
+            return self._is_record(expression.children[0])
+        if expression.kind == "AttributeReference":
+            return _id(expression.told) in self._records
+        return bool(expression.kind == "ScalaUDF" and expression.told["udfName"] == NAME_OF_FILES)
+
+    def _of_record(self, expression: _Node, known: Mapping[Any, Inputs]) -> Inputs | None:
+        """Of a field of a record, the column of that name of its source; None for any other expression."""
+        path: list[str] = []
+        while expression.kind == "GetStructField":
+            path.insert(0, expression.told["name"])
+            expression = expression.children[0]
+        if not path or expression.kind != "AttributeReference" or _id(expression.told) not in self._records:
+            return None
+        sources = {each.source for each in known.get(_id(expression.told), _NONE)}
+        return self._count(frozenset(Input(source, path[1]) for source in sources) if len(path) > 1 else _NONE)
+
     def _inputs(self, expression: _Node, known: Mapping[Any, Inputs]) -> Inputs:
         """What an expression is made of."""
+        if (field := self._of_record(expression, known)) is not None:
+            return field
         kind, children = expression.kind, expression.children
         if kind == "AttributeReference":
             return self._count(known.get(_id(expression.told), _NONE))  # an outer one, of a subquery: not known here
