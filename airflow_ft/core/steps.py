@@ -289,7 +289,7 @@ def confirm_step(
             "its stage has not finished" + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
         )
     retain(store, pipeline, config, context.participants, archive, progress)
-    store.leave_turn(pipeline, context.run)
+    store.leave_turn(pipeline, context.run, confirmed=not problems)
     if problems:
         raise NotDeliveredError(
             "; ".join(problems) + ".",

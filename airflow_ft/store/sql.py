@@ -21,6 +21,7 @@ from airflow_ft.store.quarantine import QuarantineOperations
 from airflow_ft.store.requests import RequestOperations
 from airflow_ft.store.rows import to_time
 from airflow_ft.store.staging import StagingOperations
+from airflow_ft.store.telling import TellingOperations
 
 
 class SqlStore(
@@ -35,6 +36,7 @@ class SqlStore(
     BarrierOperations,
     LookingOperations,
     LagOperations,
+    TellingOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
 
