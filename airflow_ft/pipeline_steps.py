@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,7 @@ def staging(
     """What the step is told, in any case; `spec` has its defaults, `declared` is what nothing was rendered of."""
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
+    from airflow_ft.core.warning import warn
     from airflow_ft.sinks.fitting import misfits
 
     delivery = spec.delivery
@@ -145,7 +147,7 @@ def staging(
         require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
-        return misfits(delivery.participants, connections, schemas)
+        return misfits(delivery.participants, connections, schemas, partial(warn, run.store, run.pipeline))
 
     return {
         "make_request": make,

@@ -22,6 +22,7 @@ from airflow_ft.core.arguments import (
     check_type,
     is_resolved_later,
     is_template,
+    refuse_object,
     shown,
     truth,
 )
@@ -196,13 +197,17 @@ class PipelineSpec:
         for name in ("commit_point", "store", "wal_root", "spark_master"):
             check_text(name, getattr(self, name), optional=True)
         check_type("spark_conf", self.spark_conf, Mapping, 'give {"spark.driver.memory": "2g"}, for example.')
-        for name, value in self.spark_conf.items():
+        for name, value in dict[str, Any](self.spark_conf).items():
             check_text("a name in spark_conf", name)
-            if not isinstance(value, str):  # it may be a secret: only its type is told
+            if isinstance(value, str):
+                refuse_object(f"spark_conf[{name!r}]", value)
+            elif not is_resolved_later(value):  # it may be a secret: only its type is told
                 raise ConfigurationError(
                     f"spark_conf[{name!r}] is a {type(value).__name__}.", remedy=f'give text: {{"{name}": "..."}}.'
                 )
-        if self.jars is not None and not isinstance(self.jars, str):
+        if isinstance(self.jars, str):
+            refuse_object("jars", self.jars)
+        elif self.jars is not None and not is_resolved_later(self.jars):
             check_texts("jars", self.jars)
         check_texts("packages", self.packages)
         if self.keep_session is not None and (
@@ -239,7 +244,13 @@ class PipelineSpec:
             raise ConfigurationError(
                 f"dead_letters names no sink: {', '.join(unknown)}.", remedy=f"name one of {', '.join(self.sinks)}."
             )
-        for sink in self.sinks.values():
+        for name, sink in self.sinks.items():
+            if is_resolved_later(sink.conn_id):
+                raise ConfigurationError(
+                    "its connection id is known only in a run, and tasks are named by it.",
+                    remedy="write the id itself; use the operators one by one where it must vary.",
+                    sink=name,
+                )
             system(sink.kind).require_clients()
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point)
@@ -247,6 +258,9 @@ class PipelineSpec:
     def _check_checkpointing(self) -> None:
         remedy = "give CheckpointConfig(timeout=timedelta(minutes=10)), for example."
         check_type("checkpointing", self.checkpointing, (CheckpointConfig, Mapping), remedy)
+        if isinstance(self.checkpointing, Mapping):
+            for name, value in self.checkpointing.items():
+                refuse_object(f"checkpointing[{name!r}]", str(value) if isinstance(value, str) else "")
         if isinstance(self.checkpointing, Mapping) and not self.is_rendered:
             known = {name: value for name, value in self.checkpointing.items() if not is_template(value)}
             if "unaligned" not in known and "unaligned" in self.checkpointing:  # a run says whether that is in order

@@ -11,6 +11,11 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.inline_job import InlineJob
 
 _JOB = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?")
+_OBJECT = re.compile(
+    r"\b(?:MappedArgument|DictOfListsExpandInput|ListOfDictsExpandInput)\(|\bXComArg\(<|<(?:Mapped|Task)\("
+    r"|<airflow\.\S+ object at 0x"
+)
+"""What Airflow's objects look like that have their values only in a run. The output of a task formats as Jinja."""
 _LONGEST = 60
 _LONGEST_BARRIER = 250
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False, "none": False}
@@ -31,8 +36,10 @@ def shown(value: object) -> str:
 
 
 def is_template(value: object) -> bool:
-    """Whether the text contains Jinja, so that it can be judged only when it has been rendered."""
-    return isinstance(value, str) and ("{{" in value or "{%" in value)
+    """Whether a value can be judged only in a run: text with Jinja, an argument of a mapped group, a task's output."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    return is_resolved_later(value)
 
 
 def check_type(
@@ -47,6 +54,8 @@ def check_type(
     """ConfigurationError unless `value` is of one of the kinds, or None where it is optional. True is no number."""
     if value is None and optional:
         return
+    if isinstance(value, str):
+        refuse_object(argument, value, of=of)
     wanted = kinds if isinstance(kinds, tuple) else (kinds,)
     if isinstance(value, wanted) and (not isinstance(value, bool) or bool in wanted):
         return
@@ -61,16 +70,32 @@ def check_text(argument: str, value: object, *, optional: bool = False, of: str 
 
 def is_resolved_later(value: object) -> bool:
     """Whether it stands for a value that there is only in a run, as Airflow's XComArg does."""
-    return hasattr(value, "iter_references") and hasattr(value, "resolve")
+    return hasattr(value, "iter_references") and hasattr(value, "resolve") and not isclass(value)
+
+
+def refuse_object(argument: str, text: str, *, of: str = "") -> None:
+    """ConfigurationError for text into which an object of Airflow was formatted, as f"t_{x}" does in a mapped group."""
+    found = _OBJECT.search(text)  # the rest of the text may be a secret
+    if found is None:
+        return
+    raise ConfigurationError(
+        f"{f'{of}: ' if of else ''}{argument} has the text of an object in it, {found[0].strip('<(')}(...), which has"
+        " its value only in a run.",
+        remedy=f"give the mapped value itself as {argument}, and map the group over whole values, such as"
+        ' .expand(path=["/data/de", "/data/fr"]). Or let a task of the group make the text, @task def text_of(x):'
+        f' return f"...", and give its output itself, text_of(x), as {argument}.',
+    )
 
 
 def check_texts(argument: str, value: object, *, of: str = "") -> None:
     """A list of texts; a single text, of which each character would be taken for one, is none."""
     if isinstance(value, str):
+        refuse_object(argument, value, of=of)
         raise ConfigurationError(
             f"{f'{of}: ' if of else ''}{argument} is {shown(value)}.", remedy=f'give a list: ["{value[:_LONGEST]}"].'
         )
-    check_type(argument, value, Sequence, "give a list of texts.", of=of)
+    each = "give a list, of which each item may be such a value: [value]." if is_resolved_later(value) else ""
+    check_type(argument, value, Sequence, each or "give a list of texts.", of=of)
     assert isinstance(value, Sequence)
     for index, each in enumerate(value):
         check_text(f"{argument}[{index}]", each, of=of)
@@ -82,6 +107,8 @@ def check_plain(argument: str, value: object) -> None:
     Text, numbers, True, False, None, and lists, tuples and dictionaries of these. What a run makes, such as a task's
     output, is judged when it is there.
     """
+    if isinstance(value, str):
+        refuse_object(argument, value)
     if value is None or isinstance(value, str | int | float) or is_resolved_later(value):
         return
     if isinstance(value, Mapping):
@@ -107,6 +134,8 @@ def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
     """
     if value is None or is_template(value):
         return value  # type: ignore[return-value]
+    if isinstance(value, str):
+        refuse_object(argument, value, of=of)
     told = value.strip() if isinstance(value, str) else value
     if told in ("", "None"):
         return None
@@ -144,7 +173,9 @@ def check_options(argument: str, value: object, *, of: str = "") -> None:
     for name, each in value.items():
         check_text(f"a name in {argument}", name, of=of)
         # Its value may be a secret: only the type is told.
-        if not isinstance(each, str | int | float | bool):
+        if isinstance(each, str):
+            refuse_object(f"{argument}[{name!r}]", each, of=of)
+        if not isinstance(each, str | int | float | bool) and not is_resolved_later(each):
             raise ConfigurationError(
                 f"{f'{of}: ' if of else ''}{argument}[{name!r}] is a {type(each).__name__}.", remedy="give text."
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Self
 
+from airflow_ft.core.arguments import refuse_object
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.flink import settings_of
 from airflow_ft.core.kinds import Choice, Count, Duration, Flag, check_settings, kinds_of, read_settings
@@ -18,6 +19,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 def check_name(kind: str, name: str) -> str:
     """Returns `name` when it may name a pipeline, sink or source; else ConfigurationError."""
+    if isinstance(name, str):
+        refuse_object(kind, name)
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigurationError(
             f"{name!r} cannot name a {kind}.",

@@ -125,6 +125,9 @@ def examine_state(store: Store, pipeline: str) -> list[Check]:
         exam.warn("in doubt", f"{len(doubtful)} checkpoints are in doubt: {numbers}", look)
     else:
         exam.ok("in doubt", "nothing is in doubt")
+    for warning in store.warnings([pipeline]).get(pipeline, ()):
+        of = f"{warning.subject}: " if warning.subject else ""
+        exam.warn(warning.code, f"{of}{warning.message}", warning.remedy or "nothing: it is for information.")
     latest = store.latest_confirmed(pipeline)
     exam.ok("history", f"checkpoint {latest.number} was confirmed last" if latest else "nothing was confirmed yet")
     working = [lease.task or lease.holder for lease in store.leases(pipeline)]

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.reasons import AbortReason as AbortReason
 from airflow_ft.core.reasons import Reason as Reason
 
@@ -443,7 +444,8 @@ class Vote:
     """A participant's newest attempt at a checkpoint's step, numbered before the sink was touched.
 
     `prepared` is the attempt that voted yes (0: none), `notes` what it said when it did: plain JSON, from which
-    another process can finish a TWO_PHASE participant. `proof` is set once its outcome was read.
+    another process can finish a TWO_PHASE participant. `proof` is set once its outcome was read. `problem`, for people
+    alone: the error that the newest attempt met (None: it met none).
     """
 
     participant: str
@@ -451,6 +453,7 @@ class Vote:
     prepared: int
     proof: Proof | None
     notes: Mapping[str, Any] = field(default_factory=dict)
+    problem: Failure | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

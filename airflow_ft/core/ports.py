@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.headway import Taken
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import (
@@ -40,6 +41,7 @@ from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.core.set_aside import SetAside
 from airflow_ft.core.timing import Delivered, Timing
+from airflow_ft.core.warning import PipelineWarning
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,6 +229,29 @@ class Store(Protocol):
     def tell_state(self, pipeline: str, epoch: int, number: int, sizes: StateSizes) -> None:
         """Notes with the checkpoint how large the state was after it. No event; otherwise as `tell_lags`."""
 
+    def warnings(self, pipelines: Collection[str]) -> Mapping[str, Sequence[PipelineWarning]]:
+        """The warnings of these pipelines by code and subject; without pipelines that have none."""
+
+    def tell_warning(self, pipeline: str, warning: PipelineWarning) -> None:
+        """Stores a warning, or renews it. An event tells a new one, or one with another message.
+
+        A pipeline keeps `MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that were
+        told before its stage began (`leave_turn`).
+        """
+
+    def tell_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
+        """Stores why the run failed, with an event; for people, nothing is decided by it.
+
+        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so one that
+        this run has told before stays.
+        """
+
+    def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
+        """Stores with the participant's vote why its newest attempt failed. No event; FencedError as elsewhere.
+
+        A later vote of yes clears it. Left out when there is no vote, or its proof is known.
+        """
+
     def tally(self, pipeline: str) -> Tally:
         """How many checkpoints have ended how, over all of its history; costs the same whatever its length."""
 
@@ -269,8 +294,12 @@ class Store(Protocol):
         ConfigurationError when another map index of the same DAG run is registered.
         """
 
-    def leave_turn(self, pipeline: str, run: RunKey) -> None:
-        """Frees the turn if this run has it."""
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
+        """Frees the turn if this run has it.
+
+        `confirmed`: all of the run is delivered. Then the failure of the last run is cleared, and warnings that were
+        told before this run's stage began are deleted.
+        """
 
     def run(self, pipeline: str, run: RunKey) -> Run | None: ...
 

@@ -282,7 +282,7 @@ def confirm_step(
         with suppress(AirflowFtError):  # the decision log may be what is away: then a later run finds this one over
             store.leave_turn(pipeline, context.run)
         raise
-    store.leave_turn(pipeline, context.run)
+    store.leave_turn(pipeline, context.run, confirmed=not problems)
     if problems:
         raise NotDeliveredError(
             "; ".join(problems) + ".",

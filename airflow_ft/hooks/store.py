@@ -57,7 +57,7 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
 
 def check_store(setting: str | None) -> str | None:
     """Returns an operator's `store` argument; ConfigurationError when it holds a password, which the UI would show."""
-    if setting is not None and "://" in setting and _holds_password(setting):
+    if isinstance(setting, str) and "://" in setting and _holds_password(setting):
         raise ConfigurationError(
             "the argument `store` holds a password, and Airflow shows the arguments of tasks.",
             remedy="name an Airflow connection (conn:<connection id>), or put the URL into [airflow_ft] store.",

@@ -20,7 +20,7 @@ from airflow_ft.core.lease import Worker
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.operators.place import check_place, own_stage
+from airflow_ft.operators.place import check_place, check_pulls, own_stage
 from airflow_ft.runs import plain_utc, run_is_over, run_of, task_of, test_command
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec
 
@@ -63,6 +63,7 @@ class CheckpointOperator(BaseOperator):
         for name in self.carried():
             setattr(self, name, spec.plain(name))
         check_place(self, self.role, self.pipeline, self.suffix)
+        check_pulls(self)
 
     def carried(self) -> Iterator[str]:
         """The fields of the specification that this operator carries."""

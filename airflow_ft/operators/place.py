@@ -6,7 +6,8 @@ refused, when the DAG is parsed if it shows there, else by the task that comes s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError
@@ -14,6 +15,41 @@ from airflow_ft.templates import is_late
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, TaskGroup
+
+
+_PULL = re.compile(r"xcom_pull\(\s*(?:task_ids\s*=\s*)?['\"]([^'\"]+)['\"][^)]*\)")
+
+
+def check_pulls(operator: BaseOperator) -> None:
+    """ConfigurationError where Jinja pulls an output of the operator's own mapped group: it would be a list of all.
+
+    Airflow pulls those of every map index, unless `map_indexes` is given; a task's output in an f-string is such Jinja.
+    """
+    mapped = mapped_group(operator.task_group)
+    if mapped is None:
+        return
+    inside = {task.task_id for task in mapped.iter_tasks()}
+    for name in operator.template_fields:
+        for text in _texts(getattr(operator, name, None)):
+            for found in _PULL.finditer(text):
+                if found[1] in inside and "map_indexes" not in found[0]:
+                    raise ConfigurationError(
+                        f"{name} of {operator.task_id} pulls the outputs of {found[1]!r} of all map indexes into one"
+                        f" text: {found[0]}",
+                        remedy="give the task's output itself, without text around it; or pull the own one:"
+                        f" {{{{ ti.xcom_pull(task_ids='{found[1]}', map_indexes=ti.map_index) }}}}",
+                    )
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
 
 
 def check_place(operator: BaseOperator, role: str, pipeline: str, suffix: object) -> None:
@@ -44,13 +80,16 @@ def tasks_beside(task: BaseOperator) -> list[Any]:
 
 def is_mapped(group: TaskGroup | None) -> bool:
     """Whether the group is expanded for a number of map indexes, itself or one around it."""
+    return mapped_group(group) is not None
+
+
+def mapped_group(group: TaskGroup | None) -> TaskGroup | None:
+    """The group that is expanded: itself, or the closest one around it."""
     from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
-    while group is not None:
-        if isinstance(group, MappedTaskGroup):
-            return True
+    while group is not None and not isinstance(group, MappedTaskGroup):
         group = group.parent_group
-    return False
+    return group
 
 
 def own_stage(operator: BaseOperator, role: str, task: str) -> Callable[[str], bool]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
@@ -30,12 +31,15 @@ log = logging.getLogger(__name__)
 
 
 def misfits(
-    participants: Sequence[ParticipantPlan], connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
+    participants: Sequence[ParticipantPlan],
+    connections: ConnectionResolver,
+    schemas: Mapping[str, pa.Schema],
+    warn: Callable[[PipelineWarning], None] = lambda warning: log.warning("%s", warning),
 ) -> list[AirflowFtError]:
     """All that speaks against the schemas, by sink name, in all sinks that can be asked; each with its place.
 
     A system's `fitting.misfits` raises SinkUnavailableError or SinkAccessError when it cannot be asked; one that has no
-    such part is not asked.
+    such part is not asked. `warn` gets a warning for each connection that cannot be asked now.
     """
     asked = []
     for plan in participants:
@@ -48,14 +52,24 @@ def misfits(
         try:
             problems = answer.result()
         except AirflowFtError as error:
-            text = "connection %s cannot be asked now whether its sinks take the rows, `prepare` will ask: %s"
-            log.warning(text, plan.name, error)
+            warn(not_judged(plan.name, f"connection {plan.name} cannot be asked now: {error}"))
             continue
         found += [problem.located(participant=plan.name) for problem in problems]
         if not problems:
             names = ", ".join(name for name in plan.sinks if name in schemas)
             log.info("the job's columns fit connection %s (sinks: %s)", plan.name, names)
     return found
+
+
+def not_judged(subject: str, reason: str) -> PipelineWarning:
+    """The warning that a run goes on without having compared the job's columns with the sinks of a connection."""
+    return PipelineWarning(
+        code="COLUMNS_NOT_JUDGED",
+        subject=subject,
+        message=f"the job's columns were not compared with the sinks before rows were computed: {reason}",
+        remedy="nothing, if the run succeeds: `prepare` judges what was staged. A sink that does not fit is found after"
+        " the rows were computed.",
+    )
 
 
 def of_rows(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_ft.core.doctor import Check, Examination
@@ -13,9 +12,9 @@ from airflow_ft.sources import Source
 from airflow_ft.sources.custom import CustomSource
 from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.sources.names import GLOB, Names, is_pattern, literal_prefixes, local, local_folders, look, scheme
 from airflow_ft.sources.socket import SocketSource
 
-_LOOKED_AT = 100_000  # names in a folder
 _SHOWN = 3
 
 
@@ -34,49 +33,43 @@ def examine_source(name: str, source: Source, connections: ConnectionResolver) -
 
 
 def _files(exam: Examination, source: FileSource) -> None:
-    path = source.path.removeprefix("file://")
-    if "://" in path:
-        exam.warn("folder", f"{path} is for Spark to reach: it was not looked at", "look at the first run.")
+    path = local(source.path) if scheme(source.path) == "file" else source.path
+    if path is None or scheme(path) or (os.environ.get("HADOOP_CONF_DIR") and not scheme(source.path)):
+        exam.warn("folder", f"{source.path} is for Spark to reach: it was not looked at", "look at the first run.")
         return
-    pattern = Path(path)
-    found = list(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))) if pattern.anchor else []
+    if both := [prefix for prefix in literal_prefixes(path) if os.path.lexists(prefix)]:
+        text = f"{path} is a pattern, and {both[0]} is also the name of something that is there"
+        exam.problem("folder", text, f"rename it, so that no name on the path holds one of {GLOB}.")
+        return
+    found = local_folders(path)
     if not found:
         exam.problem("folder", f"there is nothing at {path}", "make the folder, or mend the path (an absolute one).")
     elif not all(os.access(each, os.R_OK) for each in found):
         exam.problem("folder", f"{path} may not be read", "let the user of the workers read it.")
+    elif not is_pattern(path) and not Path(path).is_dir():
+        exam.problem("folder", f"{path} is a file", "name the folder in which it lies.")
     else:
         exam.ok("folder", f"{path} is there")
-        _names(exam, islice((name for each in found for name in _names_in(each)), _LOOKED_AT))
+        options = {name.lower(): str(value).lower() for name, value in source.options.items()}
+        _names(exam, look(found, recursive=options.get("recursivefilelookup") == "true"))
 
 
-def _names(exam: Examination, names: Iterable[str]) -> None:
-    """What Spark makes of the names of files: some it takes for nobody's business, some it cannot read."""
-    ignored, unreadable = [], []
-    for name in names:
-        if ":" in name:
-            unreadable.append(name)
-        elif _is_ignored(name):
-            ignored.append(name)
-    if ignored:
-        text = f"Spark leaves out names that begin with '_' or '.', or end with '._COPYING_': {_some(ignored)}"
+def _names(exam: Examination, found: Names) -> None:
+    """What Spark makes of the names of files: it leaves some out in silence, and cannot read others."""
+    if found.hidden:
+        text = f"Spark leaves out names that begin with '_' or '.', or end with '._COPYING_': {_some(found.hidden)}"
         exam.warn("names", text, "rename them, if they are to be read; else nothing.")
-    if unreadable:
-        exam.problem("names", f"Spark cannot read names with ':', and fails: {_some(unreadable)}", "rename them.")
-
-
-def _names_in(path: Path) -> Iterator[str]:
-    if path.is_dir():
-        with os.scandir(path) as entries:
-            yield from (entry.name for entry in entries)
-    else:
-        yield path.name
-
-
-def _is_ignored(name: str) -> bool:
-    """As Hadoop and Spark filter a folder; markers and checksums that programs leave are meant to be ignored."""
-    if name == "_SUCCESS" or (name[0] == "." and name.endswith(".crc")):
-        return False
-    return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith("._COPYING_")
+    if found.nested:
+        text = f"Spark reads no folder below the folder, unless it is named name=value: {_some(found.nested)}"
+        exam.warn("folders", text, 'write a pattern, such as path="/data/orders/*"; or leave them, if that is meant.')
+    if found.colons:
+        exam.problem("names", f"Spark cannot read names with ':', and fails: {_some(found.colons)}", "rename them.")
+    if found.foreign:
+        text = f"names that are no UTF-8 are left out in silence: {_some(found.foreign)}"
+        exam.problem("encoding", text, "rename them, in UTF-8.")
+    if found.patterns:
+        text = f"Spark may take these names for patterns, and a run is refused then: {_some(found.patterns)}"
+        exam.warn("patterns", text, f"rename them, so that they hold none of {GLOB}.")
 
 
 def _some(names: Sequence[str]) -> str:

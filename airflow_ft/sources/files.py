@@ -58,10 +58,12 @@ class FileSource(PlainSource):
 
     def __post_init__(self) -> None:
         of = "FileSource"
-        check_type("path", self.path, str, "give the folder as text: str(path).", of=of)
+        if not is_template(self.path):
+            check_type("path", self.path, str, "give the folder as text: str(path).", of=of)
         check_text("format", self.format, of=of)
         ddl = 'give the columns as in SQL, such as schema="id bigint, at date".'
-        check_type("schema", self.schema, str, ddl, optional=True, of=of)
+        if not is_template(self.schema):
+            check_type("schema", self.schema, str, ddl, optional=True, of=of)
         for name, what in (("max_files_per_trigger", "files"), ("max_bytes_per_trigger", "bytes")):
             object.__setattr__(self, name, bound(name, getattr(self, name), of, what))
         bounds = (self.max_files_per_trigger, self.max_bytes_per_trigger)
@@ -73,7 +75,7 @@ class FileSource(PlainSource):
         check_options("options", self.options, of=of)
         if not self.path:
             raise ConfigurationError("FileSource needs the path of a folder.", remedy='give path="/data/orders".')
-        if self.format not in _FORMATS:
+        if not is_template(self.format) and self.format not in _FORMATS:
             raise ConfigurationError(
                 f"format of FileSource is {self.format!r}.", remedy=f"choose one of {', '.join(_FORMATS)}."
             )

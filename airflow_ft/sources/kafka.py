@@ -10,7 +10,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ft.core.arguments import bound, check_options, check_text, check_texts, check_type, is_template, shown
+from airflow_ft.core.arguments import (
+    bound,
+    check_options,
+    check_text,
+    check_texts,
+    check_type,
+    is_template,
+    refuse_object,
+    shown,
+)
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.foreign_connections import require_type
 from airflow_ft.kafka.login import SERVERS, is_sasl, with_fields
@@ -98,6 +107,7 @@ class KafkaSource:
 
     def __post_init__(self) -> None:
         if isinstance(self.topics, str):
+            refuse_object("topics", self.topics, of="KafkaSource")
             raise ConfigurationError("topics of KafkaSource is a list of names.", remedy=f'write ["{self.topics}"].')
         self._check_types()
         if bool(self.topics) == bool(self.pattern):
@@ -105,7 +115,7 @@ class KafkaSource:
                 "KafkaSource needs either topics or pattern.",
                 remedy='give topics=["orders"], or pattern="orders-.*", which also finds topics that are made later.',
             )
-        if any(not topic or "," in topic for topic in self.topics):
+        if any(not topic or "," in topic for topic in self.topics if not is_template(topic)):
             raise ConfigurationError(
                 f"topics of KafkaSource has an invalid name: {list(self.topics)}.",
                 remedy='give each topic as a text of its own: ["orders", "returns"].',
@@ -139,7 +149,8 @@ class KafkaSource:
             check_type(name, getattr(self, name), bool, "give True or False.", of=of)
         most = bound("max_offsets_per_trigger", self.max_offsets_per_trigger, of, "offsets")
         object.__setattr__(self, "max_offsets_per_trigger", most)
-        check_type("starting_offsets", self.starting_offsets, (str, Mapping, datetime), _STARTS, of=of)
+        if not is_template(self.starting_offsets):
+            check_type("starting_offsets", self.starting_offsets, (str, Mapping, datetime), _STARTS, of=of)
         if isinstance(self.starting_offsets, Mapping):
             for topic, offsets in self.starting_offsets.items():
                 check_type(f"starting_offsets[{topic!r}]", offsets, Mapping, "give {partition: offset}.", of=of)
@@ -203,7 +214,8 @@ class KafkaSource:
     def rendered_from(self, declared: KafkaSource) -> None:
         """Keeps what a time was rendered of: that of another run is the same start (`spark.state.beginnings`)."""
         if is_template(declared.starting_offsets) and isinstance(self.starting_offsets, datetime):
-            object.__setattr__(self, "start_declared", declared.starting_offsets)
+            told = declared.starting_offsets if isinstance(declared.starting_offsets, str) else "resolved in a run"
+            object.__setattr__(self, "start_declared", told)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KafkaSource:

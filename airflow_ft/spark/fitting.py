@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, JobError, TerminalError, together
+from airflow_ft.core.warning import PipelineWarning
+from airflow_ft.sinks.fitting import not_judged
 from airflow_ft.spark.driver.rowless import no_actions
 from airflow_ft.spark.driver.schemas import arrow_schema
 from airflow_ft.spark.driver.types import check_types
@@ -46,32 +48,46 @@ log = logging.getLogger("airflow_ft.spark")
 # --- in the driver -------------------------------------------------------------------------------------------------
 
 
-def ask(folder: Path, request: StageRequest, job: Job, spark: SparkSession, frame: DataFrame) -> Callable[[], None]:
+def ask(
+    folder: Path,
+    request: StageRequest,
+    job: Job,
+    spark: SparkSession,
+    frame: DataFrame,
+    warn: Callable[[PipelineWarning], None] = lambda warning: log.warning("%s", warning),
+) -> Callable[[], None]:
     """Asks the task; what is returned waits for the answer, and raises when a sink would not take the columns.
 
     UnfitTargetError: mending tables or topics is enough. JobError: the job or the sinks of the DAG have to change.
+    `warn` gets a warning when the columns are not judged, since that took too long.
     """
     if not request.ask_sinks:
         return lambda: None
-    columns = _columns(request, job, spark, frame)
+    columns = _columns(request, job, spark, frame, warn)
     if not columns:
         return lambda: None
     write(folder / QUESTION, json.dumps(columns))
     told = "; ".join(f"{sink} ({', '.join(f['name'] for f in schema['fields'])})" for sink, schema in columns.items())
     log.info("columns for the sinks: %s", told)  # the task looks for the question when it reads a line
-    return lambda: _await_answer(folder / ANSWER, request.pipeline)
+    return lambda: _await_answer(folder / ANSWER, request.pipeline, warn)
 
 
-def _columns(request: StageRequest, job: Job, spark: SparkSession, frame: DataFrame) -> dict[str, Any]:
+def _columns(
+    request: StageRequest, job: Job, spark: SparkSession, frame: DataFrame, warn: Callable[[PipelineWarning], None]
+) -> dict[str, Any]:
     """Spark's schema by sink, as far as it can be told without rows: `split` may look at them."""
     if not job.has_split:
         return {request.sinks[0]: frame.schema.jsonValue()} if len(request.sinks) == 1 else {}
     try:
         with no_actions(type(frame)):
             frames = beside(lambda: job.split_nothing(spark, frame, request.sinks), "empty-split").result(SPLIT_SECONDS)
+    except TimeoutError:
+        warn(not_judged("", f"`split` of an empty batch took longer than {SPLIT_SECONDS:.0f} s."))
+        return {}
     except Exception as error:  # whatever it is, a batch with rows will show it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        log.info("the columns of the sinks are not known before there are rows (split of an empty batch: %s)", reason)
+        text = "the columns of the sinks are not known before there are rows (split of an empty batch: %s)"
+        log.warning(text, reason)
         return {}
     known = {*request.sinks, *request.optional_sinks}
     schemas = {name: found.schema for name, found in frames.items() if name in known}
@@ -80,11 +96,11 @@ def _columns(request: StageRequest, job: Job, spark: SparkSession, frame: DataFr
     return {name: schema.jsonValue() for name, schema in schemas.items()}
 
 
-def _await_answer(path: Path, pipeline: str) -> None:
+def _await_answer(path: Path, pipeline: str, warn: Callable[[PipelineWarning], None]) -> None:
     deadline = time.monotonic() + ANSWER_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
-            log.warning("nobody answered in %.0f s whether the sinks take these columns: going on", ANSWER_SECONDS)
+            warn(not_judged("", f"the sinks were not asked, or did not answer, in {ANSWER_SECONDS:.0f} s."))
             return
         time.sleep(_LOOK_SECONDS)
     problems = [rebuild_error(each) for each in json.loads(path.read_text())]

@@ -140,7 +140,7 @@ class DeliveryOperations:
                 return checkpoint
             if checkpoint.state not in (S.STAGED, S.PREPARED):
                 raise write.conflict(number, f"it is {checkpoint.state.value}: the votes are counted.")
-            write.update_vote(number, participant, prepared=attempt, notes=json_text(dict(notes or {})))
+            write.update_vote(number, participant, prepared=attempt, notes=json_text(dict(notes or {})), problem=None)
             write.event(
                 EventKind.VOTED,
                 f"{participant} is prepared (attempt {attempt}), by epoch {epoch}",

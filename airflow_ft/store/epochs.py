@@ -21,6 +21,7 @@ from airflow_ft.core.model import (
 from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.rows import clean_text, from_time, to_former, to_lease, to_pipeline
+from airflow_ft.store.telling import forget_told
 from airflow_ft.store.writing import NO_TURN, PipelineWrite, lock_pipeline, pipeline_write
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -153,16 +154,20 @@ class EpochOperations:
             holder = to_pipeline(write.row).turn
             told = [f"run {run} registered"] if registered else []
             if holder != run and (holder is None or holder in ended):
-                write.set_pipeline(turn_dag_id=run.dag_id, turn_run_id=run.run_id, turn_map_index=run.map_index)
+                write.set_pipeline(
+                    turn_dag_id=run.dag_id, turn_run_id=run.run_id, turn_map_index=run.map_index, failure=None
+                )
                 told.append(f"run {run} is at work" + (f", after {holder}, which has ended" if holder else ""))
                 holder = run
             if told:
                 write.event(EventKind.TURN, "; ".join(told), detail=run_detail(run))
             return holder
 
-    def leave_turn(self, pipeline: str, run: RunKey) -> None:
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
         """See `Store.leave_turn`."""
         with pipeline_write(self._database, pipeline) as write:
+            if confirmed:
+                forget_told(write, run)
             if to_pipeline(write.row).turn == run:
                 write.set_pipeline(**NO_TURN)
                 write.event(EventKind.TURN, f"run {run} has left; the next one may come", detail=run_detail(run))
@@ -230,8 +235,8 @@ class EpochOperations:
                 if turn != ended:
                     raise write.conflict(0, f"run {turn} is at work.")
                 write.set_pipeline(**NO_TURN)
-            if write.row["late_after"] is not None:
-                write.set_pipeline(late_after=None)
+            if not write.row["retired"]:
+                write.set_pipeline(late_after=None, failure=None, retired=1)
                 write.event(EventKind.RETIRED, f"by {who}", detail={"who": who})
 
 

@@ -46,6 +46,8 @@ class EventKind(StrEnum):
     REQUESTED = "REQUESTED"
     ANSWERED = "ANSWERED"
     BARRIER = "BARRIER"
+    FAILED = "FAILED"
+    WARNING = "WARNING"
 
 
 def bytes_text(count: int) -> str:

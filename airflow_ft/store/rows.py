@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_ft.core.damaged import SENSELESS
 from airflow_ft.core.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.formats import is_word, member, refuse_newer
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import (
@@ -39,6 +40,7 @@ from airflow_ft.core.model import (
 from airflow_ft.core.overview import Overview
 from airflow_ft.core.reasons import reason_of
 from airflow_ft.core.timing import Delivered, Timing
+from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.store.database import Row
 
 P = ParamSpec("P")
@@ -354,7 +356,7 @@ def plan_of(text: str | None) -> Plan | None:
 # A checkpoint with its votes is read by one statement, so that both are of one moment; `{where}` is on `checkpoint`.
 SELECT_CHECKPOINTS = (
     "SELECT c.*, v.participant AS vote_participant, v.attempt AS vote_attempt, v.prepared AS vote_prepared,"
-    " v.proof AS vote_proof, v.notes AS vote_notes"
+    " v.proof AS vote_proof, v.notes AS vote_notes, v.problem AS vote_problem"
     " FROM (SELECT * FROM checkpoint WHERE {where}) c"
     " LEFT JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
     " ORDER BY c.number {direction}"
@@ -384,7 +386,19 @@ def _vote(row: Row) -> Vote:
         row["vote_prepared"],
         to_proof(row["vote_proof"]),
         json_object(row["vote_notes"]),
+        to_failure(row["vote_problem"]),
     )
+
+
+def to_failure(text: str | None) -> Failure | None:
+    """A failure as `pipeline` and `vote` hold it."""
+    return None if text is None else Failure.from_json(json_object(text))
+
+
+@stored("pipeline_warning")
+def to_warning(row: Row) -> PipelineWarning:
+    """A row of `pipeline_warning`."""
+    return PipelineWarning(row["code"], row["subject"], row["message"], row["remedy"], to_time(row["at"]))
 
 
 def _reason(row: Row) -> Reason | None:

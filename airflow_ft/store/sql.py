@@ -22,6 +22,7 @@ from airflow_ft.store.requests import RequestOperations
 from airflow_ft.store.roots import RootOperations
 from airflow_ft.store.rows import to_time
 from airflow_ft.store.staging import StagingOperations
+from airflow_ft.store.telling import TellingOperations
 
 
 class SqlStore(
@@ -37,6 +38,7 @@ class SqlStore(
     LookingOperations,
     LagOperations,
     RootOperations,
+    TellingOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
 

@@ -53,7 +53,11 @@ class StagingOperations:
             )
             late_after = (spec or {}).get("late_after")
             write.set_pipeline(
-                base_clean=0, needs_stage=0, late_after=None if late_after is None else round(1e6 * late_after)
+                base_clean=0,
+                needs_stage=0,
+                late_after=None if late_after is None else round(1e6 * late_after),
+                streaming=int(bool((spec or {}).get("streaming"))),
+                retired=0,
             )
             write.event(
                 EventKind.STAGE_BEGUN,

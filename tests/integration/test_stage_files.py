@@ -74,6 +74,18 @@ def test_a_file_that_went_for_good_was_never_read_and_stands_in_nobodys_way(pipe
     assert _read(pipeline) == [0, 1, 2, 3, 4, 8]
 
 
+def test_a_file_that_grew_after_it_was_read_is_warned_of(pipeline: StageWorld) -> None:
+    """Its new lines are never read. The warning stays as long as runs find it."""
+    pipeline.complete(pipeline.request("stage_jobs:Plain", _sources(pipeline)))
+    assert not pipeline.store.warnings([PIPELINE])
+    with (pipeline.input / "f1.json").open("a") as file:
+        file.write('{"k": "f1", "n": 9}\n')
+    pipeline.complete(pipeline.request("stage_jobs:Plain", _sources(pipeline)))
+    [warning] = pipeline.store.warnings([PIPELINE])[PIPELINE]
+    assert (warning.code, warning.subject) == ("SOURCE_FILE_CHANGED", "numbers") and "f1.json" in warning.message
+    assert any("SOURCE_FILE_CHANGED" in line for line in pipeline.lines) and _read(pipeline) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("when", [0, 1], ids=["before it was read", "while it was read"])
 def test_a_file_that_changes_is_read_again_as_a_whole(pipeline: StageWorld, when: int) -> None:
     moves = _moves(pipeline, (when, "f1.json", None))

@@ -311,7 +311,7 @@ K, F, M, C, CC = KafkaSource, FileSource, MySqlSink, KafkaSink, CheckpointConfig
         (F, {"path": "/data", "schema": ["id"]}, "schema is a list.*as in SQL"),
         (F, {"path": "/data", "schema": "id int", "max_files_per_trigger": "one"}, "max_files_per_trigger is 'one'"),
         (F, {"path": "/data", "schema": "id int", "options": 5}, "options is 5"),
-        (M, {"table": 5}, "5 does not name a table"),
+        (M, {"table": 5}, "MySqlSink: table is 5"),
         (M, {"table": "t", "conn_id": 5}, "5 is not a connection id"),
         (M, {"table": "t", "strategy": ["xa"]}, "strategy is a list"),
         (M, {"table": "t", "columns": ["id"]}, "columns is"),

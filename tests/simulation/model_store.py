@@ -186,7 +186,15 @@ class ModelStore(ModelStreams):
         self.version += 1
         return holder
 
-    def leave_turn(self, pipeline: str, run: RunKey) -> None:
+    def tell_failure(self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False) -> None:
+        self._known(pipeline)
+        self.version += 1
+
+    def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Any) -> None:
+        self._require_epoch(pipeline, epoch)
+        self.version += 1
+
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
         if self._known(pipeline).turn == run:
             self._set(turn=None)
         self.version += 1

@@ -13,6 +13,8 @@ from airflow_ft.core.errors import AirflowFtError, ConfigurationError, DeclinedE
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import misfits
+from airflow_ft.sinks.kafka.doctor import examine
+from airflow_ft.sinks.kafka.ready import lacks
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from tests.conftest import TopicFactory
@@ -112,6 +114,24 @@ def test_a_topic_is_compared_with_columns(kafka: Kafka, topic_factory: TopicFact
         ("wrong", "DeclinedError", "nokey"),
     ]
     assert not {"t-nowhere", "t-nowhere-else"} & set(kafka.admin().list_topics(timeout=30).topics)
+
+
+def test_a_topic_that_replaces_mapped_timestamps_is_refused(kafka: Kafka, topic_factory: TopicFactory) -> None:
+    """The brokers put their own time in the place of the column's."""
+    topic = topic_factory(1, {"message.timestamp.type": "LogAppendTime"})
+    sinks: Mapping[str, Any] = {
+        "times": KafkaSink(topic=topic, conn_id="bus", timestamp="id"),
+        "others": KafkaSink(topic=topic, conn_id="bus"),
+    }
+    bus = ConnectionInfo("bus", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
+    [plan] = plan_delivery(sinks).participants
+    for found in (misfits([plan], lambda _: bus, dict.fromkeys(sinks, ROWS)), lacks("p", plan, bus)):
+        assert [(type(problem), problem.sink, problem.column) for problem in found] == [
+            (UnfitTargetError, "times", "id")
+        ]
+        assert f"--topic {topic} --add-config message.timestamp.type=CreateTime" in found[0].remedy
+    checks = examine("p", plan, bus, ())
+    assert [check.name for check in checks if "LogAppendTime" in check.text] == [f"topic {topic}"]
 
 
 def test_who_cannot_be_asked_is_passed_over_and_the_others_are_not(

@@ -1,5 +1,6 @@
 """What `airflow ft doctor` says of a folder of files, and of a socket."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,8 @@ def test_names_that_spark_leaves_out_or_cannot_read_are_told(tmp_path: Path, pat
         (tmp_path / name).touch()
     found = _found(f"{tmp_path}{pattern}")
     assert found["folder ok"]
-    assert found["names warning"][1].endswith(": .b.json, _a.json, c.json._COPYING_")
-    assert found["names problem"][1].endswith(": 12:30.json")
+    assert found["names warning"][1].endswith(f": {tmp_path}/.b.json, {tmp_path}/_a.json, {tmp_path}/c.json._COPYING_")
+    assert found["names problem"][1].endswith(f": {tmp_path}/12:30.json")
 
 
 def test_a_folder_of_plain_names_is_well_and_many_are_counted(tmp_path: Path) -> None:
@@ -42,7 +43,25 @@ def test_a_folder_of_plain_names_is_well_and_many_are_counted(tmp_path: Path) ->
     assert list(_found(str(tmp_path))) == ["folder ok"]
     for n in range(10):
         (tmp_path / f"_{n}.json").touch()
-    assert _found(f"file://{tmp_path}")["names warning"][1].endswith("_0.json, _1.json, _2.json and 7 more")
+    assert _found(f"file://{tmp_path}")["names warning"][1].endswith(f"{tmp_path}/_2.json and 7 more")
+
+
+def test_what_spark_would_read_in_another_way_is_told(tmp_path: Path) -> None:
+    for name in ("br[0-9]/a.json", "br1/a.json", "in/a [1].json", "in/old/b.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).touch()
+    (Path(os.fsdecode(os.fsencode(tmp_path) + b"/in/\xe9.json"))).touch()
+    assert list(_found(f"{tmp_path}/br[0-9]")) == ["folder problem"]
+    assert list(_found(f"{tmp_path}/br[0-9]/*.json")) == ["folder problem"]
+    assert list(_found(f"{tmp_path}/{{br1,br2}}")) == ["folder ok"]
+    assert list(_found(f"{tmp_path}/br1/a.json")) == ["folder problem"]
+    assert list(_found(f"{tmp_path}/in")) == ["folder ok", "folders warning", "encoding problem", "patterns warning"]
+
+
+def test_a_path_that_belongs_to_hadoop_is_not_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    assert list(_found("/nowhere")) == ["folder warning"]
+    assert list(_found("file:///nowhere")) == ["folder problem"]
 
 
 def test_a_socket_is_not_connected_to() -> None:

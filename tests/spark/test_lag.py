@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -55,21 +55,29 @@ def test_of_kafka_offsets_between_what_is_published_and_the_end_count() -> None:
 
 
 def test_of_folders_files_that_no_published_checkpoint_has_read_count() -> None:
-    folder = ["1", "2", "3", "4", "5"]
+    folder = dict.fromkeys(["1", "2", "3", "4", "5"], 7)
     logged = {0: ["1"], 1: ["2", "3"], 2: ["4"]}
 
-    def read(after: int, last: int) -> list[str]:
-        return [file for number in range(after + 1, last + 1) for file in logged[number]]
+    def read(after: int, last: int) -> dict[str, int]:
+        return {file: 7 for number in range(after + 1, last + 1) for file in logged[number]}
 
-    gauge = FilesGauge(lambda: folder, lambda: logged[0], read, 0)
+    changed: list[Collection[str]] = []
+    gauge = FilesGauge(lambda: folder, lambda: read(-1, 0), read, 0, changed.append)
     assert gauge.measure(None) == (4, 0)
     assert gauge.measure({"logOffset": 1}) == (2, 2)
     assert gauge.measure({"logOffset": 1}) == (2, 2)
-    folder.remove("1")  # a file that was read may go
+    del folder["1"]  # a file that was read may go
+    folder["5"] = 8  # and one that was not read yet may change
+    assert gauge.measure({"logOffset": 2}) == (1, 3) and not changed
+    folder["2"] = 8
+    assert gauge.measure({"logOffset": 2}) == (1, 3) and gauge.measure({"logOffset": 2})
+    folder["3"] = 6
     assert gauge.measure({"logOffset": 2}) == (1, 3)
-    folder += [str(number) for number in range(100_000)]
+    assert changed == [{"2"}, {"2", "3"}], "it is told once, and again when there are others"
+    folder |= {str(number): 7 for number in range(6, 100_007)}
     assert gauge.measure({"logOffset": 2}) is None
-    del folder[10:]
+    for number in range(10, 100_007):
+        del folder[str(number)]
     assert gauge.measure({"logOffset": 2}) is None, "nobody lists them again"
     assert FilesGauge(lambda: folder, lambda: None, read, 0).measure(None) is None, "too many were read"
 

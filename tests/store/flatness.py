@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind, StateSizes
 from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
+from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.store.database import Row
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position
 
@@ -139,7 +141,11 @@ def every_operation(store: Store) -> None:
     store.prune(PIPELINE, 1)
     store.enter_turn(PIPELINE, RUN, store.now())
     store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])
-    store.leave_turn(PIPELINE, LATER_RUN)
+    store.tell_warning(PIPELINE, PipelineWarning("SEEN", "orders", "a test"))
+    store.warnings([PIPELINE])
+    store.tell_failure(PIPELINE, LATER_RUN, Failure("JobError", "JOB_FAILED", "a test"))
+    store.tell_problem(PIPELINE, 2, kept, "xa", Failure("DeclinedError", "DECLINED", "a test"))
+    store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
     store.halt(PIPELINE, HaltReason.TOKEN_LOST, "a test")
     store.adopt(PIPELINE, 5, {"db": 20}, "a test", expected=2)
     store.resume(PIPELINE, "a test")

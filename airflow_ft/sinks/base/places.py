@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_ft.core.arguments import check_texts, check_type, is_resolved_later, is_template
+from airflow_ft.core.arguments import check_texts, check_type, is_resolved_later, is_template, shown
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.sinks.base.settings import refuse_jinja
@@ -35,7 +35,7 @@ def is_late(place: str) -> bool:
 
 def is_object_store(place: str) -> bool:
     """Whether it names a folder in an object store."""
-    return place.startswith(f"{S3}://")
+    return isinstance(place, str) and place.startswith(f"{S3}://")
 
 
 def conn_id_of(setting: str, plan: ParticipantPlan) -> str:
@@ -99,7 +99,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
         )
     if is_late(at) and not name:
         raise ConfigurationError(
-            f"{place} of {of} is {at!r}, which only a run renders, and tasks are named by the sink.",
+            f"{place} of {of} is {shown(at)}, which only a run renders, and tasks are named by the sink.",
             remedy=f'give it a name: name="{example}".',
         )
 

@@ -34,7 +34,9 @@ class SqlSink:
         of = type(self).__name__
         if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
             raise ConfigurationError(f"{self.conn_id!r} is not a connection id.", remedy="give conn_id= a name.")
-        check_text("strategy", self.strategy, of=of)
+        for name in ("table", "strategy"):
+            check_text(name, getattr(self, name), of=of)
+        check_text("ledger_schema", self.ledger_schema, optional=True, of=of)
         if self.strategy not in self.strategies:
             raise ConfigurationError(
                 f"{of} has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(self.strategies))}."

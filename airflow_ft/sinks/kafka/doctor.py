@@ -18,7 +18,7 @@ from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.permissions import Grant, may_create, needed
 from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
-from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, client_limits
+from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, check_times, client_limits
 
 _SLOW = 5e6  # bytes of the log a second: less than what slow brokers take
 _WEEK_MINUTES = 7 * 24 * 60
@@ -52,6 +52,9 @@ def examine(
         found = exam.attempt(f"topic {name}", lambda name=name: _topic(exam, clients, name))  # type: ignore[misc]
         if found is not None:
             limits[name] = found
+    for sink in sinks.values():
+        if sink.topic in limits:
+            exam.attempt(f"topic {sink.topic}", lambda sink=sink: check_times(sink, limits[sink.topic]))  # type: ignore[misc]
     slots = max((sink.slots for sink in sinks.values()), default=1)
     if plan.keeps_markers:
         ids = [f"airflow_ft.{pipeline}.{plan.name}.{n}" for n in range(slots)]

@@ -15,6 +15,7 @@ from airflow_ft.kafka.topics import TopicLimits, check_topic, describe
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.kafka import records
 from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.vote import check_times
 
 
 def misfits(
@@ -44,6 +45,8 @@ def misfits(
 def _of_topic(sink: KafkaSink, limits: TopicLimits | None, clients: KafkaClients) -> Sequence[AirflowFtError]:
     try:
         check_topic(sink.topic, limits, clients)
+        if limits is not None:
+            check_times(sink, limits)
     except SinkAccessError as error:
         return [error]
     if limits is not None and limits.compacted and sink.key is None:

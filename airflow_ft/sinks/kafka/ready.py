@@ -13,6 +13,7 @@ from airflow_ft.kafka.topics import TopicLimits, check_topic, describe, missing_
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.kafka.permissions import may_create
 from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.vote import check_times
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
@@ -27,7 +28,9 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
         found += _of_token_topic(name, topics[name], clients)
     for name, sink in sinks.items():
         try:
-            check_topic(sink.topic, topics[sink.topic], clients)
+            check_topic(sink.topic, limits := topics[sink.topic], clients)
+            assert limits is not None  # check_topic raises
+            check_times(sink, limits)
         except AirflowFtError as error:
             found.append(error.located(sink=name))
     return found

@@ -96,6 +96,25 @@ def _check_partition(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
             )
 
 
+def check_times(sink: KafkaSink, limits: TopicLimits, name: str = "") -> None:
+    """UnfitTargetError when the brokers would replace the timestamps that a sink maps from a column.
+
+    `name`: of the sink. See `message.timestamp.type` in Kafka's topic configurations.
+    """
+    if sink.timestamp is None or not limits.log_append_time:
+        return
+    raise UnfitTargetError(
+        f"topic {limits.name!r} has message.timestamp.type=LogAppendTime: its brokers would replace the timestamps of"
+        f" column {sink.timestamp!r} by their own time.",
+        remedy="kafka-configs.sh --bootstrap-server <broker:9092> --alter --topic"
+        f" {limits.name} --add-config message.timestamp.type=CreateTime. Or leave out timestamp= of the sink, if the"
+        " brokers' time is what you want.",
+        participant=sink.conn_id,
+        sink=name,
+        column=sink.timestamp,
+    )
+
+
 def _check_timestamp(rows: SegmentRows, statistics: Mapping[str, ColumnStatistics], limits: TopicLimits) -> None:
     column = rows.sink.timestamp
     if column is None or (found := statistics[column]).minimum is None or found.maximum is None:
@@ -108,8 +127,7 @@ def _check_timestamp(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
             column,
             "Replace them in the job; null takes the time of delivery.",
         )
-    if limits.log_append_time:
-        return  # the broker puts its own time in their place
+    check_times(rows.sink, limits, rows.name)
     if last > now + limits.after_max_ms or first < now - limits.before_max_ms:
         raise rows.unfit(
             f"timestamps go from {found.minimum} to {found.maximum}; topic {limits.name!r} accepts"

@@ -46,11 +46,11 @@ class SqliteSink:
 
     def __post_init__(self) -> None:
         for name in ("table", "conn_id"):
-            check_text(name, getattr(self, name), of="SqliteSink")
-            if not getattr(self, name).strip():
+            check_text(name, given := getattr(self, name), of="SqliteSink")
+            if isinstance(given, str) and not given.strip():
                 raise ConfigurationError(f"{name} of SqliteSink is empty.", remedy="give it a name.")
         check_type("create", self.create, bool, "give True or False.", of="SqliteSink")
-        if fold(self.table).startswith(("sqlite_", "airflow_ft_")):
+        if isinstance(self.table, str) and fold(self.table).startswith(("sqlite_", "airflow_ft_")):
             raise ConfigurationError(
                 f"{self.table!r} is no name for a table of rows: SQLite and this sink keep their own under such names.",
                 remedy="choose another one.",

@@ -1,13 +1,18 @@
-"""What the sources have, and how much of it is behind a position: of Kafka in offsets, of folders in files."""
+"""What the sources have, and how much of it is behind a position: of Kafka in offsets, of folders in files.
+
+A look at a folder also finds files that changed after they were read: Spark never reads what was added to them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_ft.core.lag import Unit
+from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.sources import FileSource, KafkaSource, Source
-from airflow_ft.spark.driver.listing import static_listings
+from airflow_ft.spark.driver.listing import some, static_listings
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.locations import SparkLocation, first_offsets
@@ -17,6 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MANY_FILES = 100_000  # of so many one look takes seconds, and hundreds of megabytes: nobody looks again
+
+
+Times = Mapping[str, int]
+"""Files by place, with their time of modification in milliseconds."""
 
 
 class Gauge(Protocol):
@@ -54,22 +63,25 @@ class KafkaGauge:
 
 
 class FilesGauge:
-    """Files of a folder: `listed()` gives the places of all, as Spark lists them, `begun()` of those that were read
-    when this attempt began (None: they are too many), and `read(after, last)` of those in Spark's log behind one id, up
-    to another. `begin` is the id at which it began.
+    """Files of a folder: `listed()` gives all of them, as Spark lists them, `begun()` those that were read when this
+    attempt began (None: they are too many), and `read(after, last)` those in Spark's log behind one id, up to another.
+    `begin` is the id at which it began. `changed` gets the places that are no longer as they were read, when there are
+    others than before.
     """
 
     unit = Unit.FILES
 
     def __init__(
         self,
-        listed: Callable[[], Sequence[str]],
-        begun: Callable[[], Sequence[str] | None],
-        read: Callable[[int, int], Sequence[str]],
+        listed: Callable[[], Times],
+        begun: Callable[[], Times | None],
+        read: Callable[[int, int], Times],
         begin: int,
+        changed: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
         self._listed, self._begun, self._read, self._last = listed, begun, read, begin
-        self._known: set[str] | None = None
+        self._changed, self._told = changed, set[str]()
+        self._known: dict[str, int] | None = None
         self._done = 0
         self._are_too_many = False
 
@@ -85,7 +97,7 @@ class FilesGauge:
             begun = self._begun()
             if begun is None:
                 return None
-            self._known = set(begun)
+            self._known = dict(begun)
         if (last := source_log.last_id(position)) is not None and last > self._last:
             new = self._read(self._last, last)
             self._known.update(new)
@@ -93,11 +105,36 @@ class FilesGauge:
         if len(self._known) > _MANY_FILES:
             return None
         files = self._listed()
-        return None if len(files) > _MANY_FILES else (len(set(files) - self._known), self._done)
+        if len(files) > _MANY_FILES:
+            return None
+        self._look_for_changed(files, self._known)
+        return len(files.keys() - self._known.keys()), self._done
+
+    def _look_for_changed(self, files: Times, read: Times) -> None:
+        found = {place for place in files.keys() & read.keys() if files[place] != read[place]}
+        if found and found != self._told:
+            self._told = found
+            self._changed(found)
+
+
+def changed_files(source: str, places: Collection[str]) -> PipelineWarning:
+    """The warning that files of a source changed after they were read."""
+    they = "they were" if len(places) > 1 else "it was"
+    return PipelineWarning(
+        code="SOURCE_FILE_CHANGED",
+        subject=source,
+        message=f"{some(places)} changed after {they} read: rows that were added or replaced since are never read.",
+        remedy="write new rows into files with new names, which are complete when they appear. To read the changed file"
+        " as a whole, copy it under another name: the rows that it had before come once more then.",
+    )
 
 
 def gauges_of(
-    spark: SparkSession, location: SparkLocation, sources: Mapping[str, Source | None], topics: Topics
+    spark: SparkSession,
+    location: SparkLocation,
+    sources: Mapping[str, Source | None],
+    topics: Topics,
+    warn: Callable[[PipelineWarning], None] = lambda _: None,
 ) -> dict[str, Gauge]:
     """One for each source of which it can be told, by name; `sources` in Spark's order."""
     offsets = location.offsets(location.batch)
@@ -107,8 +144,13 @@ def gauges_of(
         if isinstance(source, KafkaSource):
             found[name] = _of_kafka(location, index, source, topics, begin)
         elif isinstance(source, FileSource):
-            found[name] = _of_files(spark, location, index, source, begin)
+            tell = partial(_tell_changed, warn, name)
+            found[name] = _of_files(spark, location, index, source, begin, tell)
     return found
+
+
+def _tell_changed(warn: Callable[[PipelineWarning], None], source: str, places: Collection[str]) -> None:
+    warn(changed_files(source, places))
 
 
 def difference(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> int:
@@ -131,21 +173,29 @@ def _of_kafka(location: SparkLocation, index: int, source: KafkaSource, topics: 
     return KafkaGauge(source.topics, lambda names: topics.latest(index, names), start)
 
 
-def _of_files(spark: SparkSession, location: SparkLocation, index: int, source: FileSource, begin: Any) -> FilesGauge:
+def _of_files(
+    spark: SparkSession,
+    location: SparkLocation,
+    index: int,
+    source: FileSource,
+    begin: Any,
+    changed: Callable[[Collection[str]], None],
+) -> FilesGauge:
     found = source_log.last_id(begin)
     last = source_log.NOTHING_READ if found is None else found
     files = filesystem(location.uri)
 
-    def listed() -> list[str]:
-        return [place for each in static_listings(source.read(spark, streaming=False)) for place in each.files]
+    def listed() -> dict[str, int]:
+        found = static_listings(source.read(spark, streaming=False))
+        return {place: modified for each in found for place, (_, modified) in each.files.items()}
 
-    def begun() -> list[str] | None:
+    def begun() -> dict[str, int] | None:
         if source_log.count(files, location.uri, str(index), last) > _MANY_FILES:
             return None
         entries = source_log.all_entries(files, location.uri, str(index), last)
-        return [source_log.place(each["path"], encoded=True) for each in entries]
+        return {source_log.place(each["path"], encoded=True): int(each["timestamp"]) for each in entries}
 
-    def read(after: int, last: int) -> list[str]:
-        return list(source_log.entries(files, location.uri, str(index), after, last))
+    def read(after: int, last: int) -> dict[str, int]:
+        return source_log.entries(files, location.uri, str(index), after, last)
 
-    return FilesGauge(listed, begun, read, last)
+    return FilesGauge(listed, begun, read, last, changed)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.errors import ConfigurationError, JobError, StageError
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.sources import Source, source_from_json
+from airflow_ft.sources import FileSource, Source, source_from_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
 from airflow_ft.sources.modes import not_replayable, read_again
+from airflow_ft.spark.driver.folders import check_folder
 from airflow_ft.spark.driver.kafka_admin import EARLIEST, TopicAdmin
 from airflow_ft.spark.driver.listing import Listing, static_listings
+from airflow_ft.spark.driver.planned import refuse_left_out
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +68,9 @@ class Sources(Mapping[str, "DataFrame"]):
     def static(self, name: str) -> DataFrame:
         """A static DataFrame of what the source has now. Files have to stay as they are while it is used."""
         frame = self._read(name, streaming=False)
-        self.listings += static_listings(frame)
+        listings = static_listings(frame)
+        refuse_left_out(listings)
+        self.listings += listings
         leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
         self._static += [(name, _reader(leaves.apply(index))) for index in range(leaves.size())]
         return frame
@@ -85,6 +89,8 @@ class Sources(Mapping[str, "DataFrame"]):
         spec = self._specs[name]
         connection = self._connections.get(spec.conn_id) if spec.conn_id else None
         tags = {_TAG: name} if streaming else None
+        if isinstance(spec, FileSource):
+            check_folder(self._spark, name, spec)
         if connection is not None and isinstance(spec, KafkaSource):
             if streaming and name in self._begins and spec.starting_offsets == GROUP_OFFSETS:
                 spec, self.started[name] = _at_group(self._spark, name, spec, connection)

@@ -3,20 +3,19 @@
 Spark logs a file as read when it lists the folder, and looks for it a second time when it plans the batch: whoever is
 gone then (a mount that is away for a moment) is left out without a word, and never read again. And it reads a file that
 was replaced meanwhile up to the length that it had. So before a batch is computed all that is logged must be planned
-as it was logged, and when its rows are written it must still be what was planned. All is asked of Spark itself, since
-only its Hadoop file systems know what a URI is.
+as it was logged (`planned.check_plan`), and when its rows are written it must still be what was planned. All is asked
+of Spark itself, since only its Hadoop file systems know what a URI is.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import StageError
 from airflow_ft.spark.state import source_log
-from airflow_ft.spark.state.locations import SparkLocation
-from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,8 +35,24 @@ class Listing:
         self._spark, self._relation = spark, relation
         files = relation.location().allFiles()
         found = _statuses(files.mkString("\n"), files.size(), files.apply)
-        self._paths = [path for path, _, _ in found]
+        self._paths = list(dict.fromkeys(path for path, _, _ in found))
         self.files = _by_place(found)
+        self.times = Counter(source_log.place(path) for path, _, _ in found)
+        """How often each place is read: Spark repeats files when a name looks like a pattern (SPARK-58518)."""
+
+    def left_out(self) -> list[str]:
+        """Places of files with rows that Spark lists and does not read: those that lie beside partition folders."""
+        location = self._relation.location()
+        if location.partitionSpec().partitionColumns().isEmpty():
+            needs = not self._relation.partitionSchema().isEmpty()
+            return sorted(self.files) if needs else []
+        nothing = location.rootPaths().take(0)
+        folders = location.listFiles(nothing, nothing)
+        read: set[str] = set()
+        for index in range(folders.size()):
+            files = folders.apply(index).files()
+            read |= _by_place(_statuses(files.mkString("\n"), files.size(), files.apply)).keys()
+        return sorted(place for place, (length, _) in self.files.items() if length and place not in read)
 
     def check(self, pipeline: str) -> None:
         """StageError when a file is no longer what was listed."""
@@ -45,7 +60,7 @@ class Listing:
             return
         changed = [path for path, status in self._now(pipeline).items() if self.files.get(path) != status]
         if changed:
-            raise _error(pipeline, changed, "changed while {they} {were} read")
+            raise changed_error(pipeline, changed, "changed while {they} {were} read")
 
     def _now(self, pipeline: str) -> Mapping[str, tuple[int, int]]:
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -67,7 +82,7 @@ class Listing:
                 remedy=_REMEDY,
             ) from error
         if missing := self.files.keys() - found.keys():  # a folder has its name now
-            raise _error(pipeline, missing, "went while {they} {were} read")
+            raise changed_error(pipeline, missing, "went while {they} {were} read")
         return found
 
 
@@ -80,45 +95,17 @@ def check_listings(listings: Sequence[Listing], pipeline: str) -> None:
 def static_listings(frame: DataFrame) -> list[Listing]:
     """The listings of a DataFrame that does not stream, as they were made when it was."""
     jframe: Any = frame._jdf
-    return [Listing(frame.sparkSession, relation) for relation in _relations(jframe.queryExecution().analyzed())]
+    return [Listing(frame.sparkSession, relation) for relation, _ in relations(jframe.queryExecution().analyzed())]
 
 
-def batch_listings(spark: SparkSession, location: SparkLocation, batch: int, query: Any) -> list[Listing]:
-    """The listings of the batch that `query` has planned. To be called from the batch's function.
-
-    StageError when a file that Spark's log has for this batch is not in its plan, or not as it was logged.
-    """
-    logged = _logged(location, batch)
-    found = [Listing(spark, each) for each in _relations(query._jsq.streamingQuery().lastExecution().logical())]
-    planned = {path: modified for listing in found for path, (_, modified) in listing.files.items()}
-    if missing := logged.keys() - planned.keys():
-        raise _error(location.pipeline, missing, "went before {they} {were} read")
-    if changed := [path for path, modified in logged.items() if planned[path] != modified]:
-        raise _error(location.pipeline, changed, "changed before {they} {were} read")
-    return found
-
-
-def _logged(location: SparkLocation, batch: int) -> dict[str, int]:
-    """What Spark's log has for a batch: place -> time of modification in milliseconds."""
-    files = filesystem(location.uri)
-    before = [source_log.last_id(offset) for offset in location.offsets(batch - 1)]
-    found: dict[str, int] = {}
-    for index, last in enumerate(map(source_log.last_id, location.offsets(batch))):
-        if last is not None:
-            after = before[index] if index < len(before) else None
-            after = source_log.NOTHING_READ if after is None else after
-            found |= source_log.entries(files, location.uri, str(index), after, last)
-    return found
-
-
-def _relations(plan: Any) -> Iterator[Any]:
-    """The relations over listed files in a plan."""
+def relations(plan: Any) -> Iterator[tuple[Any, bool]]:
+    """The relations over listed files in a plan, and whether each is what a stream has read for a micro-batch."""
     leaves = plan.collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
         relation = leaf.relation() if _kind(leaf) == "LogicalRelation" else None
         if relation and _kind(relation) == "HadoopFsRelation" and _kind(relation.location()) == "InMemoryFileIndex":
-            yield relation
+            yield relation, bool(leaf.isStreaming())
 
 
 def _kind(of: Any) -> str:
@@ -141,10 +128,17 @@ def _by_place(statuses: list[tuple[str, str, str]]) -> dict[str, tuple[int, int]
     return {source_log.place(path): (int(length), int(modified)) for path, length, modified in statuses}
 
 
-def _error(pipeline: str, paths: Collection[str], how: str) -> StageError:
-    names = sorted(paths)
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
-    words = {"they": "they", "were": "were"} if len(names) > 1 else {"they": "it", "were": "was"}
+def some(places: Collection[str]) -> str:
+    """The first few of them, and how many more there are."""
+    names = sorted(places)
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else "")
+
+
+def changed_error(pipeline: str, paths: Collection[str], how: str) -> StageError:
+    """What to raise for files that are not as they were listed; `how` may name them as {they}, with {were}."""
+    words = {"they": "they", "were": "were"} if len(paths) > 1 else {"they": "it", "were": "was"}
     return StageError(
-        f"{shown} {how.format(**words)}: the batch would lack rows, or hold others.", pipeline=pipeline, remedy=_REMEDY
+        f"{some(paths)} {how.format(**words)}: the batch would lack rows, or hold others.",
+        pipeline=pipeline,
+        remedy=_REMEDY,
     )

@@ -30,8 +30,9 @@ from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
-from airflow_ft.spark.driver.listing import Listing, batch_listings, check_listings
+from airflow_ft.spark.driver.listing import Listing, check_listings
 from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
+from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.driver.publisher import Publisher, Tally
 from airflow_ft.spark.driver.room import Room
 from airflow_ft.spark.driver.sockets import Sockets
@@ -304,7 +305,8 @@ class Query:
     def _stage(self, batch: DataFrame, batch_id: int, start: list[Any], end: list[Any], as_of: datetime | None) -> None:
         spark, request, location = self._frame.sparkSession, self._request, self._location
         query = self._stopper.query or next(each for each in spark.streams.active if each.name == request.pipeline)
-        read = [*batch_listings(spark, location, batch_id, query), *self._inputs.listings]
+        declared = list(self._sources.values())
+        read = [*batch_listings(spark, location, batch_id, query, declared), *self._inputs.listings]
         number = self.publisher.begin(batch_id)
         ids = self._topics.reading(by_topic(end))
         if ids != recorded_ids(replace(location, batch=batch_id)):

@@ -34,6 +34,7 @@ from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
+from airflow_ft.core.warning import warn
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.failures import as_error, reason
@@ -188,7 +189,8 @@ class Attempt:
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
         frame = job.transform(spark, sources)
-        await_answer = ask(self._report.parent, request, job, spark, frame)
+        tell = partial(warn, store, request.pipeline)
+        await_answer = ask(self._report.parent, request, job, spark, frame, tell)
         fix_conf(spark, "spark.sql.")
         spare_processes(frame.sparkSession, request.wal_root)
         if frame.isStreaming:
@@ -447,7 +449,7 @@ class Attempt:
             lag = LagWatch(
                 store,
                 request,
-                lambda: gauges_of(spark, location, declared, topics),
+                lambda: gauges_of(spark, location, declared, topics, partial(warn, store, request.pipeline)),
                 lambda: publisher.last_read,
                 RecordsRead(spark),
             )

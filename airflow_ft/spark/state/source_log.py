@@ -69,7 +69,12 @@ def entries(files: FileSystem, location: str, index: str, after: int, last: int)
 
     WalCorruptError when the log does not reach that far.
     """
-    found: dict[str, int] = {}
+    return dict(each_entry(files, location, index, after, last))
+
+
+def each_entry(files: FileSystem, location: str, index: str, after: int, last: int) -> list[tuple[str, int]]:
+    """The same, with each entry of the log: a place that was logged twice is there twice."""
+    found: list[tuple[str, int]] = []
     names = set(files.names(files.uri(location, FOLDER, index)))
     for number in range(after + 1, last + 1):
         name = next((name for name in (str(number), f"{number}.compact") if name in names), None)
@@ -80,7 +85,7 @@ def entries(files: FileSystem, location: str, index: str, after: int, last: int)
             )
         for entry in _read(files, location, index, name):
             if entry["batchId"] == number:  # a compacted one holds those of all ids before it
-                found[place(entry["path"], encoded=True)] = int(entry["timestamp"])
+                found.append((place(entry["path"], encoded=True), int(entry["timestamp"])))
     return found
 
 

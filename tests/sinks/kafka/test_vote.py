@@ -1,5 +1,6 @@
 """What is judged of rows before a topic gets any. No broker."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft import KafkaSink
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.kafka.topics import TopicLimits
 from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, refused_rows
 from airflow_ft.wal import open_wal
@@ -49,6 +50,16 @@ def test_others_are_taken(tmp_path: Path, values: Any) -> None:
     check_rows(rows, LIMITS, MOST)
     [file] = rows.reader.files("rows")
     assert list(refused_rows(rows, file, LIMITS, MOST)) == []
+
+
+def test_timestamps_that_the_brokers_would_replace_are_refused(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, pa.table({"id": [1], "at": [1_732_580_000_000]}))
+    rows = replace(rows, sink=KafkaSink(topic="orders", timestamp="at"))
+    check_rows(rows, LIMITS, MOST)
+    brokers_time = TopicLimits("orders", 1, 1, 1, 0, True, log_append_time=True)
+    with pytest.raises(UnfitTargetError, match="LogAppendTime") as refused:
+        check_rows(rows, brokers_time, MOST)
+    assert (refused.value.sink, refused.value.column) == ("rows", "at")
 
 
 def test_rows_that_are_refused_for_several_reasons_come_in_their_order(tmp_path: Path) -> None:

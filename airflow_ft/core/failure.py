@@ -1,0 +1,58 @@
+"""An error as the decision log keeps it, so that the page can show why a run or a delivery failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+MOST_CHARACTERS = 2000
+"""Characters of a stored message, and of a stored remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error: its class, its stable code, what happened, and what to do.
+
+    Attributes:
+        kind: the class of the error.
+        code: its reason (`AbortReason`, `HaltReason`); "": it has none.
+        message: what happened, and where; without secrets.
+        remedy: what to do; "": not known.
+        dag_id, run_id, map_index: the run that failed; "" and -1: none, or not known.
+        task_id: the task of that run; "": none, or a program.
+        try_number: the try of that task; 0: none.
+        at: microseconds since 1970, UTC, by the store's clock; 0: not stored yet.
+    """
+
+    kind: str
+    code: str
+    message: str
+    remedy: str = ""
+    dag_id: str = ""
+    run_id: str = ""
+    map_index: int = -1
+    task_id: str = ""
+    try_number: int = 0
+    at: int = 0
+
+    @property
+    def text(self) -> str:
+        """The error in one paragraph: class, code, message and remedy."""
+        code = f" ({self.code})" if self.code else ""
+        return f"{self.kind}{code}: {self.message}" + (f" Remedy: {self.remedy}" if self.remedy else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the decision log, bounded in size."""
+        return {name: shortened(value) if isinstance(value, str) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Failure:
+        """The inverse. Fields that only a newer release knows are left out."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
+
+
+def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
+    """The text, cut after `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 4]} ..."

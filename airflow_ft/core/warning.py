@@ -1,0 +1,55 @@
+"""Warnings about a pipeline: what it does not do, or did otherwise than asked, although its run succeeds.
+
+A warning is stored. The page, `airflow ft pipelines` and doctor show it until a confirmed run no longer tells it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from airflow_ft.core.errors import AirflowFtError
+
+if TYPE_CHECKING:
+    from airflow_ft.core.ports import Store
+
+log = logging.getLogger(__name__)
+
+MOST_WARNINGS = 100
+"""Warnings that a pipeline keeps. Further ones are logged only."""
+MOST_CHARACTERS = 1000
+"""Characters of a stored message, and of a stored remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineWarning:
+    """A warning. Code and subject identify it: telling it once more replaces it.
+
+    Args:
+        code: a stable name in capitals, such as `SOURCE_FILE_GREW`.
+        subject: which file, topic, source or sink; "": the pipeline as a whole.
+        message: what happened, in sentences, without secrets.
+        remedy: what to do; "": nothing.
+        at: when it was told last (UTC, by the store's clock); None: not stored yet.
+    """
+
+    code: str
+    subject: str
+    message: str
+    remedy: str = ""
+    at: datetime | None = None
+
+    def __str__(self) -> str:
+        subject = f" ({self.subject})" if self.subject else ""
+        return f"{self.code}{subject}: {self.message}" + (f" Remedy: {self.remedy}" if self.remedy else "")
+
+
+def warn(store: Store, pipeline: str, warning: PipelineWarning) -> None:
+    """Log the warning and store it. Raises nothing: a warning must not fail the work that it is about."""
+    log.warning("%s", warning)
+    try:
+        store.tell_warning(pipeline, warning)
+    except (AirflowFtError, KeyError) as error:
+        log.warning("the page does not show this warning, since it could not be stored: %s", error)

@@ -1,0 +1,187 @@
+"""Names of local files that Spark does not take as they are: patterns, hidden ones, ':', links, other encodings."""
+# ruff: noqa: PTH112, PTH114, PTH118, PTH119, PTH120, PTH207
+# A folder may hold 100,000 names, and `Path` takes ten times as long.
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from urllib.parse import urlsplit
+
+GLOB = "[ ] { } * ? \\"
+"""What Hadoop takes for parts of a pattern, in any name on a path."""
+_GLOB = re.compile(r"[\[\]{}*?\\]")
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
+_MARKERS = ("_SUCCESS", "_temporary", "_spark_metadata", "_delta_log")
+_MOST = 100_000  # names that are looked at
+
+
+def is_pattern(text: str) -> bool:
+    """Whether Hadoop takes a path, or a part of it, for a pattern."""
+    return _GLOB.search(text) is not None
+
+
+def scheme(path: str) -> str:
+    """The scheme of a path, in lower case; "": it has none, so the configuration of Hadoop says which it is."""
+    found = _SCHEME.match(path)
+    return found[1].lower() if found else ""
+
+
+def local(place: str) -> str | None:
+    """The path on this machine that a URI with the scheme `file` names; None: it is elsewhere."""
+    if not place.startswith("file:"):
+        return None
+    rest = place.removeprefix("file:")
+    return f"/{rest.lstrip('/')}" if not rest.startswith("//") or not urlsplit(place).netloc else None
+
+
+def literal_prefixes(path: str) -> Iterator[str]:
+    """Each beginning of a path whose last name looks like a pattern, as it would be called if it were none."""
+    begin = len(path) - len(path.split("://", 1)[-1]) if "://" in path else 0
+    for found in re.finditer(r"[^/]+", path[begin:]):
+        if is_pattern(found[0]):
+            yield path[: begin + found.end()]
+
+
+def local_folders(path: str) -> list[str]:
+    """What a local path (without scheme) names, of patterns what they find now; as Hadoop reads them."""
+    if not is_pattern(path):
+        return [path] if os.path.lexists(path) else []
+    return sorted({found for each in _alternatives(path) for found in glob.glob(_as_python(each), include_hidden=True)})
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    """The patterns without `{a,b}` that one with these stands for."""
+    found = re.search(r"(?<!\\)\{([^{}]*)\}", pattern)
+    if found is None:
+        yield pattern
+        return
+    for each in found[1].split(","):
+        yield from _alternatives(pattern[: found.start()] + each + pattern[found.end() :])
+
+
+def _as_python(pattern: str) -> str:
+    escaped = re.sub(r"\\(.)", lambda found: glob.escape(found[1]), pattern)
+    return escaped.replace("[^", "[!")
+
+
+@dataclass(slots=True)
+class Names:
+    """Local files by what becomes of them; the paths are for people."""
+
+    hidden: list[str] = field(default_factory=list)
+    """Spark leaves them out in silence: '_', '.' in front, or '._COPYING_' behind."""
+    nested: list[str] = field(default_factory=list)
+    """Folders below a folder, which Spark does not look into."""
+    colons: list[str] = field(default_factory=list)
+    """Spark fails on them."""
+    patterns: list[str] = field(default_factory=list)
+    """Spark may take them for patterns: files, and folders with files in them."""
+    foreign: list[str] = field(default_factory=list)
+    """Java cannot decode them, and leaves them out in silence."""
+
+
+def look(folders: Iterable[str], *, encoding: str = "utf-8", recursive: bool = False) -> Names:
+    """Looks through local folders as Spark does, at some 100,000 names at most.
+
+    encoding: by which Java decodes names. recursive: as the option `recursiveFileLookup`.
+    """
+    found = Names()
+    for path, is_folder in islice(_walk(folders, found, recursive), _MOST):
+        name = os.path.basename(path)
+        if not _decodes(name, encoding):
+            found.foreign.append(os.fsencode(path).decode("utf-8", "backslashreplace"))
+        elif is_hidden(name):
+            if not is_marker(name):
+                found.hidden.append(path)
+        else:
+            if ":" in name and not is_folder:
+                found.colons.append(path)
+            if is_pattern(name):
+                found.patterns.append(path)
+    return found
+
+
+def _walk(folders: Iterable[str], found: Names, recursive: bool) -> Iterator[tuple[str, bool]]:
+    for folder in folders:
+        if not os.path.isdir(folder):
+            yield folder, False
+            continue
+        with os.scandir(folder) as entries:
+            inside = [(entry.path, entry.is_dir()) for entry in islice(entries, _MOST)]
+        yield from inside
+        below = [path for path, is_folder in inside if is_folder and not is_hidden(os.path.basename(path))]
+        if recursive or any("=" in os.path.basename(path) for path in below):
+            yield from _walk(below, found, recursive)
+        else:
+            found.nested += below
+
+
+def is_hidden(name: str) -> bool:
+    """Whether Hadoop and Spark leave out a name of a folder's listing."""
+    return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith("._COPYING_")
+
+
+def is_marker(name: str) -> bool:
+    """Whether programs leave such a hidden name beside data, so that it is meant to be left out."""
+    return name in _MARKERS or (name[0] == "." and name.endswith(".crc"))
+
+
+def _decodes(name: str, encoding: str) -> bool:
+    try:
+        name.encode("utf-8")
+        name.encode(encoding)
+    except (UnicodeError, LookupError):
+        return False
+    return True
+
+
+def twins(places: Iterable[str], root: str = "") -> list[tuple[str, str]]:
+    """(link, file) of local files that a source reads by two names: among `places` (URIs), or below its path `root`."""
+    paths = [path for place in places if (path := local(place)) is not None]
+    roots = {each: _Root.of(each) for each in (local_folders(local(root) or root) if root else ())}
+    real = {folder: os.path.realpath(folder) for folder in {os.path.dirname(path) for path in paths}}
+    above = {folder: next((r for r in roots if f"{folder}/".startswith(f"{r}/")), "") for folder in real}
+    seen: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
+    for path in paths:
+        folder, name = os.path.split(path)
+        is_link = os.path.islink(path)
+        target = os.path.realpath(path) if is_link else os.path.join(real[folder], name)
+        first = seen.setdefault(target, path)
+        if first != path:
+            found.append((path, first) if is_link or path > first else (first, path))
+            continue
+        own = path if path in roots else above[folder]
+        if not own:
+            continue
+        straight = f"{roots[own].real}{path.removeprefix(own)}"
+        others = (each.name for name, each in roots.items() if name != own)
+        if any(_reads(each, target) for each in (others if target == straight else (r.real for r in roots.values()))):
+            found.append((path, target))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    """A folder (or file) that a path finds: `name` without links above it, `real` without any."""
+
+    name: str
+    real: str
+
+    @classmethod
+    def of(cls, path: str) -> _Root:
+        above, name = os.path.split(path.rstrip("/"))
+        return cls(os.path.join(os.path.realpath(above), name), os.path.realpath(path))
+
+
+def _reads(root: str, target: str) -> bool:
+    """Whether a source that reads `root` reads this file: directly, or in folders of partitions."""
+    if not target.startswith(f"{root}/"):
+        return target == root
+    *between, name = target.removeprefix(f"{root}/").split("/")
+    return all("=" in each for each in between) and not any(map(is_hidden, [*between, name]))

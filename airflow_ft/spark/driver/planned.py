@@ -1,0 +1,171 @@
+"""Compare the files that Spark reads for a micro-batch with those that its log names: as multisets, before it computes.
+
+Spark's file source is not exact for every name. It repeats files in a plan when a name holds a character of patterns
+(SPARK-58518), logs a file twice when parts of a declared pattern overlap, logs and does not read files beside partition
+folders, and cannot open a local file with ':' in its name. Each of these ends the attempt, and nothing is published.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.sources.files import FileSource
+from airflow_ft.sources.names import GLOB, local, twins
+from airflow_ft.spark.driver.listing import Listing, changed_error, relations, some
+from airflow_ft.spark.state import source_log
+from airflow_ft.wal.filesystem import filesystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_ft.sources import Source
+    from airflow_ft.spark.state.locations import SparkLocation
+
+Logged = Mapping[int, Sequence[tuple[str, int]]]
+"""By index of a source: place and time of modification (milliseconds) of each entry."""
+
+
+def batch_listings(
+    spark: SparkSession, location: SparkLocation, batch: int, query: Any, sources: Sequence[Source | None] = ()
+) -> list[Listing]:
+    """The listings of the batch that `query` has planned. To be called from the batch's function.
+
+    sources: in Spark's order; None for one that the job has opened by itself.
+
+    Raises:
+        StageError: a file of Spark's log is not in the plan, or has changed; or the plan holds another file.
+        JobError: Spark would read a file twice or not at all; the error names it.
+    """
+    logged = _logged(location, batch)
+    plan = query._jsq.streamingQuery().lastExecution().logical()
+    found = [(Listing(spark, relation), streams) for relation, streams in relations(plan)]
+    check_plan(location.pipeline, logged, [listing for listing, streams in found if streams], sources)
+    return [listing for listing, _ in found]
+
+
+def check_plan(
+    pipeline: str, logged: Logged, listings: Sequence[Listing], sources: Sequence[Source | None] = ()
+) -> None:
+    """See `batch_listings`; `listings` are those of streams alone."""
+    for entries in logged.values():
+        if twice := _repeated(Counter(place for place, _ in entries)):
+            raise _unreadable(
+                pipeline,
+                f"{some(twice)} would be read twice, since parts of the source's path find the same folder.",
+                "write the path so that each folder is found once, without alternatives in {} that overlap.",
+            )
+    times = {place: time for entries in logged.values() for place, time in entries}
+    planned = {place: time for listing in listings for place, (_, time) in listing.files.items()}
+    if missing := times.keys() - planned.keys():
+        raise changed_error(pipeline, missing, "went before {they} {were} read")
+    if changed := [place for place, time in times.items() if planned[place] != time]:
+        raise changed_error(pipeline, changed, "changed before {they} {were} read")
+    for listing in listings:
+        if twice := _repeated(listing.times):
+            _refuse_repeated(pipeline, twice, listing.files)
+        _refuse_left_out(pipeline, listing)
+    _refuse_colons(pipeline, planned)
+    _refuse_twins(pipeline, logged, sources)
+    wanted = {index: Counter(place for place, _ in entries) for index, entries in logged.items() if entries}
+    for listing in listings:
+        if listing.times and listing.times not in wanted.values():
+            others = set(listing.times).difference(*wanted.values()) or set(listing.times)
+            raise StageError(
+                f"Spark plans to read {some(others)}, and its log of this batch names other files.",
+                pipeline=pipeline,
+                remedy="nothing was published; try again. If it happens again, rename files whose names hold one of"
+                f" {GLOB}.",
+            )
+    if unread := [index for index, each in wanted.items() if all(each != listing.times for listing in listings)]:
+        raise StageError(
+            f"Spark has logged {some(wanted[unread[0]])} and reads other files for that source.",
+            pipeline=pipeline,
+            remedy="nothing was published; try again.",
+        )
+
+
+def refuse_left_out(listings: Sequence[Listing]) -> None:
+    """JobError when a static read of a source would lack files, or read one twice."""
+    for listing in listings:
+        if twice := _repeated(listing.times):
+            _refuse_repeated("", twice, listing.files)
+        _refuse_left_out("", listing)
+        for path, other in twins(listing.files):
+            raise _twin("", path, other)
+
+
+def _refuse_left_out(pipeline: str, listing: Listing) -> None:
+    if left := listing.left_out():
+        raise _unreadable(
+            pipeline,
+            f"{some(left)} would be left out: Spark takes the folders named name=value beside it for partitions, and"
+            " reads only what lies in them.",
+            "move the file into a folder of a partition, or into a folder (and source) without partitions.",
+        )
+
+
+def _refuse_repeated(pipeline: str, twice: Collection[str], places: Collection[str]) -> None:
+    patterns = [place for place in places if any(c in place for c in GLOB)]
+    if not patterns:
+        raise _unreadable(pipeline, f"Spark plans to read {some(twice)} more than once.", "try again.")
+    raise _unreadable(
+        pipeline,
+        f"Spark plans to read {some(twice)} more than once, since it takes the name of {some(patterns)} for a pattern.",
+        f"rename it, and folders on its path, so that the names hold none of {GLOB}; its rows are read then.",
+    )
+
+
+def _refuse_colons(pipeline: str, places: Collection[str]) -> None:
+    if bad := [place for place in places if ":" in place.rpartition("/")[2] and local(place) is not None]:
+        raise colon_error(bad, pipeline)
+
+
+def colon_error(places: Collection[str], pipeline: str = "") -> JobError:
+    """What to raise for local files that Hadoop cannot open."""
+    path = min(places).removeprefix("file://")
+    folder, _, name = path.rpartition("/")
+    return _unreadable(
+        pipeline,
+        f"Spark cannot read a local file whose name holds ':': {some(places)}.",
+        f"rename it, such as: mv '{path}' '{folder}/{name.replace(':', '-')}'; its rows are read then.",
+    )
+
+
+def _refuse_twins(pipeline: str, logged: Logged, sources: Sequence[Source | None]) -> None:
+    for index, entries in logged.items():
+        source = sources[index] if index < len(sources) else None
+        root = source.path if isinstance(source, FileSource) else ""
+        for path, other in twins([place for place, _ in entries], root):
+            raise _twin(pipeline, path, other)
+
+
+def _twin(pipeline: str, path: str, other: str) -> JobError:
+    return _unreadable(
+        pipeline,
+        f"{path} is a link to {other}, which the same source reads: its rows would come twice.",
+        f"remove the link, or move it out of the source's folder: rm '{path}'.",
+    )
+
+
+def _repeated(times: Mapping[str, int]) -> list[str]:
+    return [place for place, count in times.items() if count > 1]
+
+
+def _unreadable(pipeline: str, what: str, remedy: str) -> JobError:
+    return JobError(what, pipeline=pipeline, remedy=f"{remedy} Nothing of this batch was published.")
+
+
+def _logged(location: SparkLocation, batch: int) -> Logged:
+    """What Spark's log has for a batch."""
+    files = filesystem(location.uri)
+    before = [source_log.last_id(offset) for offset in location.offsets(batch - 1)]
+    found: dict[int, Sequence[tuple[str, int]]] = {}
+    for index, last in enumerate(map(source_log.last_id, location.offsets(batch))):
+        if last is not None:
+            after = before[index] if index < len(before) else None
+            after = source_log.NOTHING_READ if after is None else after
+            found[index] = source_log.each_entry(files, location.uri, str(index), after, last)
+    return found

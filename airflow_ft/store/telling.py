@@ -1,0 +1,101 @@
+"""What runs tell for people beside their checkpoints: why they failed, and warnings. Nothing is decided by it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from airflow_ft.core.failure import Failure, shortened
+from airflow_ft.core.model import RunKey
+from airflow_ft.core.warning import MOST_CHARACTERS, MOST_WARNINGS, PipelineWarning
+from airflow_ft.store.database import Database
+from airflow_ft.store.events import EventKind, run_detail
+from airflow_ft.store.rows import clean_text, json_text, key_of, to_failure, to_pipeline, to_warning
+from airflow_ft.store.writing import PipelineWrite, pipeline_write
+
+_OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
+_PUT = (
+    "INSERT INTO pipeline_warning (pipeline, code, subject, message, remedy, at) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (pipeline, code, subject) DO UPDATE SET message = excluded.message, remedy = excluded.remedy,"
+    " at = excluded.at"
+)
+_LATER = f"SELECT 1 AS one FROM run WHERE pipeline = ? AND epoch > (SELECT epoch FROM run WHERE {_OF_RUN}) LIMIT 1"
+
+
+class TellingOperations:
+    """The part of the store that keeps failures and warnings."""
+
+    _database: Database
+
+    def warnings(self, pipelines: Collection[str]) -> Mapping[str, Sequence[PipelineWarning]]:
+        """See `Store.warnings`."""
+        found: defaultdict[str, list[PipelineWarning]] = defaultdict(list)
+        if pipelines:
+            some = ", ".join("?" * len(pipelines))
+            sql = f"SELECT * FROM pipeline_warning WHERE pipeline IN ({some}) ORDER BY pipeline, code, subject"
+            for row in self._database.read(sql, *pipelines):
+                found[row["pipeline"]].append(to_warning(row))
+        return found
+
+    def tell_warning(self, pipeline: str, warning: PipelineWarning) -> None:
+        """See `Store.tell_warning`."""
+        code, subject, message, remedy = (
+            clean_text(shortened(text, MOST_CHARACTERS))
+            for text in (warning.code, warning.subject, warning.message, warning.remedy)
+        )
+        with pipeline_write(self._database, pipeline) as write:
+            sql = "SELECT code, subject, message FROM pipeline_warning WHERE pipeline = ?"
+            known = {(row["code"], row["subject"]): row["message"] for row in write.rows(sql, pipeline)}
+            if (code, subject) not in known and len(known) >= MOST_WARNINGS:
+                return
+            write.change(_PUT, pipeline, code, subject, message, remedy, write.now)
+            if known.get((code, subject)) != message:
+                of = f" ({subject})" if subject else ""
+                write.event(EventKind.WARNING, f"{code}{of}: {message}", detail={"code": code, "subject": subject})
+
+    def tell_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
+        """See `Store.tell_failure`."""
+        with pipeline_write(self._database, pipeline) as write:
+            if to_pipeline(write.row).turn not in (None, run) or write.rows(_LATER, pipeline, pipeline, *key_of(run)):
+                return
+            known = to_failure(write.row["failure"])
+            if follows and known is not None and _run_of(known) == run:
+                return
+            told = replace(failure, dag_id=run.dag_id, run_id=run.run_id, map_index=run.map_index, at=write.now)
+            write.set_pipeline(failure=json_text(told.to_json()))
+            task = f" in {told.task_id} (try {told.try_number})" if told.task_id else ""
+            what = f"{told.kind} ({told.code})" if told.code else told.kind
+            write.event(
+                EventKind.FAILED,
+                f"run {run} failed{task}: {what}: {shortened(told.message)}",
+                detail={**run_detail(run), "class": told.kind, "code": told.code, "task": told.task_id},
+            )
+
+    def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
+        """See `Store.tell_problem`."""
+        with pipeline_write(self._database, pipeline) as write:
+            write.require_epoch(epoch)
+            write.change(
+                "UPDATE vote SET problem = ? WHERE pipeline = ? AND number = ? AND participant = ? AND proof IS NULL",
+                json_text(replace(problem, at=write.now).to_json()),
+                pipeline,
+                number,
+                participant,
+            )
+
+
+def forget_told(write: PipelineWrite, run: RunKey) -> None:
+    """Clears the failure, and deletes warnings that are older than the run's stage: the run is confirmed."""
+    if write.row["failure"] is not None:
+        write.set_pipeline(failure=None)
+    write.change(
+        f"DELETE FROM pipeline_warning WHERE pipeline = ? AND at < (SELECT stage_began FROM run WHERE {_OF_RUN})",
+        write.name,
+        write.name,
+        *key_of(run),
+    )
+
+
+def _run_of(failure: Failure) -> RunKey:
+    return RunKey(failure.dag_id, failure.run_id, failure.map_index)

@@ -1,0 +1,188 @@
+"""Each file of a source is read once, whatever its name, or the batch is refused and names it. With a real query."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_ft.core.errors import ConfigurationError, JobError, StageError
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.driver.inputs import Sources
+from airflow_ft.spark.driver.planned import batch_listings
+from airflow_ft.spark.state.locations import SparkLocation
+
+ODD = (
+    *(" a.json", "a ", "a%20b.json", "%zz.json", "a#b.json", "a+b;c.json", "a\nb.json", "a\tb.json", "\u2028.json"),
+    *("\u00e9.json", "e\u0301.json", "\u00a0.json", "^a.json", "a,b.json", "a'\"`$!@&=<>|~.json", "_k=v.json", "a?b"),
+)
+
+
+class Reading:
+    """A query over a folder, whose batches are checked as a run's are; `rows` has what was read."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.rows, self.tries = spark, folder, list[Any](), 0
+
+    def add(self, *names: str, rows: Callable[[int], str] = lambda n: f'{{"id": {n}}}\n') -> None:
+        for n, name in enumerate(names):
+            path = self.folder / "in" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(rows(n))
+
+    def read(self, path: str = "in", schema: str = "id bigint", **options: Any) -> list[Any]:
+        where = str(self.folder / path)
+        source = FileSource(path=where, schema=schema, **options)
+        failed: list[BaseException] = []
+        self.tries += 1
+        logs = f"{self.folder}/spark-{self.tries}"
+
+        def on_batch(batch: DataFrame, number: int) -> None:
+            location = SparkLocation(str(self.folder), "orders", f"file://{logs}", -1, "new")
+            try:
+                [query] = self.spark.streams.active
+                batch_listings(self.spark, location, number, query, [source])
+                self.rows += [row[0] if len(row) == 1 else tuple(row) for row in batch.collect()]
+            except BaseException as error:
+                failed.append(error)
+                raise
+
+        stream = Sources(self.spark, {"files": source.to_json()}, {})["files"]
+        writing = stream.writeStream.foreachBatch(on_batch).option("checkpointLocation", logs)
+        query = writing.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except Exception:
+            query.stop()
+            raise failed[0] if failed else AssertionError from None
+        return sorted(self.rows)
+
+
+@pytest.fixture
+def reading(spark: SparkSession, tmp_path: Path) -> Reading:
+    return Reading(spark, tmp_path)
+
+
+def test_files_with_odd_names_are_read_once(reading: Reading) -> None:
+    names = [name for name in ODD if "?" not in name]
+    reading.add(*names)
+    assert reading.read() == list(range(len(names)))
+
+
+@pytest.mark.parametrize("name", ["orders [copy].json", "*.json", "a?b", "{a}.json", "a\\b.json", "]"])
+def test_a_name_that_spark_takes_for_a_pattern_is_refused(reading: Reading, name: str) -> None:
+    reading.add("orders.json", name)
+    with pytest.raises(JobError) as refused:
+        reading.read()
+    assert f"/in/{name}" in refused.value.what and not reading.rows
+    (reading.folder / "in" / name).rename(reading.folder / "in" / "renamed.json")
+    assert reading.read() == [0, 1]
+
+
+def test_such_names_that_spark_reads_once_are_read(reading: Reading) -> None:
+    """One file a batch, and folders of partitions: there it makes no mistake."""
+    reading.add("a [1].json", "b*.json", "c.json")
+    assert reading.read(max_files_per_trigger=1) == [0, 1, 2]
+
+
+def test_folders_of_partitions_are_taken_as_they_are_named(reading: Reading) -> None:
+    reading.add("k=[2]/a.json", "k=1:2/b.json", "k=a%3Ab/c.json")
+    assert reading.read(schema="id bigint, k string") == [(0, "[2]"), (1, "1:2"), (2, "a:b")]
+
+
+def test_a_folder_that_is_called_like_a_pattern_is_refused(reading: Reading) -> None:
+    """It found `br1`, and read nothing of `br[0-9]`."""
+    reading.add("br[0-9]/a.json", "br1/b.json")
+    for path in ("in/br[0-9]", "in/br[0-9]/*.json"):
+        with pytest.raises(ConfigurationError, match=r"is ambiguous.*br\[0-9\]"):
+            reading.read(path)
+    (reading.folder / "in/br[0-9]").rename(reading.folder / "in/br2")
+    assert reading.read("in/br[0-9]") == [0, 1]
+
+
+def test_a_file_that_a_pattern_finds_twice_is_refused(reading: Reading) -> None:
+    reading.add("a/x/f.json")
+    with pytest.raises(JobError, match=r"f\.json would be read twice, since parts"):
+        reading.read("in/{a/x,*/x}")
+
+
+@pytest.mark.parametrize("options", [{}, {"max_files_per_trigger": 1}])
+def test_a_file_beside_folders_of_partitions_is_refused(reading: Reading, options: dict[str, Any]) -> None:
+    """Spark counted it as read, and never read it."""
+    reading.add("a.json", "k=1/b.json")
+    os.utime(reading.folder / "in/a.json", (1_700_000_000,) * 2)
+    with pytest.raises(JobError, match=r"/in/a\.json would be left out.*partitions"):
+        reading.read(schema="id bigint, k string", **options)
+    assert not reading.rows
+
+
+def test_an_empty_file_is_no_reason_to_fail(reading: Reading) -> None:
+    reading.add("k=1/a.json", "k=2/b.json")
+    (reading.folder / "in/k=2/empty.json").touch()
+    assert reading.read(schema="id bigint, k int") == [(0, 1), (1, 2)]
+
+
+def test_a_colon_in_the_name_of_a_file_is_refused_with_a_way_out(reading: Reading) -> None:
+    reading.add("12:30.json", "a.json")
+    with pytest.raises(JobError) as refused:
+        reading.read()
+    assert f"mv '{reading.folder}/in/12:30.json' '{reading.folder}/in/12-30.json'" in refused.value.remedy
+    with pytest.raises(JobError, match=r"12:30\.json"):  # a filter of names may leave it out, so the batch is judged
+        reading.read(options={"pathGlobFilter": "*.json"})
+    assert not reading.rows
+
+
+def test_a_colon_on_the_way_is_none_of_sparks_business(reading: Reading) -> None:
+    reading.add("a:b/a.json")
+    assert reading.read("in/a:b") == [0]
+
+
+def test_a_name_that_java_cannot_decode_is_refused(reading: Reading) -> None:
+    """It was left out in silence."""
+    reading.add("a.json")
+    Path(os.fsdecode(os.fsencode(reading.folder) + b"/in/\xe9.json")).write_text('{"id": 7}\n')
+    with pytest.raises(JobError, match=r"\\xe9\.json.*rename it, in UTF-8"):
+        reading.read()
+
+
+@pytest.mark.parametrize("each", [None, 1], ids=["in one batch", "in two"])
+def test_a_link_to_a_file_that_is_read_too_is_refused(reading: Reading, each: int | None) -> None:
+    reading.add("a.json")
+    (reading.folder / "in/latest.json").symlink_to("a.json")
+    with pytest.raises(JobError, match=r"latest\.json is a link to .*/a\.json"):
+        reading.read(max_files_per_trigger=each)
+
+
+def test_a_link_to_a_folder_that_a_pattern_finds_too_is_refused(reading: Reading) -> None:
+    reading.add("2026/a.json")
+    (reading.folder / "in/current").symlink_to("2026")
+    with pytest.raises(JobError, match=r"current/a\.json is a link to"):
+        reading.read("in/*")
+    assert reading.read("in/curr*") == [0]
+
+
+def test_links_out_of_the_folder_are_read(reading: Reading) -> None:
+    """As Kubernetes mounts files: a link to a hidden folder beside it."""
+    reading.add("..2026/a.json", "b.json", "../elsewhere/c.json")
+    (reading.folder / "in/..data").symlink_to("..2026")
+    (reading.folder / "in/a.json").symlink_to("..data/a.json")
+    (reading.folder / "in/c.json").symlink_to("../elsewhere/c.json")
+    (reading.folder / "link").symlink_to("in")
+    assert reading.read("link") == [0, 1, 2]
+
+
+def test_a_path_that_is_no_folder_is_told_as_hadoop_sees_it(reading: Reading) -> None:
+    reading.add("a.json")
+    with pytest.raises(StageError, match=r"'files' reads file:/.*/other \(declared as /.*/other\), which is not there"):
+        reading.read("other")
+    with pytest.raises(ConfigurationError, match=r"is a file: .*a\.json"):
+        reading.read("in/a.json")
+
+
+def test_a_static_read_is_judged_alike(reading: Reading) -> None:
+    reading.add("a.json", "k=1/b.json")
+    source = FileSource(path=str(reading.folder / "in"), schema="id bigint, k string")
+    with pytest.raises(JobError, match=r"/in/a\.json would be left out"):
+        Sources(reading.spark, {"files": source.to_json()}, {}).static("files")

@@ -1,0 +1,86 @@
+"""Why runs failed and what they warn of, as the decision log keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_ft.core.doctor import Verdict, examine_state
+from airflow_ft.core.errors import FencedError
+from airflow_ft.core.failure import MOST_CHARACTERS, Failure
+from airflow_ft.core.warning import MOST_WARNINGS, PipelineWarning, warn
+from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
+
+GREW = PipelineWarning("SOURCE_FILE_GREW", "orders", "a.json has grown.", "write new lines into a new file.")
+DECLINED = Failure("DeclinedError", "DECLINED", "db refuses row 7.", "correct the row.")
+
+
+def warned(scene: Scene) -> list[PipelineWarning]:
+    return [replace(each, at=None) for each in scene.store.warnings([PIPELINE]).get(PIPELINE, ())]
+
+
+class TestWarnings:
+    def test_a_warning_is_kept_until_a_confirmed_run_does_not_tell_it(self, scene: Scene) -> None:
+        store = scene.store
+        scene.stage()
+        assert warned(scene) == [] and store.warnings([]) == {}
+        warn(store, PIPELINE, GREW)
+        warn(store, PIPELINE, PipelineWarning("TIMESTAMP_REPLACED", "clicks", "its topic has LogAppendTime."))
+        store.leave_turn(PIPELINE, RUN, confirmed=True)
+        assert len(warned(scene)) == 2, "told by this very run"
+        store.begin_stage(PIPELINE, scene.epoch, LATER_RUN)
+        warn(store, PIPELINE, GREW)
+        store.leave_turn(PIPELINE, LATER_RUN)
+        assert len(warned(scene)) == 2, "it was not confirmed"
+        store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
+        assert warned(scene) == [GREW]
+
+    def test_telling_it_again_renews_it_and_only_a_new_message_is_an_event(self, scene: Scene) -> None:
+        scene.stage()
+        for message in ("1 line", "1 line", "2 lines"):
+            warn(scene.store, PIPELINE, replace(GREW, message=message))
+        assert warned(scene) == [replace(GREW, message="2 lines")]
+        assert scene.kinds().count("WARNING") == 2
+
+    def test_they_are_bounded(self, scene: Scene) -> None:
+        scene.stage()
+        for number in range(MOST_WARNINGS + 5):
+            warn(scene.store, PIPELINE, PipelineWarning("MANY", f"{number:04}", "x" * 5000))
+        found = warned(scene)
+        assert len(found) == MOST_WARNINGS and max(len(each.message) for each in found) <= 1000
+
+    def test_doctor_names_each(self, scene: Scene) -> None:
+        scene.stage()
+        warn(scene.store, PIPELINE, GREW)
+        [check] = [each for each in examine_state(scene.store, PIPELINE) if each.name == GREW.code]
+        assert (check.verdict, check.remedy) == (Verdict.WARNING, GREW.remedy) and "a.json" in check.text
+
+    def test_a_warning_that_cannot_be_stored_fails_nothing(self, scene: Scene) -> None:
+        warn(scene.store, "nowhere", GREW)
+        scene.store.close()
+        warn(scene.store, PIPELINE, GREW)
+
+
+class TestProblems:
+    def test_the_newest_error_of_a_participant_is_kept_until_it_votes_yes(self, scene: Scene) -> None:
+        scene.stage()
+        scene.plan(1)
+        attempt = scene.attempt(1, "db")
+        scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", DECLINED)
+        found = scene.checkpoint(1).votes["db"].problem
+        assert found is not None and found.at and replace(found, at=0) == DECLINED
+        scene.store.vote(PIPELINE, scene.epoch, 1, "db", attempt)
+        assert scene.checkpoint(1).votes["db"].problem is None
+
+    def test_an_old_owner_tells_nothing_and_a_long_message_is_cut(self, scene: Scene) -> None:
+        scene.stage()
+        scene.plan(1)
+        scene.attempt(1, "db")
+        old = scene.epoch
+        scene.take()
+        with pytest.raises(FencedError):
+            scene.store.tell_problem(PIPELINE, old, 1, "db", DECLINED)
+        scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", replace(DECLINED, message="x" * 99_999 + "\0"))
+        found = scene.checkpoint(1).votes["db"].problem
+        assert found is not None and len(found.message) == MOST_CHARACTERS
