@@ -110,6 +110,11 @@ _ALLOW_NON_RESTORED = _arg(
     action="store_true",
     help="the job may lack operators whose state is in the savepoint: that is left behind then",
 )
+_ALLOW_CHANGED = _arg(
+    "--allow-changed-state",
+    action="store_true",
+    help="the job may read the state with other keys, functions or settings than have made it",
+)
 _RENAME = _arg(
     "--rename",
     action="store_true",
@@ -342,6 +347,7 @@ def _savepoints() -> GroupCommand:
                 _LATER,
                 _CLAIM_MODE,
                 _ALLOW_NON_RESTORED,
+                _ALLOW_CHANGED,
                 _WAL_ROOT,
                 ARG_YES,
             ),

@@ -83,6 +83,7 @@ def restore(
     later: Later = Later.REFUSE,
     claim: ClaimMode = ClaimMode.NO_CLAIM,
     allow_non_restored_state: bool = False,
+    allow_changed_state: bool = False,
     rename: bool = False,
     run: RunKey | None = None,
     lease_seconds: float = LEASE_SECONDS,
@@ -95,8 +96,9 @@ def restore(
     any more; it has to stand at the savepoint.
 
     `allow_non_restored_state`: the next run's job may lack operators whose state is in the savepoint; that state is
-    left behind then. `run`: the DAG run that does it, of which the decision log remembers that. `wal_root` is where a
-    pipeline works that has no checkpoint yet; any other stays in its own, also one that is renamed.
+    left behind then. `allow_changed_state`: that job may give the state another meaning. `run`: the DAG run that does
+    it, of which the decision log remembers that. `wal_root` is where a pipeline works that has no checkpoint yet; any
+    other stays in its own, also one that is renamed.
 
     ConfigurationError for what is no savepoint, or not of this pipeline; WalCorruptError for a damaged one;
     PipelineHaltedError for a name that was given up; StateConflictError while the pipeline is halted, has something in
@@ -140,7 +142,7 @@ def restore(
             copied = _copied(uri, savepoint, root, name, epoch)
             if passed and later is Later.CONTINUE:
                 _plan(store, savepoint, copied, base)
-            note_restored(copied, allow_non_restored_state)
+            note_restored(copied, allow_non_restored_state, allow_changed_state=allow_changed_state)
             copied.sync({})
             require_files(copied.uri, [(f"commits/{copied.batch}", None)] if copied.batch >= 0 else [])
             if rename:  # a source of which nothing was published yet begins where it would have under the old name
@@ -206,6 +208,7 @@ def restore_once(
         later=later,
         claim=claim_mode(told.claim_mode),
         allow_non_restored_state=told.may_leave_state,
+        allow_changed_state=told.may_change_state,
         rename=told.renames,
         run=run,
         lease_seconds=lease_seconds,

@@ -11,23 +11,41 @@ Without `on_malformed` the job fails at the first malformed row, and names where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, cast
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Literal, ParamSpec, cast
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark.exact import reader
+from airflow_ft.spark.uids import PARSED, tag
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+P = ParamSpec("P")
 
 MALFORMED = "_malformed"
 _KAFKA = {"topic": "string", "partition": "int", "offset": "bigint"}
 _READ = "airflow_ft_read"
 
 
+def _tagged(parse: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
+    """Mark the frame that `parse_json` returns: what state means does not depend on how it parses (`plan_meaning`)."""
+    signature = inspect.signature(parse)
+
+    @wraps(parse)
+    def tagged(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
+        column = signature.bind(*args, **kwargs).arguments.get("column", "value")
+        return tag(parse(*args, **kwargs), PARSED, str(column))
+
+    return tagged
+
+
+@_tagged
 def parse_json(
     frame: DataFrame,
     schema: str | T.StructType,

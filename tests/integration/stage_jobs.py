@@ -456,6 +456,20 @@ class Counted:
         return uid(counts, self.count).where("rows > 0") if self.count else counts
 
 
+class Aggregated:
+    """A function of a column by a key, each of which may be another one in the next run, behind dropDuplicates."""
+
+    output_mode = "update"
+
+    def __init__(self, by: str = "k", function: str = "sum", distinct: str = "n", alias: str = "k") -> None:
+        self.by, self.function, self.distinct, self.alias = by, function, distinct, alias
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame = uid(cast(DataFrame, sources["numbers"]).dropDuplicates([self.distinct]), "distinct")
+        keyed = frame.withColumn(self.alias, F.col(self.by)).groupBy(self.alias)
+        return uid(keyed.agg(getattr(F, self.function)("n").alias("n")), "totals")
+
+
 class Grown:
     """Tells what a key's state variables hold (as JSON), and adds the rows to each; `fields` are those of their values.
 

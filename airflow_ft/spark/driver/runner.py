@@ -45,6 +45,7 @@ from airflow_ft.spark.driver.kafka_admin import topic_admins
 from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
 from airflow_ft.spark.driver.listing import check_listings, static_listings
 from airflow_ft.spark.driver.local_files import spare_processes
+from airflow_ft.spark.driver.plan_meaning import memory_of
 from airflow_ft.spark.driver.publisher import Publisher, Tally
 from airflow_ft.spark.driver.query import Query, Stopper, by_topic, compute_planned
 from airflow_ft.spark.driver.room import QueueIsFull
@@ -61,7 +62,7 @@ from airflow_ft.spark.session.submit import DRAIN, END, REQUEST, RESULT
 from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.catching_up import catch_up, is_planned
 from airflow_ft.spark.state.draining import drain_of
-from airflow_ft.spark.state.evolution import carry_out, evolution
+from airflow_ft.spark.state.evolution import carry_out, evolution, is_known
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     behind_the_beginning,
@@ -72,6 +73,7 @@ from airflow_ft.spark.state.locations import (
     remember_life,
     set_places,
 )
+from airflow_ft.spark.state.meaning import Memory, remember_meaning
 from airflow_ft.spark.state.operators import Identity, remember, remember_code
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.settings import remember_given, tell_changed
@@ -130,6 +132,8 @@ class _Plan:
     sources: list[str]
     places: list[int]
     operators: tuple[Identity, ...]
+    memory: Memory | None
+    """What the state of the operators means; None: unknown."""
 
 
 def _living(request: StageRequest, base: SparkPosition | None) -> StageRequest:
@@ -313,7 +317,7 @@ class Attempt:
         if not job.has_split:
             check_types(frame.schema, self._request.sinks[0])  # before anything is read
         refuse_unfit(frame, self._request.checkpointing.mode)
-        plan = _Plan(source_order(frame), source_places(frame), plan_of(frame))
+        plan = _Plan(source_order(frame), source_places(frame), plan_of(frame), memory_of(frame, sources.source_of))
         kafka = {
             i: (n, source) for i, n in enumerate(plan.sources) if isinstance(source := self._source(n), KafkaSource)
         }
@@ -361,10 +365,11 @@ class Attempt:
             before = change.standing(before)
         before = before.beside(frozen.standing(begun))
         void = topics.begin(before)
-        step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators)
+        step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators, plan.memory)
         # What others may have to go back to is changed in a copy only.
         behind = is_planned(request.base)
         fits = step is None and change is None and has_places(request.base, plan.places)
+        fits = fits and is_known(request.base, plan.memory)
         in_place = request.base_is_clean and fits and not void and not behind
         location = open_location(
             request.wal_root, request.pipeline, request.epoch, request.attempt, request.base, in_place
@@ -392,12 +397,14 @@ class Attempt:
         set_places(location, plan.places)
         if request.base is None:
             remember(location, plan.operators)
+            remember_meaning(location, plan.memory)
             return location
         if void:
             leave_out(location, void)
         if step is not None:
             carry_out(step, location, plan.operators, partial(bear, whole=True))
         remember(location, plan.operators)
+        remember_meaning(location, plan.memory)
         if behind:
             self._began = True  # the job computes from here on
             held = states(location)
