@@ -307,7 +307,7 @@ def _settling() -> tuple[ActionCommand, ...]:
             _PIPELINES,
             ARG_OUTPUT,
         ),
-        _command("retire", "settling", "A pipeline that nobody runs any more is never late", _PIPELINE, ARG_YES),
+        _command("retire", "settling", "Silence a pipeline that is not to run, until its next run", _PIPELINE, ARG_YES),
         _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, _REASON, ARG_YES),
         _command(
             "adopt",

@@ -24,7 +24,7 @@ from airflow_ft import dag_runs, documentation
 from airflow_ft.cli import get_ft_cli_commands
 from airflow_ft.commands.looking import describe
 from airflow_ft.core import steps
-from airflow_ft.core.errors import ForeignOwnerError
+from airflow_ft.core.errors import ForeignOwnerError, SinkUnavailableError
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import DRAINED, AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, StateSizes
@@ -464,8 +464,9 @@ def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
         ft("retire", PIPELINE, "--yes")
     assert "dag/run" in ft("pipelines")
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
-    assert "dag/run" not in ft("pipelines")
-    assert "orders is not late any more" in ft("retire", PIPELINE, "--yes")
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert (row["at_work"], row["condition"]) == (None, "FAILED") and "orders is FAILED: Run dag/run" in ft("pipelines")
+    assert "orders is retired" in ft("retire", PIPELINE, "--yes")
     assert world.store.pipeline(PIPELINE).turn is None
 
 
@@ -792,7 +793,16 @@ def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
     prepared(world)
     steps.commit_step(world.context(), "db")
     world.systems["log"].declines_in_commit = True
-    assert "--dead-letter" in ft("in-doubt", "--pipeline", PIPELINE, "-o", "json")
+    [_, doubt] = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
+    assert doubt["last_error"] is None and "--dead-letter" not in doubt["next"], "nothing is known to be refused"
+    with pytest.raises(SinkUnavailableError):
+        steps.commit_step(world.context(), "log")
+    [_, doubt] = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
+    assert "--dead-letter" in doubt["next"] and doubt["last_error"].startswith("SinkUnavailableError (DECLINED)")
+    assert "last error: SinkUnavailableError (DECLINED)" in ft("show", PIPELINE, "1")
+    monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # the run has failed
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["condition"] == "IN_DOUBT" and "fails again until the cause is removed" in row["why"]
     monkeypatch.setattr("builtins.input", lambda _: "n")
     with pytest.raises(SystemExit, match="Nothing was changed"):
         ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1")

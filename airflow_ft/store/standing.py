@@ -41,7 +41,9 @@ MARKS = "SELECT name, changed_at FROM pipeline"
 MARK_OF_ONE = "SELECT name, changed_at FROM pipeline WHERE name = ?"
 LISTED = (
     "SELECT name, status, halt_reason, halt_message, turn_dag_id, turn_run_id, turn_map_index, first_dag, last_dag,"
-    " quarantined, committing, undelivered, late_after, created_at, confirmed_at, read_at, complete_at FROM pipeline"
+    " quarantined, committing, undelivered, late_after, created_at, confirmed_at, read_at, complete_at, failure,"
+    " streaming, retired, late_default, changed_at,"
+    " (SELECT count(*) FROM lease WHERE lease.pipeline = pipeline.name) AS leases FROM pipeline"
 )
 """What `rows.to_overview` reads."""
 

@@ -121,7 +121,7 @@ class _Reading:
                 return self._joined(node, below, known, rows)
             case "Generate":
                 made = self._uses(node, "generator", known, How.TRANSFORMATION)
-                if any(self._is_record(each) for each in _expressions(node.told["generator"])):
+                if any(self._is_record(each) for each in expressions(node.told["generator"])):
                     self._records |= {column.id for column in _listed(node, "generatorOutput", made)}
                 return _Output([*below[0].columns, *_listed(node, "generatorOutput", made)], rows)
             case "Union":
