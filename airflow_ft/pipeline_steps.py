@@ -171,9 +171,12 @@ def require_log(spec: PipelineSpec, store: Store | None = None) -> None:
     from airflow_ft.wal.filesystem import is_hdfs, local_path
 
     root = spec.wal_root or ""
-    roots.require(root)
+    if store is None:
+        roots.require(root)
+    elif is_hdfs(root) or roots.is_remembered(store, root):  # then no folder is made here
+        roots.claim(store, root)
     if is_hdfs(root):
-        return roots.claim(store, root) if store is not None else None
+        return
     folder = local_path(root)
     why = ""
     try:

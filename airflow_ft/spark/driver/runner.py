@@ -69,6 +69,7 @@ from airflow_ft.spark.state.locations import (
     check_sources,
     has_places,
     life_of,
+    location_root,
     open_location,
     remember_life,
     set_places,
@@ -190,6 +191,8 @@ class Attempt:
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
         claim(store, request.wal_root)
+        if request.base is not None:  # it may lie where the log was before
+            claim(store, location_root(request.base.location))
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
         frame = job.transform(spark, sources)
