@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.errors import DeclinedError, SinkAccessError
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.base.changes import DELETES, UPSERTS
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, may_leave_out
+from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.load import Load
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
@@ -44,7 +46,20 @@ class Changes:
         return cls(db, sink, table, columns, keys, name)
 
     def create(self, more: str = "") -> None:
-        """The temporary table, with `more` columns."""
+        """The temporary table, with `more` columns. SinkAccessError: the user may not make it, or is kept from it."""
+        try:
+            self._create(more)
+        except psycopg2.Error as error:
+            if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):
+                raise
+            raise SinkAccessError(
+                f"a temporary table for the changes cannot be made: {describe(error)}",
+                remedy="GRANT TEMPORARY on the database to the connection's user, and have event triggers"
+                " (pg_event_trigger) let it make, alter and drop temporary tables.",
+                sink=self.name,
+            ) from error
+
+    def _create(self, more: str) -> None:
         listed = ", ".join(map(self._made, self.columns))
         changes = CHANGES.sql
         self.db.run(
