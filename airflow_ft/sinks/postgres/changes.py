@@ -64,7 +64,7 @@ class Changes:
         changes = CHANGES.sql
         self.db.run(
             f"CREATE TEMPORARY TABLE airflow_ft_changes ON COMMIT DROP AS SELECT {listed} FROM {self.table.name.sql}"
-            f" LIMIT 0; ALTER TABLE {changes} ADD {PLACE} bigint GENERATED ALWAYS AS IDENTITY{more}"
+            f" LIMIT 0; ALTER TABLE {changes} ADD {PLACE} bigint GENERATED ALWAYS AS IDENTITY (CACHE 1000){more}"
         )
         if self.sink.change_column:
             self.db.run(f"ALTER TABLE {changes} ADD {quoted(self.sink.change_column)} text NOT NULL")
@@ -86,15 +86,38 @@ class Changes:
         judge = partial(unknown_kinds, change) if change else None
         return Load(self.db, self.name, changes, reader, letters, str(self.table.name), judge).all()
 
+    def keep_last(self) -> None:
+        """Delete all changes but the last one of each key.
+
+        A unique index, which is cheap to build, finds out whether there are others: keys are equal as in the target.
+        """
+        keys = ", ".join(map(quoted, self.keys))
+        self.db.run("SAVEPOINT airflow_ft_keys")
+        try:
+            self.db.run(f"CREATE UNIQUE INDEX ON {CHANGES.sql} ({keys})")
+        except psycopg2.Error as error:
+            if meaning(error) not in (Meaning.ROWS, Meaning.ACCESS):  # else equal keys, or no index can be made
+                raise
+            self.db.run("ROLLBACK TO SAVEPOINT airflow_ft_keys")
+            self.db.run(
+                f"DELETE FROM {CHANGES.sql} AS change USING (SELECT {PLACE}, row_number() OVER (PARTITION BY {keys}"
+                f" ORDER BY {PLACE} DESC) AS n FROM {CHANGES.sql}) AS later"
+                f" WHERE later.n > 1 AND later.{PLACE} = change.{PLACE}"
+            )
+        self.db.run("RELEASE SAVEPOINT airflow_ft_keys")
+
     def apply(self, number: int, last: str = "") -> None:
-        """Apply the last change of each key. `last`: a query for some of them; "" for all."""
+        """Apply the last change of each key. `last`: a query for some of them; "" for all, and only those stay then."""
         table, keys = self.table.name.sql, ", ".join(map(quoted, self.keys))
         version = quoted(self.sink.version_column or "")
-        if not last:
-            self.db.run(f"ANALYZE {CHANGES.sql}")
-        last = last or self.last
+        whole = not last
+        if whole:
+            self.keep_last()
+            last = f"SELECT * FROM {CHANGES.sql}"
         older = f"coalesce(there.{version}, 0) <= {int(number)}"
-        if self.sink.change_column:
+        if self._has_deletes(last):
+            if whole:
+                self.db.run(f"ANALYZE {CHANGES.sql}")
             same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
             self.db.run(
                 f"DELETE FROM {table} AS there USING ({last}) AS change WHERE {same} AND {self.deletes} AND {older}"
@@ -109,6 +132,30 @@ class Changes:
         )
         if may_leave_out(self.db, self.table):
             self.check_applied(number, last)
+
+    def _has_deletes(self, last: str) -> bool:
+        if not self.sink.change_column:
+            return False
+        return bool(self.db.value(f"SELECT EXISTS (SELECT FROM ({last}) AS change WHERE {self.deletes})"))
+
+    def check_nulls(self) -> None:
+        """DeclinedError: NULL where the table has NOT NULL. For a table that refuses nothing else (`may_refuse`)."""
+        must = [each for each in self.columns if self.table.columns[each].not_null and each not in self.keys]
+        if not must:
+            return
+        self.keep_last()
+        nulls = " OR ".join(f"change.{quoted(each)} IS NULL" for each in must)
+        found = self.db.rows(
+            f"SELECT {', '.join(f'change.{quoted(each)} IS NULL' for each in must)} FROM {CHANGES.sql} AS change"
+            f" WHERE NOT {self.deletes} AND ({nulls}) LIMIT 1"
+        )
+        if found:
+            raise DeclinedError(
+                f"table {self.table.name} refuses rows: null value in column {must[found[0].index(True)]!r} violates"
+                " not-null constraint.",
+                remedy="mend the job, or the table.",
+                sink=self.name,
+            )
 
     def check_applied(self, number: int, last: str) -> None:
         """DeclinedError: changes were left out. The numbers of rows would not tell: an older change changes none."""

@@ -13,21 +13,38 @@ Counts are rows of the log.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
-from airflow_ft.core.model import Plan
+from airflow_ft.core.model import Fence, Plan
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.load import declining
 from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.piecewise import Piecewise
+from airflow_ft.sinks.postgres.plain import may_refuse
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.refused import Refused
 
 
+@dataclass
 class UpsertParticipant(LocalParticipant):
-    """One database, one transaction, rows by key. See `airflow_ft.core.ports.Participant`."""
+    """One database, one transaction, rows by key. See `airflow_ft.core.ports.Participant`.
+
+    A trial before the decision applies the changes as well, and rolls them back, unless the table is so plain that it
+    takes whatever its types take (`may_refuse`).
+    """
+
+    _trying: bool = field(default=False, repr=False)
+
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        self._trying = True
+        try:
+            return super()._vote(plan, fence, readers)
+        finally:
+            self._trying = False
 
     def _send(
         self,
@@ -50,7 +67,10 @@ class UpsertParticipant(LocalParticipant):
             taken += sum(changes.load(reader, letters) for reader in own)
             if letters is None:
                 with declining(name):
-                    changes.apply(plan.number)
+                    if self._trying and not may_refuse(db, table, changes.columns, sink):
+                        changes.check_nulls()
+                    else:
+                        changes.apply(plan.number)
             else:
                 taken -= Piecewise(changes, own, letters).apply(plan.number)
             changes.drop()
