@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError
 from airflow_ft.core.ports import SegmentReader
-from airflow_ft.sinks.base.changes import DELETES, UPSERTS
+from airflow_ft.sinks.base.changes import DELETES, UPSERTS, is_delete
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, may_leave_out
+from airflow_ft.sinks.postgres.certain import fills, takes
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.load import Load
 from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.plain import may_refuse
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.refused import Refused
@@ -86,6 +88,34 @@ class Changes:
         judge = partial(unknown_kinds, change) if change else None
         return Load(self.db, self.name, changes, reader, letters, str(self.table.name), judge).all()
 
+    def are_certain(self, readers: Sequence[SegmentReader]) -> bool:
+        """Whether the target takes the changes of these segments for certain, so that no trial need send them."""
+        if may_refuse(self.db, self.table, self.columns, self.sink):
+            return False
+        return all(
+            self._is_certain(batch)
+            for reader in readers
+            for file in reader.files(self.name)
+            for batch in reader.batches(self.name, file)
+        )
+
+    def _is_certain(self, batch: pa.RecordBatch) -> bool:
+        if change := self.sink.change_column:
+            place = batch.schema.get_field_index(change)
+            if batch.column(place).null_count or unknown_kinds(change, batch):
+                return False
+            live = batch.filter(pc.invert(is_delete(batch.column(place), change))).drop_columns([change])
+            batch = batch.drop_columns([change])
+        else:
+            live = batch
+        columns = [self.table.columns[name] for name in self.columns]
+        keys = batch.select([each for each, column in enumerate(columns) if column.name in self.keys])
+        return (
+            takes(batch, columns)
+            and fills(live, columns)
+            and fills(keys, [column for column in columns if column.name in self.keys])
+        )
+
     def keep_last(self) -> None:
         """Delete all changes but the last one of each key.
 
@@ -137,25 +167,6 @@ class Changes:
         if not self.sink.change_column:
             return False
         return bool(self.db.value(f"SELECT EXISTS (SELECT FROM ({last}) AS change WHERE {self.deletes})"))
-
-    def check_nulls(self) -> None:
-        """DeclinedError: NULL where the table has NOT NULL. For a table that refuses nothing else (`may_refuse`)."""
-        must = [each for each in self.columns if self.table.columns[each].not_null and each not in self.keys]
-        if not must:
-            return
-        self.keep_last()
-        nulls = " OR ".join(f"change.{quoted(each)} IS NULL" for each in must)
-        found = self.db.rows(
-            f"SELECT {', '.join(f'change.{quoted(each)} IS NULL' for each in must)} FROM {CHANGES.sql} AS change"
-            f" WHERE NOT {self.deletes} AND ({nulls}) LIMIT 1"
-        )
-        if found:
-            raise DeclinedError(
-                f"table {self.table.name} refuses rows: null value in column {must[found[0].index(True)]!r} violates"
-                " not-null constraint.",
-                remedy="mend the job, or the table.",
-                sink=self.name,
-            )
 
     def check_applied(self, number: int, last: str) -> None:
         """DeclinedError: changes were left out. The numbers of rows would not tell: an older change changes none."""

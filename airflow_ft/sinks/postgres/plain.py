@@ -1,4 +1,4 @@
-"""Whether a table could refuse rows that its types and NOT NULL have taken. Then a trial of an upsert applies them."""
+"""Whether a table could refuse rows that its types and NOT NULL take. Then a trial of an upsert applies them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from airflow_ft.sinks.postgres.spec import PostgresSink
 # A plain heap table with a primary key alone: no constraint, trigger, rule, policy, publication, child or parent, and
 # no index that computes anything or takes values of any length (an index row may be too large).
 _PLAIN = """
-SELECT c.relkind = 'r' AND c.relreplident = 'd' AND NOT c.relrowsecurity AND c.relam = (
+SELECT current_setting('server_encoding') = 'UTF8'
+   AND c.relkind = 'r' AND c.relreplident = 'd' AND NOT c.relrowsecurity AND c.relam = (
            SELECT oid FROM pg_am WHERE amname = 'heap')
    AND NOT EXISTS (SELECT FROM pg_constraint WHERE c.oid IN (conrelid, confrelid) AND contype NOT IN ('p', 'n'))
    AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid)

@@ -24,7 +24,6 @@ from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.load import declining
 from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.piecewise import Piecewise
-from airflow_ft.sinks.postgres.plain import may_refuse
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.refused import Refused
 
@@ -34,7 +33,7 @@ class UpsertParticipant(LocalParticipant):
     """One database, one transaction, rows by key. See `airflow_ft.core.ports.Participant`.
 
     A trial before the decision applies the changes as well, and rolls them back, unless the table is so plain that it
-    takes whatever its types take (`may_refuse`).
+    takes whatever its types take, and the rows show that these do (`Changes.are_certain`).
     """
 
     _trying: bool = field(default=False, repr=False)
@@ -62,15 +61,15 @@ class UpsertParticipant(LocalParticipant):
             if not names:
                 continue
             changes = Changes.of(db, sink, table, names, name)
-            changes.create()
             own = list(alike)
+            if self._trying and changes.are_certain(own):
+                taken += sum(reader.segment.rows.get(name, 0) for reader in own)
+                continue
+            changes.create()
             taken += sum(changes.load(reader, letters) for reader in own)
             if letters is None:
                 with declining(name):
-                    if self._trying and not may_refuse(db, table, changes.columns, sink):
-                        changes.check_nulls()
-                    else:
-                        changes.apply(plan.number)
+                    changes.apply(plan.number)
             else:
                 taken -= Piecewise(changes, own, letters).apply(plan.number)
             changes.drop()
