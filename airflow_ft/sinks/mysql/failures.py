@@ -20,6 +20,7 @@ DEADLOCK = 1213
 RESOURCE_EXCEEDED = 1226
 TOO_MANY_OF_THE_USER = 1203
 NO_SUCH_TABLE = 1146
+NOT_ALLOWED = 1142  # a privilege on the table
 NO_SUCH_THREAD = 1094
 # 1148: not allowed (MySQL 5.7), 3948: disabled in the server (MySQL), 4166: in server or client (MariaDB).
 LOCAL_INFILE_REFUSED = frozenset({1148, 3948, 4166})
