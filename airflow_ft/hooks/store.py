@@ -9,6 +9,7 @@ from airflow.sdk.bases.hook import BaseHook
 
 from airflow_ft import settings
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
+from airflow_ft.foreign_connections import require_text
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.metrics import Counters
 
@@ -78,6 +79,10 @@ def _postgres_url(connection: ConnectionInfo) -> str:
             remedy="name a connection of type postgres, or a sqlite:/// URL.",
             participant=connection.conn_id,
         )
+    try:
+        require_text(connection)  # `quote` would fail with an error that holds the password
+    except SinkAccessError as error:
+        raise ConfigurationError(error.what, remedy=error.remedy, participant=connection.conn_id) from None
     login = quote(connection.login, safe="")
     if connection.password:
         login += ":" + quote(connection.password, safe="")
