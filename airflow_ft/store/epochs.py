@@ -232,6 +232,8 @@ class EpochOperations:
                 write.set_pipeline(**NO_TURN)
             if write.row["late_after"] is not None:
                 write.set_pipeline(late_after=None)
+            newest = write.rows("SELECT kind FROM event WHERE pipeline = ? ORDER BY id DESC LIMIT 1", pipeline)
+            if not newest or newest[0]["kind"] != EventKind.RETIRED:
                 write.event(EventKind.RETIRED, f"by {who}", detail={"who": who})
 
 

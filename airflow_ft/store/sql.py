@@ -20,6 +20,7 @@ from airflow_ft.store.migrations import migrate
 from airflow_ft.store.quarantine import QuarantineOperations
 from airflow_ft.store.requests import RequestOperations
 from airflow_ft.store.rows import to_time
+from airflow_ft.store.sharing import SharingOperations
 from airflow_ft.store.staging import StagingOperations
 
 
@@ -33,6 +34,7 @@ class SqlStore(
     RequestOperations,
     HistoryOperations,
     BarrierOperations,
+    SharingOperations,
     LookingOperations,
     LagOperations,
 ):
