@@ -82,7 +82,7 @@ def require_own_targets(
         return
     kin, kinds = _kin(store, pipeline), {target.kind for target in new}
     dags = _dags(store, pipeline)
-    found: dict[tuple[str, str], tuple[_Target, Filling]] = {}  # the newest one of a sink and another pipeline
+    found: dict[str, tuple[dict[str, _Target], Filling]] = {}  # by another pipeline: my sinks, its newest plan
     for filling in store.fillings(pipeline):
         if filling.pipeline in kin or _goes_on_from(store, pipeline, filling):
             continue
@@ -91,11 +91,10 @@ def require_own_targets(
             for same in filter(target.is_that_of, theirs):
                 if target.shared and (dags & filling.dags or _shares(store, filling, same, places)):
                     continue
-                before = found.setdefault((target.sink, filling.pipeline), (target, filling))
-                if before[1].number < filling.number:
-                    found[target.sink, filling.pipeline] = target, filling
+                mine, newest = found.get(filling.pipeline, ({}, filling))
+                found[filling.pipeline] = (mine | {target.sink: target}, max(newest, filling, key=lambda of: of.number))
     if found:
-        problems = [_refused(pipeline, target, filling, staged=staged) for target, filling in found.values()]
+        problems = [_refused(pipeline, mine, filling, staged=staged) for mine, filling in found.values()]
         raise together(problems).located(pipeline=pipeline)
 
 
@@ -185,17 +184,15 @@ def _declares(sink: Mapping[str, Any], theirs: _Target, places: Locating) -> boo
     return places.written(as_planned).get("") == theirs.written[1]
 
 
-def _refused(pipeline: str, target: _Target, filling: Filling, *, staged: bool) -> UnfitTargetError:
-    other = filling.pipeline
-    has = (
-        f"has delivered into it, up to checkpoint {filling.number}" if filling.number else "is about to deliver into it"
-    )
+def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, staged: bool) -> UnfitTargetError:
+    other, places = filling.pipeline, ", ".join(sorted({target.written[1] for target in mine.values()}))
+    has = f"has delivered into it, up to checkpoint {filling.number}" if filling.number else "is about to deliver there"
     return UnfitTargetError(
-        f"{target.written[1]} is filled by another pipeline: {other!r} {has}. What both read would be there twice.",
+        f"another pipeline fills {places}: {other!r} {has}. What both read would be there twice.",
         remedy=f"If {pipeline!r} is {other!r} under a new name: take a savepoint of {other!r}, then `airflow ft"
         f" savepoint restore PATH --pipeline {pipeline} --rename`. If it is a copy that continues where {other!r}"
         " stopped: restore that savepoint without --rename. If both shall fill it: set shared=True on the sink of both,"
         f" and let {other!r} run once (in one DAG this sink is enough). Otherwise deliver into another place."
         + (" The staged rows are kept." if staged else " Nothing was computed yet."),
-        sink=target.sink,
+        sink=next(iter(mine)) if len(mine) == 1 else "",
     )

@@ -237,7 +237,7 @@ def test_a_plan_that_is_not_delivered_yet_counts(scene: Scene) -> None:
     scene.stage(OTHER)
     scene.plan(OTHER, into())
     scene.stage(MINE)
-    with pytest.raises(UnfitTargetError, match="is about to deliver"):
+    with pytest.raises(UnfitTargetError, match="is about to deliver there"):
         scene.go_on(MINE, into())
 
 
