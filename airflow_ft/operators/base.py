@@ -81,7 +81,13 @@ class CheckpointOperator(BaseOperator):
             with self.run_context(context) as run:
                 return self.step(spec, run, context)
         except AirflowFtError as error:
-            fail(self.log, error)
+            fail(self.log, error.filled(self.pipeline, self.dag_file))
+
+    @property
+    def dag_file(self) -> str:
+        """The file of its DAG; "": it has none."""
+        dag = self.get_dag()
+        return "" if dag is None else str(dag.fileloc or "")
 
     def rendered(self) -> PipelineSpec:
         """The specification with what was rendered of it, checked anew; from then on `pipeline` is whole.
