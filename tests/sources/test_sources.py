@@ -62,6 +62,7 @@ def test_a_kafka_source_that_cannot_work_is_refused(arguments: dict[str, Any], m
         ({"path": "/x", "schema": "n int", "max_files_per_trigger": 0}, "at least 1"),
         ({"path": "/x", "schema": "n int", "options": {"CleanSource": "delete"}}, "cleanSource is refused"),
         ({"path": "/x", "schema": "n int", "options": {"maxFilesPerTrigger": "1"}}, "max_files_per_trigger"),
+        ({"path": "/x", "schema": "n int", "options": {"FileNameOnly": True}}, "fileNameOnly is refused"),
         ({"path": "/x", "schema": "n int", "max_bytes_per_trigger": 0}, "max_bytes_per_trigger is 0.*of bytes, at lea"),
         ({"path": "/x", "schema": "n int", "options": {"maxbytespertrigger": 1}}, "use max_bytes_per_trigger"),
         (
