@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.adoption import participants_of
 from airflow_ft.core.doctor import Check, Examination, examine_state
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, filled
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.planning import may_be_heuristic
 from airflow_ft.core.sharing import require_own_targets
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     from airflow_ft.spec import PipelineSpec
 
 
+_NAME_IT = "name the file of its DAG: `airflow ft doctor {} --dag FILE`."
+
+
 @dataclass(frozen=True, slots=True)
 class Patient:
     """What to examine. Without `participants` the decision log says which there are; `sources` only a DAG knows.
 
-    `left_out` are parts of the DAG that cannot be examined, and why.
+    `left_out` are parts of the DAG that cannot be examined, and why. `dag_file` is for remedies; "": it is not known.
     """
 
     pipeline: str
@@ -52,6 +55,7 @@ class Patient:
     jars: Sequence[str] = ()
     spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    dag_file: str = ""
 
     @classmethod
     def of(
@@ -107,7 +111,7 @@ def examine(
     checks += _together(tasks)
     if store is not None:
         store.close()
-    return checks
+    return [replace(each, remedy=filled(each.remedy, patient.pipeline, patient.dag_file)) for each in checks]
 
 
 def examine_sinks(
@@ -139,7 +143,7 @@ def _known(store: Store, pipeline: str, checks: list[Check]) -> Mapping[str, Par
         return participants_of(store, pipeline)
     except (KeyError, ConfigurationError):
         exam = Examination(f"pipeline {pipeline}")
-        exam.warn("sinks", "no plan names its sinks yet, so none was examined", "name its DAG file: --dag FILE.")
+        exam.warn("sinks", "no plan names its sinks yet, so none was examined", _NAME_IT.format(pipeline))
         checks += exam.checks
         return {}
 

@@ -77,7 +77,7 @@ def from_dag(pipeline: str, file: str) -> Patient:
     spec = settings.resolved(task.spec.rendered(values))
     master = spark_master(spec.spark_master or "", server_connections)
     delivery = plan_delivery(sinks, carrier, spec.config.mode) if sinks else None
-    return Patient.of(spec, master, delivery, sources, left_out=left_out)
+    return Patient.of(spec, master, delivery, sources, left_out=left_out, dag_file=file)
 
 
 def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:

@@ -7,7 +7,8 @@ run acts. Messages never contain secrets: connections are named by their id.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from shlex import quote
+from typing import Any, ClassVar, Self
 
 from airflow_ft.core.model import HaltReason, Pipeline, PipelineStatus, RunKey
 from airflow_ft.core.reasons import AbortReason
@@ -72,8 +73,21 @@ class AirflowFtError(Exception):
         for name, value in where.items():
             if not getattr(self, name):
                 setattr(self, name, value)
+        return self.filled(self.pipeline)
+
+    def filled(self, pipeline: str, dag_file: str = "") -> Self:
+        """Puts the pipeline and its DAG file into the commands that the remedy shows; returns itself."""
+        self.what = filled(self.what, pipeline, dag_file)
+        self.remedy = filled(self.remedy, pipeline, dag_file)
         self.args = (self._text(),)
         return self
+
+
+def filled(text: str, pipeline: str, dag_file: str = "") -> str:
+    """The text with the pipeline and its DAG file in the commands that it shows, as far as they are known."""
+    if pipeline:
+        text = text.replace("airflow ft setup PIPELINE", f"airflow ft setup {pipeline}")
+    return text.replace("--dag FILE", f"--dag {quote(dag_file)}") if dag_file else text
 
 
 class TransientError(AirflowFtError):
@@ -219,7 +233,7 @@ class SinkAccessError(TransientError):
 
 
 PROPOSED = "`airflow ft setup PIPELINE --dag FILE --print --tables` proposes it."
-"""Where a table or topic is missing."""
+"""Where a table or topic is missing; `AirflowFtError.filled` puts the real names in."""
 
 
 class UnfitTargetError(SinkAccessError):

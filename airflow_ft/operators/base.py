@@ -90,7 +90,13 @@ class CheckpointOperator(BaseOperator):
                         note_failed_task(self.log, context, error, self.pipeline, self.store, run.store)
                     raise
         except AirflowFtError as error:
-            fail(self.log, error)
+            fail(self.log, error.filled(self.pipeline, self.dag_file))
+
+    @property
+    def dag_file(self) -> str:
+        """The file of its DAG; "": it has none."""
+        dag = self.get_dag()
+        return "" if dag is None else str(dag.fileloc or "")
 
     def _noting_rendered(self, context: Context) -> PipelineSpec:
         """`rendered`; the page shows what it raises, unless this is a dry run or a test."""

@@ -62,7 +62,8 @@ class DoctorOperator(CheckpointOperator):
         from airflow_ft.doctor import Patient, examine
 
         spec = settings.resolved(self.rendered())
-        patient = Patient.of(spec, spark_master(spec.spark_master or ""), spec.delivery, spec.sources)
+        master = spark_master(spec.spark_master or "")
+        patient = Patient.of(spec, master, spec.delivery, spec.sources, dag_file=self.dag_file)
         checks = examine(patient, lambda: open_configured_store(spec.store), task_connections, participant_factory())
         for check in checks:
             say = self.log.info if check.verdict is Verdict.OK else self.log.warning

@@ -7,7 +7,8 @@ from inspect import signature
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TaskGroup, TriggerRule
+from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
+from airflow.sdk.exceptions import DuplicateTaskIdFound
 
 from airflow_ft import settings
 from airflow_ft.assets import declared_asset
@@ -30,6 +31,16 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions._internal.node import DAGNode
 
 _OF_THE_GROUP = tuple(signature(TaskGroup).parameters)
+# What a task says of itself alone, or what the group says of its tasks.
+_OF_ONE_TASK = (
+    *("self", "kwargs", "task_id", "task_group", "task_display_name", "trigger_rule", "params", "sla"),
+    *("inlets", "outlets", "do_xcom_push", "multiple_outputs", "map_index_template", "pre_execute", "post_execute"),
+    *("doc", "doc_json", "doc_yaml", "doc_rst", "allow_nested_operators", "render_template_as_native_obj"),
+)
+_OF_ALL_TASKS = tuple(
+    name for name in signature(BaseOperator.__init__).parameters if name not in (*_OF_ONE_TASK, *_OF_THE_GROUP)
+)
+_OF_RESTART = ("retries", "retry_delay", "retry_exponential_backoff", "max_retry_delay")
 
 
 class CheckpointedPipeline(TaskGroup):
@@ -48,7 +59,9 @@ class CheckpointedPipeline(TaskGroup):
             and of groups around this one. Where nobody says anything, there are 3 retries
             (1,000 of a stream), 15 seconds apart.
 
-    The other arguments are those of Airflow's TaskGroup.
+    The other arguments are those of Airflow's TaskGroup, and what Airflow's operators have in common: `retries`,
+    `retry_delay`, `pool`, `queue`, `execution_timeout`, `priority_weight`, callbacks and the like. These are given to
+    each task, as if they were in `default_args`.
 
     Raises:
         ConfigurationError: when the DAG is parsed, for whatever cannot work.
@@ -76,9 +89,9 @@ class CheckpointedPipeline(TaskGroup):
         **arguments: Any,
     ) -> None:
         if spec is None:
-            spec, arguments = take_spec(arguments, _OF_THE_GROUP)
+            spec, arguments = take_spec(arguments, (*_OF_THE_GROUP, *_OF_ALL_TASKS))
         check_type("spec", spec, PipelineSpec, 'give PipelineSpec(pipeline="orders", ...).')
-        if besides := sorted(set(arguments) - set(_OF_THE_GROUP)):
+        if besides := sorted(set(arguments) - {*_OF_THE_GROUP, *_OF_ALL_TASKS}):
             raise ConfigurationError(
                 f"{', '.join(besides)} cannot be given beside a specification.",
                 remedy="write it into PipelineSpec(...).",
@@ -94,19 +107,52 @@ class CheckpointedPipeline(TaskGroup):
             _check_participant(name, participant_name(sink))
         delivery = plan_delivery(declared(spec.sinks), spec.commit_point)
         restart = _restart(spec)
-        own: Any = dict(default_args or {})
-        super().__init__(group_id=group_id or _group_id(spec.pipeline), default_args=own, **arguments)
+        of_tasks = {name: arguments.pop(name) for name in _OF_ALL_TASKS if name in arguments}
+        if restart and (twice := [name for name in _OF_RESTART if name in of_tasks]):
+            raise ConfigurationError(
+                f"restart and {', '.join(twice)} both say how often a task is tried again.",
+                remedy="leave out one of them.",
+                pipeline=spec.pipeline,
+            )
+        own: Any = {**(default_args or {}), **of_tasks}
+        group_id = group_id or _group_id(spec.pipeline)
+        try:
+            super().__init__(group_id=group_id, default_args=own, **arguments)
+        except DuplicateTaskIdFound as error:
+            raise _taken(spec, group_id, arguments) from error
         # TaskGroup has merged what its parents say; Airflow merges the DAG's own in each task, so ours go below those.
         of_dag = dict(self.dag.default_args or {})
         usual = OF_A_STREAM if spec.streaming else USUAL
         self.default_args = {**airflow_arguments(usual), **of_dag, **self.default_args, **restart, **own}
+        self.spec = spec
         with self:
             self.confirmed = StreamingPipelineOperator(task_id="stream", spec=spec) if spec.streaming else _tasks(spec)
-        self.spec = spec
         self.pipeline = spec.pipeline
         self.commit_order = delivery.names
         self.output = self.confirmed.output
         self.asset = declared_asset(spec.pipeline, spec.suffix)
+
+
+def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> ConfigurationError:
+    """What to raise when the DAG has a group (or task) of that id."""
+    from airflow.sdk.definitions._internal.contextmanager import DagContext
+
+    parent = arguments.get("parent_group")
+    dag = arguments.get("dag") or (parent.dag if parent is not None else DagContext.get_current_dag())
+    of = f" of the DAG {dag.dag_id}" if dag is not None else ""
+    groups = dag.task_group.get_task_group_dict().values() if dag is not None else ()
+    others = [each.spec for each in groups if isinstance(each, CheckpointedPipeline)]
+    if any((each.pipeline, each.suffix) == (spec.pipeline, spec.suffix) for each in others):
+        return ConfigurationError(
+            f"two task groups{of} have the same pipeline.",
+            remedy="give each its own (pipeline=, suffix=): the second would find nothing left to read.",
+            pipeline=spec.pipeline,
+        )
+    return ConfigurationError(
+        f"a task or group{of} has the id {group_id!r} already.",
+        remedy=f"give this pipeline a group_id of its own, such as group_id={f'{group_id}_2'!r}.",
+        pipeline=spec.pipeline,
+    )
 
 
 def _tasks(spec: PipelineSpec) -> ConfirmOperator:

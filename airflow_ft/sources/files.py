@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from airflow_ft.core.arguments import bound, check_options, check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.sources.exactness import EXACT, refuse_inexact
+from airflow_ft.sources.names import scheme
 from airflow_ft.sources.plain import PlainSource
 
 if TYPE_CHECKING:
@@ -19,6 +21,51 @@ if TYPE_CHECKING:
 _FORMATS = ("json", "csv", "parquet", "text", "orc")
 _LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
 _BOUNDS = {"maxFilesPerTrigger": "max_files_per_trigger", "maxBytesPerTrigger": "max_bytes_per_trigger"}
+
+
+# `file` and what comes with Hadoop; the others have connectors for Hadoop, as jars.
+_SCHEMES = (
+    "file",
+    "hdfs",
+    "webhdfs",
+    "swebhdfs",
+    "viewfs",
+    "s3a",
+    "gs",
+    "abfs",
+    "abfss",
+    "wasb",
+    "wasbs",
+    "oss",
+    "cosn",
+)
+_INSTEAD = {"s3": "s3a", "s3n": "s3a"}
+
+
+def _check_path(path: str) -> None:
+    """ConfigurationError for a path that Spark would take for another one in each place, or cannot read."""
+    of = scheme(path)
+    if not of and not path.startswith("/"):
+        raise ConfigurationError(
+            f"path of FileSource is {path!r}, a relative path: each process would look for it in another folder.",
+            remedy="give an absolute path, or a URI such as file:///data/orders or hdfs://NAMENODE:PORT/PATH.",
+        )
+    if of and of not in _SCHEMES:
+        instead = f"{_INSTEAD[of]}{path[len(of) :]}" if of in _INSTEAD else ""
+        raise ConfigurationError(
+            f"path of FileSource is {path!r}, and Hadoop has no file system for {of!r}.",
+            remedy=f"write {instead!r}." if instead else f"give an absolute path, or one of {', '.join(_SCHEMES)}.",
+        )
+    place = urlsplit(path) if of else None
+    if place is not None and of == "file" and place.netloc not in ("", "localhost"):
+        raise ConfigurationError(
+            f"path of FileSource is {path!r}, a folder of the machine {place.netloc!r}.",
+            remedy=f"write 'file:///{path.removeprefix('file://')}', with three slashes.",
+        )
+    if of and not path.partition(":")[2].startswith("/"):
+        raise ConfigurationError(
+            f"path of FileSource is {path!r}, a relative path.", remedy="write file:///data/orders, for example."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +122,8 @@ class FileSource(PlainSource):
         check_options("options", self.options, of=of)
         if not self.path:
             raise ConfigurationError("FileSource needs the path of a folder.", remedy='give path="/data/orders".')
+        if not is_template(self.path):
+            _check_path(self.path)
         if not is_template(self.format) and self.format not in _FORMATS:
             raise ConfigurationError(
                 f"format of FileSource is {self.format!r}.", remedy=f"choose one of {', '.join(_FORMATS)}."
@@ -94,6 +143,11 @@ class FileSource(PlainSource):
                     remedy="leave it out; a file that cannot be read fails the stage, which names it.",
                 )
         refuse_inexact(self.format, self.schema or "", options)
+        if str(options.get("filenameonly", "false")).lower() != "false":
+            raise ConfigurationError(
+                "fileNameOnly is refused: of two files with one name, in two folders, only the first would be read.",
+                remedy="leave it out; a file is known by its whole path.",
+            )
         for option, name in _BOUNDS.items():
             if option.lower() in options:
                 raise ConfigurationError(

@@ -198,6 +198,7 @@ def test_a_target_that_is_no_innodb_table_is_an_access_problem(
     with pytest.raises(SinkAccessError, match=message) as refused:
         world.participant(plan).prepare(plan, world.fence())
     assert refused.value.sink == "orders"
+    assert isinstance(refused.value, UnfitTargetError) is (message == "there is no table"), "as in the other SQL sinks"
 
 
 @pytest.mark.rotating(among="servers of their own")

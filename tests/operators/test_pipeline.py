@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, TriggerRule
+from airflow.sdk import DAG, Asset, BaseOperator, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, KafkaSink, KafkaSource, MySqlSink
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import PROPOSED, ConfigurationError, UnfitTargetError, together
 from airflow_ft.core.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from airflow_ft.operators.stage import StageOperator
 from tests.operators.declared import spec
@@ -347,3 +347,64 @@ def test_what_only_a_run_knows_may_stand_for_text(dag: DAG) -> None:
         job = "{{ params.job }}"
         stage = StageOperator(task_id="stage", spec=spec("p", job=job, wal_root=where()))
     assert stage.upstream_task_ids == {"where"}
+
+
+def test_what_airflows_operators_have_in_common_reaches_each_task(dag: DAG) -> None:
+    told: list[Any] = []
+    common = {
+        "retries": 7,
+        "retry_delay": timedelta(seconds=3),
+        "pool": "spark",
+        "pool_slots": 2,
+        "queue": "big",
+        "execution_timeout": timedelta(hours=2),
+        "priority_weight": 9,
+        "owner": "shop",
+        "depends_on_past": True,
+        "on_failure_callback": told.append,
+        "executor_config": {"a": 1},
+        "run_as_user": "spark",
+    }
+    group = pipeline(dag, default_args={"retries": 1, "wait_for_downstream": True}, **common)
+    for task in dag.tasks:
+        found = {name: getattr(task, name) for name in common}
+        assert found == {**common, "on_failure_callback": [told.append]}, task.task_id
+    assert group.default_args["wait_for_downstream"] is True
+    stream = pipeline(DAG("s", schedule=None), streaming=True, pool="streams", retries=2)
+    assert isinstance(stream.confirmed, BaseOperator)
+    assert (stream.confirmed.pool, stream.confirmed.retries) == ("streams", 2)
+    with DAG("beside", schedule=None) as beside:
+        CheckpointedPipeline(spec(), pool="spark")
+    assert {task.pool for task in beside.tasks} == {"spark"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"trigger_rule": "all_done"}, "trigger_rule is no argument"),
+        ({"task_id": "x"}, "task_id is no argument"),
+        ({"do_xcom_push": False}, "do_xcom_push is no argument"),
+        ({"retires": 3}, "retires is no argument.*did you mean retries"),
+        ({"retries": 3, "restart": {"type": "none"}}, "restart and retries both say"),
+    ],
+)
+def test_what_is_not_for_all_tasks_is_refused(dag: DAG, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        pipeline(dag, **given)
+
+
+def test_one_pipeline_twice_in_a_dag_is_named_whatever_the_groups_are_called(dag: DAG) -> None:
+    """By the same group id it was Airflow's DuplicateTaskIdFound."""
+    pipeline(dag)
+    for changes in ({}, {"group_id": "again"}, {"add_suffix_on_collision": True}, {"streaming": True}):
+        with pytest.raises(ConfigurationError, match=r"pipeline 'orders': .*of the DAG d have the same pipeline"):
+            pipeline(dag, **changes)
+    with pytest.raises(ConfigurationError, match=r"pipeline 'other': .*has the id 'orders' already.*'orders_2'"):
+        pipeline(dag, pipeline="other", group_id="orders")
+
+
+def test_remedies_name_the_pipeline_and_its_dag_file(dag: DAG) -> None:
+    pipeline(dag)
+    error = together([UnfitTargetError("no table a.", remedy=PROPOSED), UnfitTargetError("no b.", remedy=PROPOSED)])
+    told = str(error.located(pipeline="orders").filled("orders", dag.get_task("orders.stage").dag_file))  # type: ignore[attr-defined]
+    assert told.count(f"`airflow ft setup orders --dag {__file__} --print --tables`") == 2

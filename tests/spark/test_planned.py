@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_ft.core.errors import ConfigurationError, JobError, StageError
 from airflow_ft.sources import FileSource
+from airflow_ft.spark.driver import folders
+from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.state.locations import SparkLocation
@@ -137,6 +139,20 @@ def test_a_colon_in_the_name_of_a_file_is_refused_with_a_way_out(reading: Readin
 def test_a_colon_on_the_way_is_none_of_sparks_business(reading: Reading) -> None:
     reading.add("a:b/a.json")
     assert reading.read("in/a:b") == [0]
+
+
+def test_a_colon_that_a_pattern_meets_is_named(reading: Reading) -> None:
+    reading.add("a:b/a.json")
+    with pytest.raises(Exception, match="absolute URI: a:b") as raised:
+        reading.read("in/*")
+    told = as_error(raised.value, "orders", "jobs.orders")
+    assert isinstance(told, JobError) and "the name 'a:b'" in told.what and "rename it" in told.remedy
+
+
+def test_a_path_without_a_scheme_is_shown_as_hadoop_resolves_it() -> None:
+    """With HADOOP_CONF_DIR it may lie in another file system than its author thinks."""
+    assert "write file:///data/in for" in folders._hint("/data/in", "hdfs://namenode:8020/data/in")
+    assert not folders._hint("/data/in", "file:/data/in") and not folders._hint("hdfs://a/in", "hdfs://a/in")
 
 
 def test_a_name_that_java_cannot_decode_is_refused(reading: Reading) -> None:

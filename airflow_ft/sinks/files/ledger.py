@@ -169,7 +169,8 @@ class Ledger:
             raise UnfitTargetError(
                 f"{self.told(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} has numbers of its own.",
                 remedy="give each pipeline a folder of its own; readers take several. One that is renamed takes its"
-                " folder along: `airflow ft savepoint restore PATH --pipeline NAME --rename`.",
+                f" folder along: `airflow ft savepoint restore PATH --pipeline {pipeline} --rename`, with a savepoint"
+                f" of {owner}.",
             )
 
     # --- where rows are prepared ---------------------------------------------------------------------------------

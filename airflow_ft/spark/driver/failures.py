@@ -34,6 +34,9 @@ _NO_AVRO = re.compile(r"State store encoding format as avro is not supported for
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
 
+# A name with ':' that a pattern meets: Hadoop takes what stands before it for a scheme.
+_COLON = re.compile(r"(?:\S+: )*Relative path in absolute URI: (.*)", re.DOTALL)
+
 # Spark looks at what the newest micro-batch has read of a folder once more, and finds it below another one.
 _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (.*)", re.DOTALL)
 # A record that its schema does not fit, and the file in which it is: the one stands below the other.
@@ -92,6 +95,13 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 f"{found[1]} is not there.",
                 pipeline=pipeline,
                 remedy="make the folder, or mend the path, if it is not just a mount that is away for a moment.",
+            )
+        if found := _COLON.match(message):
+            return JobError(
+                f"a source's folder holds the name {_short(found[1])!r}, and Hadoop cannot match a name with ':' with a"
+                " pattern.",
+                pipeline=pipeline,
+                remedy="rename it; or declare the folder itself, without a pattern in its path.",
             )
         if found := _OTHER_FOLDER.match(message):
             return JobError(
