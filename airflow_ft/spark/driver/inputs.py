@@ -14,6 +14,7 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import Source, source_from_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
 from airflow_ft.sources.modes import not_replayable, read_again
+from airflow_ft.spark.driver.file_types import check_frame_types
 from airflow_ft.spark.driver.kafka_admin import EARLIEST, TopicAdmin
 from airflow_ft.spark.driver.listing import Listing, static_listings
 
@@ -66,6 +67,7 @@ class Sources(Mapping[str, "DataFrame"]):
     def static(self, name: str) -> DataFrame:
         """A static DataFrame of what the source has now. Files have to stay as they are while it is used."""
         frame = self._read(name, streaming=False)
+        check_frame_types(frame)
         self.listings += static_listings(frame)
         leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
         self._static += [(name, _reader(leaves.apply(index))) for index in range(leaves.size())]
