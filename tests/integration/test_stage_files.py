@@ -5,9 +5,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem, local_path
@@ -55,6 +57,16 @@ def test_a_file_that_was_away_when_its_batch_was_planned_is_read_by_the_next_try
     (pipeline.folder / "away").rename(pipeline.input / "f1.json")
     pipeline.complete(pipeline.request("stage_jobs:Plain", _sources(pipeline)))
     assert _read(pipeline) == [0, 1, 2]
+
+
+def test_a_file_with_a_column_of_another_type_is_refused(pipeline: StageWorld) -> None:
+    folder = pipeline.folder / "typed"
+    folder.mkdir()
+    pq.write_table(pa.table({"k": ["a"], "n": pa.array([200], pa.int32())}), folder / "x.parquet")
+    sources = {"numbers": FileSource(path=str(folder), format="parquet", schema="k string, n tinyint")}
+    with pytest.raises(JobError, match="n is int, and declared tinyint"):
+        pipeline.stage(pipeline.request("stage_jobs:Plain", sources))
+    assert pipeline.published() == []
 
 
 def test_a_file_that_went_for_good_was_never_read_and_stands_in_nobodys_way(pipeline: StageWorld) -> None:

@@ -162,7 +162,7 @@ def test_what_it_does_not_offer_is_said(
     assert (check.verdict, check.name) == ("warning", "examination") and "'shelf' have none" in check.text
     monkeypatch.setattr(setup, "_participants", lambda _: {"a_shelf": plan()})
     for printed, told in ((False, ""), (True, "-- ")):
-        setup.setup(Namespace(pipeline="orders", print=printed, tables=False))
+        setup.setup(Namespace(pipeline="orders", print=printed, tables=False, output=None))
         assert capsys.readouterr().out == f"{told}connection a_shelf: its first prepare makes what it needs\n"
     with pytest.raises(ConfigurationError, match="'shelf' cannot be compared"):
         verifying.verify_participant([], plan(), connections=pytest.fail)

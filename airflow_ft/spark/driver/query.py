@@ -28,6 +28,7 @@ from airflow_ft.core.memory import give_back
 from airflow_ft.core.ports import Store
 from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
 from airflow_ft.spark.driver.columns import SinkColumns
+from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import Listing, check_listings
@@ -314,6 +315,7 @@ class Query:
             record_ids(location, batch_id, ids)
         positions = named_positions(list(self._sources), start, end, ids)
         few = self._expects_few and is_small(self.publisher.last_segment)
+        check_file_types(spark, query._jsq.streamingQuery().lastExecution().logical(), request.pipeline)
         written = write_batch(request, self._job, batch, batch_id, number, positions, few=few, made_of=self._made_of)
         check_listings(read, request.pipeline)
         if as_of is not None:

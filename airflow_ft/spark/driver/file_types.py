@@ -1,0 +1,128 @@
+"""The types of columns in Parquet and ORC files are compared with those that a source declares, before they are read.
+
+Spark reads a column as the declared type as well as it can: Parquet's 200 as tinyint is -56, ORC's 2.555 as
+decimal(12,2) is 2.56, and what does not fit in ORC is null. So a column may have the declared type or a narrower one
+that is part of it. A column that a file lacks is null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import JobError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+_FORMATS = {"ParquetFileFormat": "Parquet", "OrcFileFormat": "ORC"}
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+_WIDER = {
+    "tinyint": ("smallint", "int", "bigint", "float", "double"),
+    "smallint": ("int", "bigint", "float", "double"),
+    "int": ("bigint", "double"),
+    "float": ("double",),
+    "string": ("binary",),
+    "date": ("timestamp_ntz",),
+}
+_UTC = ("utc", "z", "gmt", "etc/utc", "+00:00")
+
+
+def check_file_types(spark: SparkSession, plan: Any, pipeline: str) -> None:
+    """JobError when files of a plan (of the JVM) have a column that cannot be read exactly as it is declared."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.sql.types import StructType
+
+    for relation in _relations(plan):
+        files = relation.location().allFiles()
+        if not files.size():
+            continue
+        name = _FORMATS[_kind(relation.fileFormat())]
+        options = relation.options().updated("mergeSchema", "true")
+        try:
+            found = relation.fileFormat().inferSchema(spark._jsparkSession, options, files)
+        except Py4JJavaError as error:
+            if "MERGE_SCHEMA" not in str(error.java_exception):
+                raise  # a file that cannot be read, which reading tells with its name
+            raise JobError(
+                f"{name} files of one checkpoint have columns of several types:"
+                f" {' '.join(str(error.java_exception.getMessage()).split())}",
+                pipeline=pipeline,
+                remedy="write them with the same types; or read them as two sources.",
+            ) from None
+        if not found.isDefined():
+            continue
+        declared = StructType.fromJson(_json(relation.dataSchema()))
+        in_files = StructType.fromJson(_json(found.get()))
+        is_utc = str(spark.conf.get("spark.sql.session.timeZone")).lower() in _UTC
+        if wrong := list(_unfit(declared, in_files, name, is_utc)):
+            roots = ", ".join(path.toString() for path in _all(relation.location().rootPaths().take(3)))
+            raise JobError(
+                f"{name} files of {roots} hold other types than the source declares: {'; '.join(wrong)}. Values could"
+                " become others.",
+                pipeline=pipeline,
+                remedy="declare these columns in the source's schema with the types of the files, and cast them in the"
+                " job.",
+            )
+
+
+def check_frame_types(frame: DataFrame, pipeline: str = "") -> None:
+    """The same for a DataFrame that does not stream."""
+    check_file_types(frame.sparkSession, frame._jdf.queryExecution().analyzed(), pipeline)
+
+
+def _unfit(declared: StructType, in_files: StructType, format: str, is_utc: bool) -> Iterator[str]:
+    names = [field.name.lower() for field in in_files.fields]
+    by_position = bool(names) and all(name.startswith("_col") for name in names)  # Hive wrote ORC so
+    for index, field in enumerate(declared.fields):
+        place = index if by_position else names.index(field.name.lower()) if field.name.lower() in names else len(names)
+        if place < len(names) and not _fits(in_files.fields[place].dataType, field.dataType, format, is_utc):
+            kind = in_files.fields[place].dataType.simpleString()
+            yield f"{field.name} is {kind}, and declared {field.dataType.simpleString()}"
+
+
+def _fits(found: DataType, declared: DataType, format: str, is_utc: bool) -> bool:
+    """Whether each value of the one type is one of the other, and Spark reads it so."""
+    from pyspark.sql import types as T
+
+    if isinstance(found, T.StructType) and isinstance(declared, T.StructType):
+        return not list(_unfit(declared, found, format, is_utc))
+    if isinstance(found, T.ArrayType) and isinstance(declared, T.ArrayType):
+        return _fits(found.elementType, declared.elementType, format, is_utc)
+    if isinstance(found, T.MapType) and isinstance(declared, T.MapType):
+        pairs = ((found.keyType, declared.keyType), (found.valueType, declared.valueType))
+        return all(_fits(one, other, format, is_utc) for one, other in pairs)
+    have, want = found.simpleString(), declared.simpleString()
+    if isinstance(found, T.StringType) and isinstance(declared, T.StringType):
+        return True
+    if isinstance(declared, T.DecimalType):
+        whole, scale = declared.precision - declared.scale, declared.scale
+        if isinstance(found, T.DecimalType):
+            return found.precision - found.scale <= whole and found.scale <= scale
+        return have in _DIGITS and _DIGITS[have] <= whole
+    if {have, want} == {"timestamp", "timestamp_ntz"}:
+        return format == "Parquet" and is_utc
+    if (have, want) == ("binary", "string"):  # some write texts of Parquet without saying so
+        return format == "Parquet"
+    return have == want or want in _WIDER.get(have, ())
+
+
+def _relations(plan: Any) -> Iterator[Any]:
+    for leaf in _all(plan.collectLeaves()):
+        relation = leaf.relation() if _kind(leaf) == "LogicalRelation" else None
+        if relation and _kind(relation) == "HadoopFsRelation" and _kind(relation.fileFormat()) in _FORMATS:
+            yield relation
+
+
+def _all(sequence: Any) -> list[Any]:
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def _json(schema: Any) -> Any:
+    return json.loads(schema.json())
+
+
+def _kind(of: Any) -> str:
+    return str(of.getClass().getSimpleName())
