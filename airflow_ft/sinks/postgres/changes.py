@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -49,17 +50,8 @@ class Changes:
 
     def create(self, more: str = "") -> None:
         """The temporary table, with `more` columns. SinkAccessError: the user may not make it, or is kept from it."""
-        try:
+        with self._allowed("made"):
             self._create(more)
-        except psycopg2.Error as error:
-            if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):
-                raise
-            raise SinkAccessError(
-                f"a temporary table for the changes cannot be made: {describe(error)}",
-                remedy="GRANT TEMPORARY on the database to the connection's user, and have event triggers"
-                " (pg_event_trigger) let it make, alter and drop temporary tables.",
-                sink=self.name,
-            ) from error
 
     def _create(self, more: str) -> None:
         listed = ", ".join(map(self._made, self.columns))
@@ -200,8 +192,23 @@ class Changes:
         return f"(lower(change.{quoted(self.sink.change_column)}) IN ({_listed(DELETES)}))"
 
     def drop(self) -> None:
-        """Makes room for the next one."""
-        self.db.run(f"DROP TABLE {CHANGES.sql}")
+        """Makes room for the next one. SinkAccessError: the user is kept from it."""
+        with self._allowed("dropped"):
+            self.db.run(f"DROP TABLE {CHANGES.sql}")
+
+    @contextmanager
+    def _allowed(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg2.Error as error:
+            if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):
+                raise
+            raise SinkAccessError(
+                f"a temporary table for the changes cannot be {done}: {describe(error)}",
+                remedy="GRANT TEMPORARY on the database to the connection's user, and have event triggers"
+                " (pg_event_trigger) let it make, alter and drop temporary tables.",
+                sink=self.name,
+            ) from error
 
 
 def unknown_kinds(column: str, rows: pa.RecordBatch) -> Mapping[int, str]:

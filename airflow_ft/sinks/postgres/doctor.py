@@ -160,7 +160,9 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
     if sink.strategy == "upsert":
         with _undone(session):
             names = [name for name, column in table.columns.items() if name != sink.version_column]
-            Changes.of(session, sink, table, names, name).create()  # an event trigger may refuse it
+            changes = Changes.of(session, sink, table, names, name)
+            changes.create()  # an event trigger may refuse it
+            changes.drop()
     if table.triggers:
         exam.warn(f"table {table.name}", f"triggers fire for rows: {', '.join(table.triggers)}", "be sure they may.")
     judged = [reader for reader in rows if name in reader.sinks()]

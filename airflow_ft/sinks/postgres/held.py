@@ -14,6 +14,7 @@ from typing import Any
 from airflow_ft.core.errors import AirflowFtError, UnfitTargetError, together
 from airflow_ft.core.model import Vote
 from airflow_ft.core.ports import SegmentReader
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.fitting import judged
 from airflow_ft.sinks.postgres.keys import key_types
@@ -102,7 +103,9 @@ def _locked(session: Session, sink: PostgresSink, name: str) -> Table:
     found = read_table(session, TableName.parse(sink.table), name)
     # EXPLAIN takes COPY's lock (ROW EXCLUSIVE, of a partitioned table alone), inserts nothing, fires no trigger, and
     # needs no more privileges than COPY does: LOCK TABLE refuses a user who may write some columns only.
-    session.rows(f"EXPLAIN INSERT INTO {found.name.sql} DEFAULT VALUES")
+    filled = [quoted(column.name) for column in found.columns.values() if column.allowed and not column.refuses]
+    values = f"({', '.join(filled)}) SELECT {', '.join('NULL' for _ in filled)}" if filled else "DEFAULT VALUES"
+    session.rows(f"EXPLAIN INSERT INTO {found.name.sql} {values}")
     return read_table(session, found.name, name)
 
 

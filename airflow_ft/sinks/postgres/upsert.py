@@ -62,10 +62,11 @@ class UpsertParticipant(LocalParticipant):
                 continue
             changes = Changes.of(db, sink, table, names, name)
             own = list(alike)
+            changes.create()
             if self._trying and changes.are_certain(own):
                 taken += sum(reader.segment.rows.get(name, 0) for reader in own)
+                changes.drop()
                 continue
-            changes.create()
             taken += sum(changes.load(reader, letters) for reader in own)
             if letters is None:
                 with declining(name):
