@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import PROPOSED, SinkAccessError
+from airflow_ft.core.errors import PROPOSED, SinkAccessError, UnfitTargetError
 from airflow_ft.core.model import canonical_json
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Row, Session
@@ -143,16 +143,16 @@ def whole_name(table: str, schema: str) -> TableName:
 
 
 def read_table(session: Session, name: TableName) -> Table:
-    """Reads a target. SinkAccessError when it is not there, is no base table, or its engine has no transactions."""
+    """Reads a target. UnfitTargetError when it is not there, is no base table, or its engine has no transactions."""
     tables = told_of(session, name, "TABLES", "TABLE_TYPE, ENGINE")
     if not tables:
-        raise SinkAccessError(
+        raise UnfitTargetError(
             f"there is no table {name} (or this user may not see it).",
             remedy=f"create it, or GRANT SELECT, INSERT ON {name.sql} to the connection's user. {PROPOSED}",
         )
     kind, engine = tables[0]
     if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).upper() != "INNODB":
-        raise SinkAccessError(
+        raise UnfitTargetError(
             f"{name} is a {str(kind).lower()} of engine {engine or 'none'}; rows and marker need one transaction.",
             remedy="name an InnoDB base table (ALTER TABLE ... ENGINE=InnoDB).",
         )
