@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.core.doubt import Doubt, Finding, doubts
-from airflow_ft.core.errors import QuarantinedError, TokenLostError
+from airflow_ft.core.errors import QuarantinedError, TokenLostError, UnfitTargetError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason
 from airflow_ft.core.ports import Store
@@ -98,6 +98,23 @@ def test_tombstones_and_unreachable_sinks(world: RealWorld) -> None:
     assert found(world) == {}
     world.deliver()
     assert world.ids() == records(world) == expected([1])
+
+
+def test_rows_wait_for_a_table_that_was_altered_after_the_vote(world: RealWorld) -> None:
+    world.stage(1)
+    world.prepare()
+    world.database.sql("ALTER TABLE orders MODIFY name CHAR(4)")
+    for act in (lambda: world.commit("shop"), world.deliver):
+        with pytest.raises(UnfitTargetError, match="changed after the vote"):
+            act()
+        assert world.store.checkpoint(world.pipeline, 1).state is S.PREPARED
+        assert world.ids() == records(world) == []
+    world.database.sql("ALTER TABLE orders MODIFY name VARCHAR(100)")
+    world.deliver()
+    assert world.store.checkpoint(world.pipeline, 1).state is S.COMPLETED
+    world.stage(1)
+    world.deliver()
+    assert world.ids() == records(world) == expected([1, 2])
 
 
 def test_quarantine_keeps_the_pipeline_still_until_it_is_taken_back(world: RealWorld) -> None:

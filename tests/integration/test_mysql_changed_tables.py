@@ -11,7 +11,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError, UnfitTargetError
+from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.sinks.mysql import server
 from airflow_ft.sinks.mysql.load import Loader
@@ -177,6 +177,6 @@ def test_what_is_no_innodb_table_any_more_takes_nothing(
     vote = vote_for(world.participant(plan).prepare(plan, world.fence()))
     for statement in change.split("; "):
         world.sql(statement)
-    with pytest.raises(SinkAccessError):
+    with pytest.raises(UnfitTargetError):
         world.participant(plan).commit(plan, world.fence(1, 2), vote)
     assert world.markers() == []

@@ -143,10 +143,7 @@ def whole_name(table: str, schema: str) -> TableName:
 
 
 def read_table(session: Session, name: TableName) -> Table:
-    """Reads a target.
-
-    UnfitTargetError when it is not there. SinkAccessError when it is no base table, or its engine has no transactions.
-    """
+    """Reads a target. UnfitTargetError when it is not there, is no base table, or its engine has no transactions."""
     tables = told_of(session, name, "TABLES", "TABLE_TYPE, ENGINE")
     if not tables:
         raise UnfitTargetError(
@@ -155,7 +152,7 @@ def read_table(session: Session, name: TableName) -> Table:
         )
     kind, engine = tables[0]
     if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).upper() != "INNODB":
-        raise SinkAccessError(
+        raise UnfitTargetError(
             f"{name} is a {str(kind).lower()} of engine {engine or 'none'}; rows and marker need one transaction.",
             remedy="name an InnoDB base table (ALTER TABLE ... ENGINE=InnoDB).",
         )

@@ -258,7 +258,7 @@ class ServerParticipant(ABC):
         if judge:
             self._judge_again(session, plan, changed, known)
         names = ", ".join(str(target.table.name) for target in changed.values())
-        raise AnotherWay(way, f"checkpoint {plan.number}: {names} is not as it was judged before: its rows go again")
+        raise AnotherWay(way, f"checkpoint {plan.number}: rows were not judged by the present shape of {names}")
 
     def _judge_again(
         self, session: Session, plan: Plan, targets: Mapping[str, Target], known: Mapping[str, set[str]]
