@@ -168,7 +168,12 @@ def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
 def _told(uri: str, found: Savepoint) -> Iterator[str]:
     yield f"{uri}: whole, {len(found.files)} files, {bytes_text(found.bytes)}"
     yield f"pipeline    {found.pipeline} of installation {found.installation}"
-    yield f"checkpoint  {found.number}, Spark's micro-batch {found.batch}" + (", drained" if found.drained else "")
+    behind = ", restored or reset behind it" if found.restored else ""
+    yield (
+        f"checkpoint  {found.number}, Spark's micro-batch {found.batch}"
+        + (", drained" if found.drained else "")
+        + behind
+    )
     yield f"taken       {found.taken_at:%Y-%m-%d %H:%M:%S}Z by {found.taken_by}"
     yield f"versions    {', '.join(f'{name} {each}' for name, each in found.versions.items())}"
     if job := found.spec.get("job"):

@@ -93,8 +93,13 @@ def is_replaced(store: Store, pipeline: str, number: int, position: SparkPositio
     `airflow ft savepoint restore`, a full refresh and `airflow ft reset-state` make a folder under an epoch of their
     own, which is newer than that of every number that was published before.
     """
+    return _moved_in(position) > 0 and _moved_in(position) > store.checkpoint(pipeline, number).epoch
+
+
+def _moved_in(position: SparkPosition) -> int:
+    """The epoch that made a position for itself; 0: an attempt has reached it."""
     folder = _FOLDER.search(position.location)
-    return folder is not None and int(folder[1]) > store.checkpoint(pipeline, number).epoch
+    return int(folder[1]) if folder else 0
 
 
 def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
@@ -106,7 +111,7 @@ def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
         for each in store.checkpoints(pipeline, most)
         if each.is_confirmed
         and (not each.finalised or each.number in unpruned)
-        and not (each.position and is_replaced(store, pipeline, each.number, each.position))
+        and not (each.position and _moved_in(each.position) > each.epoch)
     ]
 
 

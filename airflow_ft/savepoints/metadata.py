@@ -50,7 +50,8 @@ class Savepoint:
     which the copy ends. positions: of each source by its name, what it stands at. backend: class of Spark's state store
     ("": no operator has state). drained: windows that were open then are delivered too (`CheckpointConfig.drain`).
     spec: what the checkpoint was made with, without secrets. versions: of Spark and airflow-ft. rows: of the
-    checkpoint, by sink. code: the job's module, and the SHA-256 of its source, where it was known.
+    checkpoint, by sink. code: the job's module, and the SHA-256 of its source, where it was known. restored: the state
+    was restored, or reset, behind that checkpoint, and no later one was confirmed: it is not what the number has left.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Savepoint:
     files: Mapping[str, File]
     rows: Mapping[str, int] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
+    restored: bool = False
 
     @property
     def bytes(self) -> int:

@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from airflow_ft.core.errors import StorageUnavailableError, TransientError, WalCorruptError
-from airflow_ft.core.lookup import confirmed_position, require_moved
+from airflow_ft.core.lookup import confirmed_position, is_replaced, require_moved
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import METADATA, SPARK, File, Savepoint, file_of, write_metadata
@@ -84,6 +84,7 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
                 files={},
                 rows={} if checkpoint.segment is None else dict(checkpoint.segment.rows),
                 code=code_of(copied),
+                restored=is_replaced(store, pipeline, covered, base),
             ),
         )
     store.note_savepoint(pipeline, covered, f"in {uri}: {by}", {"id": id, "uri": uri})

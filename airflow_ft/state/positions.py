@@ -45,7 +45,7 @@ def of_savepoint(uri: str) -> Position:
     """That of a savepoint's folder; WalCorruptError when a file of it is not what was written (all are read)."""
     found = read_metadata(uri)
     verify(uri, found)
-    return Position(found.number, found.location(uri))
+    return Position(found.number, found.location(uri), restored=found.restored)
 
 
 def only(position: Position, number: int | None) -> Position:
@@ -56,6 +56,13 @@ def only(position: Position, number: int | None) -> Position:
             remedy="look at the pipeline itself, or at another savepoint.",
             pipeline=position.spark.pipeline,
             checkpoint=number or 0,
+        )
+    if number is not None and position.restored:
+        raise ConfigurationError(
+            "the savepoint was taken when its state had been restored, or reset, behind that checkpoint.",
+            remedy="leave the number out: what is shown then is said to be restored.",
+            pipeline=position.spark.pipeline,
+            checkpoint=number,
         )
     return position
 

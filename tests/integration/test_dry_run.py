@@ -19,6 +19,7 @@ from airflow_ft.core.errors import AirflowFtError, JobError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.spark.session.loans import kept
 from airflow_ft.store import open_store
+from airflow_ft.wal.markers import MARKER
 from tests.integration.stage_world import JARS, with_connection, world
 from tools.servers import Kafka
 
@@ -79,7 +80,7 @@ class Shop:
 
     def left(self) -> set[str]:
         root = self.folder / "wal"
-        return {each.name for each in root.iterdir()} if root.exists() else set()
+        return {each.name for each in root.iterdir()} - {MARKER} if root.exists() else set()
 
 
 @pytest.fixture

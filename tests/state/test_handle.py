@@ -276,7 +276,7 @@ def test_a_uid_names_an_operator(scene: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("how", ["restored", "reset"])
-def test_one_number_never_shows_two_states(scene: Pipeline, how: str) -> None:
+def test_one_number_never_shows_two_states(scene: Pipeline, tmp_path: Path, how: str) -> None:
     """As `restore --later write-again` and `reset-state` do: the newest number gets another position."""
     for number in range(1, 6):
         scene.confirmed({"a": number})
@@ -296,6 +296,12 @@ def test_one_number_never_shows_two_states(scene: Pipeline, how: str) -> None:
             list(before.changes(0, 4, 5))
     with state.open(PIPELINE, store=scene.store) as newest:
         assert newest.get(0, "a") == {"count": 3} and newest.restored
+        uri, taken = take(scene.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+        assert taken.restored
+        with state.open_savepoint(uri) as kept:
+            assert kept.get(0, "a") == {"count": 3} and kept.restored
+        with pytest.raises(ConfigurationError):
+            take(scene.store, PIPELINE, str(tmp_path / "savepoints"), "a test", 5)
         with pytest.raises(ConfigurationError):
             list(newest.changes(0, 4))
     scene.take()
