@@ -60,6 +60,7 @@ class ApiServer(Airflow):
             {
                 "airflow_ft__store": store,
                 "airflow_ft__savepoint_dir": str(savepoints),
+                "airflow_ft__lease_seconds": "3600",  # a lease of the world is never renewed
                 "core__multi_team": "True",
                 "core__simple_auth_manager_users": (
                     f"{ADMIN}:admin,{USER}:user:{TEAM},{VIEWER}:viewer:{TEAM},{STRANGER}:viewer:{OTHER_TEAM}"

@@ -11,7 +11,21 @@ from airflow_ft.core.model import RunKey
 from tests.browser.flights import FLIGHTS
 from tests.browser.pages import API, PAGE, PipelineList, PipelinePage, Visit
 from tests.browser.server import ApiServer
-from tests.browser.world import ALONE, HALTED, IN_DOUBT, LATE, MANY, QUARANTINED, RUNNING, TOTAL, URGENT, WAITING, World
+from tests.browser.world import (
+    ALONE,
+    FAILED,
+    HALTED,
+    IN_DOUBT,
+    LATE,
+    MANY,
+    NOT_RUNNING,
+    QUARANTINED,
+    RUNNING,
+    TOTAL,
+    URGENT,
+    WAITING,
+    World,
+)
 from tests.store.scene import PIPELINE, RUN
 
 pytestmark = pytest.mark.airflow
@@ -51,7 +65,13 @@ def test_what_needs_a_person_comes_first_and_says_why(visit: Visit) -> None:
         expect(row.get_by_role("link")).to_have_text(name)
         expect(row).to_contain_text(state)
     expect(pipelines.row(HALTED)).to_contain_text("TOKEN_LOST: the transaction of checkpoint 2 is gone")
-    expect(pipelines.row(QUARANTINED)).to_contain_text("A sink refuses rows that are decided")
+    expect(pipelines.row(QUARANTINED)).to_contain_text("Checkpoint 1 (decided) is in quarantine: db refuses")
+    expect(pipelines.row(IN_DOUBT)).to_contain_text("the table has no column note. Remedy: add the column")
+    expect(pipelines.row(IN_DOUBT)).to_contain_text("fails again until the cause is removed")
+    expect(pipelines.row(FAILED)).to_contain_text("failed in receipts.stage (try 2): JobError (JOB_FAILED)")
+    expect(pipelines.row(NOT_RUNNING)).to_contain_text("The stream was stopped")
+    expect(visit.pipelines(search=PIPELINE).row(PIPELINE)).to_contain_text("1 warning")
+    visit.pipelines()
     expect(pipelines.row("clicks")).to_contain_text("db has taken 5 of 8 rows")
     expect(pipelines.rows.nth(len(URGENT)).get_by_role("link")).to_have_text(FLIGHTS)
 
@@ -77,8 +97,8 @@ def test_a_run_that_has_failed_with_the_turn_is_not_at_work(visit: Visit, world:
         expect(pipelines.row(WAITING)).to_contain_text("RUNNING")
         airflow.fail_run(killed.dag_id, killed.run_id)
         world.store.enter_turn(WAITING, RunKey(RUN.dag_id, "waits"), None)  # a write; else it is told within a minute
-        expect(pipelines.row(WAITING)).to_contain_text("WAITING")
-        expect(pipelines.row(WAITING)).not_to_contain_text("killed")
+        expect(pipelines.row(WAITING)).to_contain_text("FAILED")
+        expect(pipelines.row(WAITING)).to_contain_text("its process was killed")
     finally:
         world.store.leave_turn(WAITING, killed)
 

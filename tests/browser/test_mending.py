@@ -314,7 +314,7 @@ CASES: Mapping[str, Case] = {
     "dead_letter": Case(broken.refusing, without_the_refused, "IN DOUBT", of="COMMITTING, 40 rows"),
     "rewind": Case(broken.staged, rewound, "WAITING"),
     "reset_state": Case(broken.delivered, without_state),
-    "retire": Case(broken.late, as_before, "LATE"),
+    "retire": Case(broken.late, as_before, "FAILED"),
     "verify": Case(broken.delivered, as_before),
     "doctor": Case(broken.delivered, as_before),
     "savepoint": Case(broken.delivered, kept, choose=choose_the_first),

@@ -9,7 +9,18 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.pages import LIMIT, PAGE, PipelinePage, Table, Visit
-from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, RUNNING, SPEC, STAGE, WAITING
+from tests.browser.world import (
+    CHECKPOINTS,
+    FAILED,
+    HALTED,
+    IN_DOUBT,
+    NOT_RUNNING,
+    QUARANTINED,
+    RUNNING,
+    SPEC,
+    STAGE,
+    WAITING,
+)
 from tests.store.scene import PIPELINE, RUN
 
 pytestmark = pytest.mark.airflow
@@ -174,6 +185,35 @@ def test_what_stands_still_says_why_and_what_to_do(visit: Visit) -> None:
     visit.pipeline(WAITING).history().details(1).click()
     for words in ("ABORTED (DECLINED)", "too long", "Why: ", "Its rows: ", "To do: "):
         expect(visit.page.get_by_text(words).first).to_be_visible()
+
+
+def test_a_failed_run_shows_its_error_and_leads_to_its_log(visit: Visit) -> None:
+    failed = visit.pipeline(FAILED).tab("Overview")
+    for words in ("Last run failed", "JobError (JOB_FAILED): the job raised a KeyError.", "Fix: correct it."):
+        expect(failed).to_contain_text(words)
+    failed.get_by_role("link", name="receipts.stage, try 2", exact=True).click()
+    task = f"{visit.url}/dags/{RUN.dag_id}/runs/{RUN.run_id}/tasks/receipts.stage"
+    expect(visit.page).to_have_url(f"{task}?try_number=2")
+
+
+def test_the_overview_shows_refusals_and_warnings(visit: Visit) -> None:
+    doubtful = Table(visit.pipeline(IN_DOUBT).tab("Overview"), "Open checkpoints").row("COMMITTING")
+    for words in ("Last error of db", "UnfitTargetError: the table has no column note.", "Fix: add the column."):
+        expect(doubtful).to_contain_text(words)
+    expect(visit.pipeline(PIPELINE).tab("Overview")).to_contain_text("SOURCE_FILE_GREW (orders): a.json has grown")
+
+
+def test_acts_that_a_state_refuses_are_not_offered(visit: Visit) -> None:
+    quarantined = visit.pipeline(QUARANTINED)
+    row = Table(quarantined.tab("Overview"), "Open checkpoints").row("QUARANTINED")
+    expect(row.get_by_role("button", name="Deliver", exact=True)).to_be_visible()
+    for label in ("Abort", "Quarantine"):
+        expect(row.get_by_role("button", name=label, exact=True)).to_have_count(0)
+    for label in ("Recover", "Rewind", "Resume", "Retire"):
+        expect(quarantined.acts.get_by_role("button", name=label, exact=True)).to_have_count(0)
+    stopped = visit.pipeline(NOT_RUNNING)
+    expect(stopped.acts.get_by_role("button", name="Retire", exact=True)).to_be_visible()
+    expect(stopped.acts.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
 
 
 def test_a_pipeline_that_there_is_not_is_told(visit: Visit) -> None:

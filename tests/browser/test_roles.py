@@ -67,17 +67,17 @@ def test_a_viewer_who_asks_without_the_page_is_refused(action: str, airflow: Api
 def test_a_user_of_the_team_acts_as_the_administrator_does(visit_as: Callable[[str], Visit]) -> None:
     offered = []
     for user in (USER, ADMIN):
-        pipeline = visit_as(user).pipeline(QUARANTINED)
-        row = Table(pipeline.tab("Overview"), "Open checkpoints").row("QUARANTINED")
+        pipeline = visit_as(user).pipeline(IN_DOUBT)
+        row = Table(pipeline.tab("Overview"), "Open checkpoints").row("COMMITTING")
         expect(row).to_be_visible()
         offered.append([name for of in (pipeline.acts, row) for name in of.get_by_role("button").all_inner_texts()])
-    assert offered[0] == offered[1] and {"Recover", "Verify", "Deliver", "Abort"} <= set(offered[0])
+    assert offered[0] == offered[1] and {"Recover", "Verify", "Deliver", "Quarantine"} <= set(offered[0])
 
 
 def test_a_dag_that_is_paused_offers_no_acts_until_it_is_unpaused(visit: Visit, airflow: ApiServer) -> None:
     airflow.pause(MAINTENANCE)
     try:
-        pipeline = visit.pipeline(QUARANTINED)
+        pipeline = visit.pipeline(IN_DOUBT)
         expect(visit.page.get_by_text(f"To act from here, unpause {MAINTENANCE}.")).to_be_visible()
         expect(pipeline.acts.get_by_role("button")).to_have_count(0)
     finally:
@@ -88,7 +88,7 @@ def test_a_dag_that_is_paused_offers_no_acts_until_it_is_unpaused(visit: Visit, 
 def test_a_dag_whose_file_is_gone_offers_no_acts(visit: Visit, airflow: ApiServer) -> None:
     airflow.forget(MAINTENANCE)
     try:
-        visit.pipeline(QUARANTINED)
+        visit.pipeline(IN_DOUBT)
         expect(visit.page.get_by_text(f"there has to be a DAG {MAINTENANCE} that you may see")).to_be_visible()
         expect(visit.button("Recover")).to_have_count(0)
     finally:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import HaltReason, RunKey, StateSizes
+from airflow_ft.core.warning import PipelineWarning, warn
 from airflow_ft.savepoints.metadata import METADATA
 from airflow_ft.savepoints.taking import take
 from airflow_ft.store import open_store
@@ -16,11 +18,13 @@ from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene
 
 HALTED, QUARANTINED, IN_DOUBT = "payments", "refunds", "invoices"
-LATE, WAITING, RUNNING = "parcels", "returns", "clicks"
+FAILED, NOT_RUNNING, LATE, WAITING, RUNNING = "receipts", "visits", "parcels", "returns", "clicks"
 URGENT = {
     HALTED: "HALTED",
     QUARANTINED: "QUARANTINED",
     IN_DOUBT: "IN DOUBT",
+    FAILED: "FAILED",
+    NOT_RUNNING: "NOT RUNNING",
     LATE: "LATE",
     WAITING: "WAITING",
     RUNNING: "RUNNING",
@@ -31,7 +35,12 @@ ALONE_RUN = RunKey("alone", "run-1")
 """The only pipeline of its DAG, and the run that has made its checkpoints."""
 MANY = 1000
 TOTAL = MANY + len(URGENT) + 3
-MADE_WITH = {LATE: {"late_after": 1e-6}, RUNNING: {"streaming": True}}
+MADE_WITH = {LATE: {"late_after": 1e-6}, RUNNING: {"streaming": True}, NOT_RUNNING: {"streaming": True}}
+BROKEN = Failure(
+    "JobError", "JOB_FAILED", "the job raised a KeyError.", "correct it.", task_id="receipts.stage", try_number=2
+)
+REFUSED = Failure("UnfitTargetError", "", "the table has no column note.", "add the column.")
+GREW = PipelineWarning("SOURCE_FILE_GREW", "orders", "a.json has grown since it was read.", "write a new file.")
 LAG = [Lag("orders", Unit.RECORDS, 1200)]
 READING = [Lag("clicks", Unit.RECORDS, 8_000, 100.0, 2_000, 10_000), Lag("pages", Unit.FILES, 1)]
 """What `PIPELINE` is behind, as of its last two checkpoints, and what `RUNNING` has read."""
@@ -86,6 +95,8 @@ class World:
             scenes[name].prepare(1)
             scenes[name].decide(1)
         scenes[QUARANTINED].quarantine(1, "db refuses the row with id 7.")
+        self.store.tell_problem(IN_DOUBT, scenes[IN_DOUBT].epoch, 1, "db", REFUSED)
+        self.store.tell_failure(FAILED, RUN, BROKEN)
         scenes[WAITING].abort(1)
         self.store.enter_turn(RUNNING, RUN, None)
         self.store.tell_lags(RUNNING, scenes[RUNNING].epoch, 0, READING)
@@ -101,6 +112,7 @@ class World:
             self.store.tell_state(PIPELINE, scene.epoch, number, replace(SIZES, changes=SIZES.changes * number))
             if number > CHECKPOINTS - 2:
                 self.store.tell_lags(PIPELINE, scene.epoch, number, LAG)
+        warn(self.store, PIPELINE, GREW)
         self.whole, self.cut = (
             local_path(take(self.store, PIPELINE, str(self.savepoints), "a test")[0]) for _ in range(2)
         )

@@ -192,6 +192,11 @@ class ModelStore(ModelStreams):
 
     def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Any) -> None:
         self._require_epoch(pipeline, epoch)
+        row = self._rows.get(number)
+        vote = row.votes.get(participant) if row is not None else None
+        if row is not None and vote is not None and vote.proof is None:
+            told = replace(vote, problem=replace(problem, at=self._clock()))
+            self._rows[number] = replace(row, votes={**row.votes, participant: told})
         self.version += 1
 
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
@@ -392,7 +397,7 @@ class ModelStore(ModelStreams):
             return row
         if row.state not in (S.STAGED, S.PREPARED):
             raise StateConflictError(f"checkpoint {number} is {row.state}: the votes are counted.")
-        row = self._vote(row, replace(vote, prepared=attempt, notes=dict(notes or {})))
+        row = self._vote(row, replace(vote, prepared=attempt, notes=dict(notes or {}), problem=None))
         if row.state is S.STAGED and set(_prepared(row)) == {p.name for p in plan.participants}:
             row = self._move(row, S.PREPARED, prepared_at=self.now())
         return row

@@ -28,6 +28,10 @@ class StoreClient:
     def close(self) -> None:
         pass
 
+    def tell_problem(self, *args: Any) -> None:
+        """Not a call at which something may go wrong: it is for people, and what goes wrong with it is passed over."""
+        self._store.tell_problem(*args)
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
         writes = name in _WRITES
