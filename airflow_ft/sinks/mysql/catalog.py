@@ -143,7 +143,10 @@ def whole_name(table: str, schema: str) -> TableName:
 
 
 def read_table(session: Session, name: TableName) -> Table:
-    """Reads a target. UnfitTargetError when it is not there, is no base table, or its engine has no transactions."""
+    """Reads a target.
+
+    UnfitTargetError when it is not there. SinkAccessError when it is no base table, or its engine has no transactions.
+    """
     tables = told_of(session, name, "TABLES", "TABLE_TYPE, ENGINE")
     if not tables:
         raise UnfitTargetError(
