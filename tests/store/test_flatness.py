@@ -36,6 +36,12 @@ def test_every_statement_is_a_look_up_in_the_right_index(tmp_path: Path) -> None
             if "FROM barrier ORDER BY injected_at" in sql:  # the newest, in the index's own order
                 assert scans == ["SCAN barrier USING INDEX barrier_at"] and len(steps) == 1, plan
                 scans = []
+            if sql == "SELECT name, changed_at FROM pipeline":  # the version tokens of all of them
+                assert steps == ["SCAN pipeline USING COVERING INDEX pipeline_changed"], plan
+                scans = []
+            if "AS location FROM" in sql:  # of all pipelines, once for a root whose marker is lacking
+                assert "SCAN checkpoint" not in plan.replace("SCAN checkpoint USING INDEX checkpoint_open", ""), plan
+                continue
             if NEWEST in sql:
                 assert steps == ["SCAN pipeline USING COVERING INDEX pipeline_changed"] and "LIMIT" in sql, plan
                 scans = []
