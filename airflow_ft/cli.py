@@ -110,6 +110,11 @@ _ALLOW_NON_RESTORED = _arg(
     action="store_true",
     help="the job may lack operators whose state is in the savepoint: that is left behind then",
 )
+_ALLOW_CHANGED = _arg(
+    "--allow-changed-state",
+    action="store_true",
+    help="the job may read the state with other keys, functions or settings than have made it",
+)
 _RENAME = _arg(
     "--rename",
     action="store_true",
@@ -232,7 +237,14 @@ def _looking() -> tuple[ActionCommand, ...]:
             ARG_OUTPUT,
         ),
         _command("docs", "docs", "Read the documentation here", _PAGE, _SEARCH, ARG_OUTPUT, reads_log=False),
-        _command("show", "looking", "Show one checkpoint: its plan and the reasons, votes, proofs", _PIPELINE, _NUMBER),
+        _command(
+            "show",
+            "looking",
+            "Show one checkpoint: its plan and the reasons, votes, proofs",
+            _PIPELINE,
+            _NUMBER,
+            ARG_OUTPUT,
+        ),
         _command(
             "spec",
             "looking",
@@ -295,8 +307,8 @@ def _settling() -> tuple[ActionCommand, ...]:
             _PIPELINES,
             ARG_OUTPUT,
         ),
-        _command("retire", "settling", "A pipeline that nobody runs any more is never late", _PIPELINE, ARG_YES),
-        _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, ARG_YES),
+        _command("retire", "settling", "Silence a pipeline that is not to run, until its next run", _PIPELINE, ARG_YES),
+        _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, _REASON, ARG_YES),
         _command(
             "adopt",
             "settling",
@@ -335,6 +347,7 @@ def _savepoints() -> GroupCommand:
                 _LATER,
                 _CLAIM_MODE,
                 _ALLOW_NON_RESTORED,
+                _ALLOW_CHANGED,
                 _WAL_ROOT,
                 ARG_YES,
             ),
@@ -370,7 +383,15 @@ def _state() -> GroupCommand:
         subcommands=(
             _command("show", "state", "List operators with their states, keys and sizes", _STATE_OF, _AT, ARG_OUTPUT),
             _command(
-                "get", "state", "Print what an operator has for a key", _STATE_OF, _OPERATOR, _KEY, _ONE_STATE, _AT
+                "get",
+                "state",
+                "Print what an operator has for a key",
+                _STATE_OF,
+                _OPERATOR,
+                _KEY,
+                _ONE_STATE,
+                _AT,
+                ARG_OUTPUT,
             ),
             _command(
                 "export", "state", "Write all of a state into a file", _STATE_OF, _OPERATOR, _FILE, _ONE_STATE, _AT
@@ -384,6 +405,7 @@ def _state() -> GroupCommand:
                 _SINCE,
                 _UNTIL,
                 _ONE_STATE,
+                ARG_OUTPUT,
             ),
         ),
     )

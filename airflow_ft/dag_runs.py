@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
 
+from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_ft.core.judging import judge
 from airflow_ft.core.model import RunKey
+from airflow_ft.core.overview import Overview
 
 
 def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
@@ -20,6 +23,16 @@ def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
     )
     with create_session() as session:
         return frozenset((dag_id, run_id) for dag_id, run_id in session.execute(wanted))
+
+
+def paused(dag_ids: Collection[str]) -> Container[str]:
+    """Those of these DAGs that are paused; none where this machine has no such database."""
+    try:
+        with create_session() as session:
+            wanted = select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids), DagModel.is_paused.is_(True))
+            return frozenset(session.scalars(wanted))
+    except SQLAlchemyError:
+        return frozenset()
 
 
 def ended(runs: Collection[RunKey]) -> set[RunKey]:
@@ -35,3 +48,12 @@ def known_to_have_ended(runs: Collection[RunKey]) -> set[RunKey]:
         return ended(runs)
     except SQLAlchemyError:
         return set()
+
+
+def judged(
+    found: Sequence[Overview],
+    lease_seconds: float,
+    has_ended: Callable[[Collection[RunKey]], Collection[RunKey]] | None = None,
+) -> list[Overview]:
+    """Pipelines with what Airflow's database knows of their runs and DAGs (`core.judging`)."""
+    return judge(found, lease_seconds, has_ended or ended, paused)

@@ -102,7 +102,7 @@ def examine(
         except AirflowFtError as error:
             checks.append(_failed("decision log", error))
     tasks: list[Callable[[], list[Check]]] = [
-        lambda: _wal(patient.wal_root, wal, needed),
+        lambda: _wal(patient.wal_root, wal, needed, store),
         lambda: _spark(patient),
         *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
         *(lambda p=p: _sink(patient.pipeline, p, connections, newest, opener, store) for p in participants.values()),
@@ -163,10 +163,10 @@ def _rows(store: Store, pipeline: str, wal: WalReader) -> tuple[list[Segment], l
     return needed, []
 
 
-def _wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
+def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Store | None) -> list[Check]:
     from airflow_ft.wal.doctor import examine_wal
 
-    return examine_wal(root, wal, needed)
+    return examine_wal(root, wal, needed, store)
 
 
 def _spark(patient: Patient) -> list[Check]:

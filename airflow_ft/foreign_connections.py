@@ -1,6 +1,8 @@
-"""A connection of a type that leads to another system for certain, refused before anybody talks to that system."""
+"""Connections that no driver can use, refused before one of them tries: of another system's type, or not of Unicode."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
@@ -21,8 +23,9 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
     """SinkAccessError when the type of an Airflow connection says that it does not lead to `wanted`, such as "mysql".
 
     A server of another kind would be asked in words that it does not know: it hangs up, or says nothing until a
-    time-out.
+    time-out. Also refuses what `require_text` refuses.
     """
+    require_text(connection)
     here, there = _LEAD_TO.get(connection.conn_type.strip().lower()), _LEAD_TO[wanted]
     if here is not None and here != there:
         raise SinkAccessError(
@@ -30,3 +33,27 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
             remedy=f"name a connection of type {wanted} as conn_id, or mend the type of this one.",
             participant=connection.conn_id,
         )
+
+
+def require_text(connection: ConnectionInfo) -> None:
+    """SinkAccessError for a field that is no Unicode text, by its name: drivers fail on it, and quote it in the error.
+
+    `UnicodeEncodeError` holds the whole text that it could not encode, which may be the password.
+    """
+    fields = {name: getattr(connection, name) for name in ("host", "login", "password", "schema")}
+    extra = {f"extra {name!r}": value for name, value in connection.extra.items()}
+    if wrong := [name for name, value in {**fields, **extra}.items() if not _is_text(value)]:
+        raise SinkAccessError(
+            f"the Airflow connection's {', '.join(wrong)} cannot be encoded: it has a NUL, or half a character.",
+            remedy="enter it again, as UTF-8 text; an environment variable may have been set in another encoding.",
+            participant=connection.conn_id,
+        )
+
+
+def _is_text(value: object) -> bool:
+    """Whether every text in a value of a connection can be sent."""
+    if isinstance(value, Mapping):
+        return all(map(_is_text, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_text, value))
+    return not isinstance(value, str) or not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 _LIMITS = ("max_offsets_per_trigger", "max_files_per_trigger")
 _BYTES = "max_bytes_per_trigger"
 _START = "starting_offsets"
+_STARTS = (
+    r"^(|earliest|latest|group_offsets"
+    r"|\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?"
+    r"(Z|[+-]([01]\d|2[0-3]):?[0-5]\d))$"
+)
+"""What the form takes for `starting_offsets`: a word, or a time of ISO 8601 with a zone; "": as the DAG says."""
 
 
 def pipeline_params() -> dict[str, Any]:
@@ -49,7 +55,9 @@ def pipeline_params() -> dict[str, Any]:
         FULL_REFRESH: Param(False, type="boolean", title="Full refresh", description=about_refresh),
         _LIMITS[0]: Param(None, title="Records of a checkpoint", **most),
         _LIMITS[1]: Param(None, title="Files of a checkpoint", **most),
-        _START: Param(None, type=["null", "string"], title="Where to begin in Kafka", description=about_start),
+        _START: Param(
+            None, type=["null", "string"], pattern=_STARTS, title="Where to begin in Kafka", description=about_start
+        ),
         **savepoint_params(),
     }
 

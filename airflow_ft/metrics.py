@@ -55,6 +55,8 @@ METRICS: Mapping[str, Metric] = {
     "halted": Metric(Kind.GAUGE, "0 or 1"),
     "quarantined": Metric(Kind.GAUGE, "checkpoints"),
     "late": Metric(Kind.GAUGE, "0 or 1"),
+    "run_failed": Metric(Kind.GAUGE, "0 or 1"),
+    "not_running": Metric(Kind.GAUGE, "0 or 1"),
     "needs_attention": Metric(Kind.GAUGE, "0 or 1"),
     "in_doubt": Metric(Kind.GAUGE, "checkpoints"),
     "undelivered": Metric(Kind.GAUGE, "checkpoints"),
@@ -84,6 +86,8 @@ def emit(health: Health) -> None:
         "halted": health.halted,
         "quarantined": health.quarantined,
         "late": health.late is not None,
+        "run_failed": health.failed,
+        "not_running": health.not_running,
         "needs_attention": bool(health.needs),
     }
     if health.since_confirmed is not None:

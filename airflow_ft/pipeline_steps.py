@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_ft.core.errors import AirflowFtError
     from airflow_ft.core.model import Checkpoint, Former, Pipeline, RunKey
     from airflow_ft.core.planning import Delivery
-    from airflow_ft.core.ports import Archive, ConnectionResolver, Progress
+    from airflow_ft.core.ports import Archive, ConnectionResolver, Progress, Store
     from airflow_ft.core.recovery import Recovery
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.spark.task.launcher import Driver
@@ -138,10 +138,11 @@ def staging(
     delivery = spec.delivery
 
     def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
+        require_log(spec, run.store)  # again: it may have gone away since, and a stream begins many attempts
         return request(spec, run.run, pipeline, epoch, attempt, connections)
 
     def preflight() -> None:
-        require_log(spec)
+        require_log(spec, run.store)
         require_sources(spec, connections)
         require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
 
@@ -160,16 +161,19 @@ def staging(
     }
 
 
-def require_log(spec: PipelineSpec) -> None:
-    """StageError where the folder of the write-ahead log cannot be made or written, before Spark is started.
+def require_log(spec: PipelineSpec, store: Store | None = None) -> None:
+    """Prove that the folder of the write-ahead log is the known one, and can be written, before Spark is started.
 
-    `spec` has its defaults. Another place than a disk is asked when it is used.
+    `spec` has its defaults; without a `store` no new root is marked. StorageUnavailableError when its disk is away
+    (`airflow_ft.wal.roots`); StageError where a local folder cannot be made or written.
     """
+    from airflow_ft.wal import roots
     from airflow_ft.wal.filesystem import is_hdfs, local_path
 
     root = spec.wal_root or ""
+    roots.require(root)
     if is_hdfs(root):
-        return
+        return roots.claim(store, root) if store is not None else None
     folder = local_path(root)
     why = ""
     try:
@@ -185,6 +189,8 @@ def require_log(spec: PipelineSpec) -> None:
             remedy=f"let the user who runs tasks own it; or name another folder, as wal_root or in"
             f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
         )
+    if store is not None:
+        roots.claim(store, root)
 
 
 def require_sources(spec: PipelineSpec, connections: ConnectionResolver) -> None:
@@ -292,11 +298,19 @@ def request(
 
 def prepare(spec: PipelineSpec, run: steps.Context, participant: str) -> Sequence[Checkpoint]:
     """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
+    _require_root(spec)
     delivery = spec.delivery
     prepared = steps.prepare_step(run, delivery, settings.with_checkpointing(spec).config, participant)
     for reason in delivery.reasons:
         log.info("plan: %s", reason)
     return prepared
+
+
+def _require_root(spec: PipelineSpec) -> None:
+    """StorageUnavailableError when the disk of the write-ahead log is away: no sink is asked for anything then."""
+    from airflow_ft.wal import roots
+
+    roots.require(spec.wal_root or settings.wal_root())
 
 
 def commit(run: steps.Context, participant: str) -> list[int]:

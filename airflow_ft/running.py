@@ -24,6 +24,7 @@ from airflow_ft.core.arguments import check_text, check_type, is_template
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, LeaseHeldError, TransientError, TurnHeldError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import PLAIN, RunKey
+from airflow_ft.core.noting import note_failure
 from airflow_ft.core.ports import ConnectionResolver, Store
 from airflow_ft.core.restart import wait_after
 from airflow_ft.operators.retries import USUAL
@@ -124,7 +125,8 @@ class PlainRun:
         with closing(open_configured_store(self._spec.store, self._connections)) as store:
             try:
                 return self._steps(store)
-            except BaseException:
+            except BaseException as error:
+                note_failure(store, self._spec.pipeline, self._key, error)
                 # It has ended: nobody has to find out by waiting.
                 with suppress(AirflowFtError, KeyError):
                     store.leave_turn(self._spec.pipeline, self._key)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
 from airflow_ft.core.errors import ConfigurationError, TransientError
+from airflow_ft.core.judging import judge
 from airflow_ft.core.model import RunKey
+from airflow_ft.core.overview import Overview
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
 
 _CAN_GO_ON = ["queued", "running"]
 # Their data interval is one that somebody has planned; of the others it is made up, or missing.
@@ -100,3 +106,24 @@ def interval_end(dag_run: Any) -> datetime | None:
 def plain_utc(at: datetime | None) -> datetime | None:
     """A time of Airflow (a pendulum DateTime, whose arithmetic differs) as the standard library's, in UTC."""
     return None if at is None else datetime.fromisoformat(at.isoformat()).astimezone(UTC)
+
+
+def judged(found: Sequence[Overview], lease_seconds: float) -> list[Overview]:
+    """Pipelines with what Airflow knows of their runs and DAGs (`core.judging`), as far as it answers."""
+    return judge(found, lease_seconds, _known_to_be_over, _known_to_be_paused)
+
+
+def _known_to_be_over(runs: Collection[RunKey]) -> set[RunKey]:
+    return {run for run in runs if not run.is_plain and _answer(lambda: run_is_over(run))}  # noqa: B023 - asked at once
+
+
+def _known_to_be_paused(dag_ids: Collection[str]) -> set[str]:
+    return {dag_id for dag_id in dag_ids if _answer(lambda: is_paused(dag_id))}  # noqa: B023 - asked at once
+
+
+def _answer(ask: Callable[[], bool]) -> bool:
+    try:
+        return ask()
+    except Exception as error:  # no server answers, or this process cannot ask one: nothing is known
+        log.debug("Airflow did not tell:", exc_info=error)
+        return False

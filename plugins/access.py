@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import Literal
+from typing import Literal, Self
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils.session import create_session
 from fastapi import HTTPException
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 
+from airflow_ft import settings
 from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.model import PLAIN, RunKey
 from airflow_ft.core.overview import Overview
 from airflow_ft.core.ports import Store
-from airflow_ft.dag_runs import ended
+from airflow_ft.dag_runs import judged
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import store_url
 from airflow_ft.store import open_store
@@ -29,6 +36,8 @@ from .turns import Turns
 
 NEWEST = 15
 """So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
+UNSEEN_RUN = RunKey("another DAG", "a run")
+"""Stands for a run of a DAG that the user may not see."""
 AT_ONCE = 8
 """Requests that ask the decision log; more than ever read files in one (`handles`)."""
 OPENED_EACH = 60.0
@@ -122,8 +131,57 @@ def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[Store, frozen
 
 
 def visible_dags(user: BaseUser) -> frozenset[str]:
-    """The ids of the DAGs that the user may see."""
-    return frozenset(get_auth_manager().get_authorized_dag_ids(user=user))
+    """The ids of the DAGs that the user may see. Who may see all may also see deleted ones (`_WithGone`)."""
+    found = frozenset(get_auth_manager().get_authorized_dag_ids(user=user))
+    there = existing_dags()
+    return found if there is None or not there <= found else _WithGone(found, user)
+
+
+def existing_dags() -> frozenset[str] | None:
+    """The ids of all DAGs in Airflow's database; None: it cannot be asked."""
+    try:
+        with create_session() as session:
+            return frozenset(
+                session.scalars(
+                    select(DagModel.dag_id).join(DagBundleModel, DagModel.bundle_name == DagBundleModel.name)
+                )
+            )
+    except SQLAlchemyError:
+        return None
+
+
+class _WithGone(frozenset[str]):
+    """The DAGs of a user who may see all of them. It also has deleted DAGs, if Airflow would let the user see them.
+
+    Airflow lists no deleted DAG. Without this the pipelines of one would be hidden from everybody.
+    """
+
+    def __new__(cls, found: Iterable[str], user: BaseUser) -> Self:
+        made = super().__new__(cls, found)
+        made._user, made._answers = user, {}
+        return made
+
+    _user: BaseUser
+    _answers: dict[str, bool]
+
+    def __contains__(self, dag_id: object) -> bool:
+        if super().__contains__(dag_id):
+            return True
+        if not isinstance(dag_id, str) or not dag_id:
+            return False
+        if dag_id not in self._answers:
+            self._answers[dag_id] = _may(self._user, "GET", None, dag_id)
+        return self._answers[dag_id]
+
+    def issuperset(self, other: Iterable[object]) -> bool:
+        return all(each in self for each in other)
+
+    def __ge__(self, other: AbstractSet[object]) -> bool:
+        return self.issuperset(other)
+
+    def intersection(self, *others: Iterable[object]) -> frozenset[str]:
+        [other] = others
+        return frozenset(each for each in other if isinstance(each, str) and each in self)
 
 
 def dags_of(store: Store, pipeline: str) -> frozenset[str]:
@@ -144,13 +202,24 @@ def shown(run: RunKey | None, visible: frozenset[str]) -> RunKey | None:
     return run if run is not None and (run.is_plain or run.dag_id in visible) else None
 
 
-def without_ended_runs(found: Sequence[Overview]) -> list[Overview]:
-    """Without the turns of runs of DAGs that failed, succeeded or were deleted before they gave them back.
+def judged_now(found: Sequence[Overview], visible: frozenset[str]) -> list[Overview]:
+    """With what Airflow knows of their runs (`dag_runs.judged`), without errors of DAGs that the user may not see."""
+    return [_without_secret_runs(each, visible) for each in judged(found, settings.lease_seconds())]
 
-    The next run takes such a turn, whenever it comes; until then nobody is at work.
-    """
-    over = ended({each.turn for each in found if each.turn is not None})
-    return [each._replace(turn=None) if each.turn in over else each for each in found]
+
+def _without_secret_runs(overview: Overview, visible: frozenset[str]) -> Overview:
+    failure, ended_run, turn = overview.failure, overview.ended, overview.turn
+    if failure is not None and not _is_shown(failure.dag_id, visible):
+        overview = overview._replace(failure=Failure(failure.kind, failure.code, "it is an error of another DAG."))
+    if ended_run is not None and not _is_shown(ended_run.dag_id, visible):
+        overview = overview._replace(ended=UNSEEN_RUN)
+    if turn is not None and overview.is_silent and not _is_shown(turn.dag_id, visible):
+        overview = overview._replace(turn=UNSEEN_RUN)
+    return overview
+
+
+def _is_shown(dag_id: str, visible: frozenset[str]) -> bool:
+    return dag_id.startswith(PLAIN) or dag_id in visible
 
 
 def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:
@@ -178,7 +247,7 @@ def may_trigger(user: BaseUser, dag_id: str) -> bool:
     return _may(user, "POST", DagAccessEntity.RUN, dag_id)
 
 
-def _may(user: BaseUser, method: Literal["GET", "POST"], entity: DagAccessEntity, dag_id: str) -> bool:
+def _may(user: BaseUser, method: Literal["GET", "POST"], entity: DagAccessEntity | None, dag_id: str) -> bool:
     """Of one DAG; of all of them where there is no id."""
     return get_auth_manager().is_authorized_dag(
         method=method,

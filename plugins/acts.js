@@ -121,25 +121,25 @@ const Says = ({ children }) => h(Text, null, children);
  * @param {{ pipeline: Opened, reload: () => void }} props
  */
 export function Acts({ pipeline, reload }) {
-  const { name, condition } = pipeline;
-  /** @type {(action: string, label: string, title: string, says: string, danger?: boolean, hidden?: boolean) => ReactNode} */
-  const act = (action, label, title, says, danger = false, hidden = false) => h(RunAct, {
-    key: action, pipeline, label, title, conf: { action }, hidden, onDone: reload, danger, reasoned: true,
+  const { name } = pipeline;
+  /** @type {(action: string, label: string, title: string, says: string, danger?: boolean) => ReactNode} */
+  const act = (action, label, title, says, danger = false) => h(RunAct, {
+    key: action, pipeline, label, title, conf: { action }, hidden: !pipeline.fitting.includes(action), onDone: reload, danger, reasoned: true,
   }, h(Says, null, says));
   return h(Fragment, null,
     h(Hindrance, { pipeline }),
     h(HStack, { gap: "2", flexWrap: "wrap", paddingBottom: "3", alignItems: "start", role: "group", "aria-label": say.acts },
       act("resume", say.resume, fill(say.resumeTitle, { name }),
-        fill(say.resumeSays, { halted: pipeline.halted }), true, condition !== "HALTED"),
+        fill(say.resumeSays, { halted: pipeline.halted }), true),
       act("retire", say.retire, fill(say.retireTitle, { name }),
-        say.retireSays, false, condition !== "LATE"),
+        say.retireSays),
       act("recover", say.recover, fill(say.recoverTitle, { name }),
         say.recoverSays),
-      pipeline.streaming && act("stop", say.stop, fill(say.stopTitle, { name }),
+      act("stop", say.stop, fill(say.stopTitle, { name }),
         say.stopSays),
-      pipeline.streaming && act("stop_now", say.stopNow, fill(say.stopNowTitle, { name }),
+      act("stop_now", say.stopNow, fill(say.stopNowTitle, { name }),
         say.stopNowSays, true),
-      pipeline.streaming && act("drain", say.drain, fill(say.drainTitle, { name }),
+      act("drain", say.drain, fill(say.drainTitle, { name }),
         say.drainSays, true),
       act("rewind", say.rewind, fill(say.rewindTitle, { name }),
         say.rewindSays, true),
@@ -151,11 +151,9 @@ export function Acts({ pipeline, reload }) {
         say.examineSays)));
 }
 
-const DECIDED = ["COMMITTING", "QUARANTINED"];
-
 /**
  * On one checkpoint that is open.
- * @param {{ pipeline: Opened, checkpoint: Checkpoint, reload: () => void }} props
+ * @param {{ pipeline: Opened, checkpoint: Schemas["CheckpointOpen"], reload: () => void }} props
  */
 export function Settle({ pipeline, checkpoint, reload }) {
   const [again, setAgain] = useState(false);
@@ -164,19 +162,20 @@ export function Settle({ pipeline, checkpoint, reload }) {
   /** @type {(action: string, label: string, title: string, says: string, conf?: object, more?: ReactNode) => ReactNode} */
   const act = (action, label, title, says, conf = {}, more = null) => h(RunAct, {
     key: action, pipeline, label, title, conf: { action, checkpoint: number, ...conf }, onDone: reload, danger: true, reasoned: true,
+    hidden: !checkpoint.fitting.includes(action),
   }, h(Says, null, says), more);
   return h(HStack, { gap: "1", flexWrap: "wrap", alignItems: "start" },
-    [...DECIDED, "PREPARED"].includes(state) && act("commit", say.deliver, fill(say.deliverTitle, { rows }),
+    act("commit", say.deliver, fill(say.deliverTitle, { rows }),
       say.deliverSays),
-    ["STAGED", "PREPARED", "QUARANTINED"].includes(state) && act("abort", say.abort, fill(say.abortTitle, { rows }),
+    act("abort", say.abort, fill(say.abortTitle, { rows }),
       say.abortSays, { rewind: again },
       h("label", null, h("input", {
         type: "checkbox", checked: again, onChange: (event) => setAgain(event.target.checked), style: { marginRight: "8px" },
       }), say.abortRewinds)),
-    ["PREPARED", "COMMITTING"].includes(state) && act("quarantine", say.quarantine, fill(say.quarantineTitle, { rows }),
+    act("quarantine", say.quarantine, fill(say.quarantineTitle, { rows }),
       say.quarantineSays),
-    DECIDED.includes(state) && act("redeliver", say.redeliver, fill(say.redeliverTitle, { rows }),
+    act("redeliver", say.redeliver, fill(say.redeliverTitle, { rows }),
       say.redeliverSays),
-    DECIDED.includes(state) && act("dead_letter", say.setRowsAside, fill(say.setRowsAsideTitle, { rows }),
+    act("dead_letter", say.setRowsAside, fill(say.setRowsAsideTitle, { rows }),
       say.setRowsAsideSays));
 }

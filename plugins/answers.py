@@ -20,6 +20,34 @@ from airflow_ft.spark.state.operators import Operator
 # --- all pipelines ---------------------------------------------------------------------------------------------------
 
 
+class Failure(TypedDict):
+    """An error that a run, or a sink, met last. `message`: what happened, `remedy`: what to do; "": not known.
+
+    dag_id, run_id, map_index, task_id, try_number: whose log tells more; "", -1 and 0: there is none.
+    """
+
+    kind: str
+    code: str
+    message: str
+    remedy: str
+    dag_id: str
+    run_id: str
+    map_index: int
+    task_id: str
+    try_number: int
+    at: str
+
+
+class Warned(TypedDict):
+    """A warning that stays until a confirmed run no longer tells it. `subject`: which source, sink or file; ""."""
+
+    code: str
+    subject: str
+    message: str
+    remedy: str
+    at: str
+
+
 class AtWork(TypedDict):
     """Whose turn it is ("": nobody's), and how far a long delivery has come."""
 
@@ -64,6 +92,7 @@ class PipelineInShort(AtWork):
     lag: Sequence[SourceLag]
     rate: float | None
     recent: Sequence[Delivered]
+    warnings: int
 
 
 class Pipelines(TypedDict):
@@ -134,6 +163,7 @@ class Participant(TypedDict):
     proof: bool
     outcome: str
     counts: Mapping[str, int]
+    problem: Failure | None
 
 
 class CheckpointListed(Timed, Explained):
@@ -292,10 +322,17 @@ class HeldBack(TypedDict):
     remedy: str
 
 
+class CheckpointOpen(CheckpointListed):
+    """An open checkpoint. `fitting`: the acts on it that are not refused in its state."""
+
+    fitting: Sequence[str]
+
+
 class Pipeline(AtWork, Offered):
     """How a pipeline stands. `triggered`: numbers given out; `waiting`: checkpoints that wait for delivery.
 
-    `held_back`: null where it need not wait.
+    `held_back`: null where it need not wait. `failure`: the last error of its newest run; null: none is known.
+    `fitting`: the acts on the whole pipeline that are not refused in its state.
     """
 
     name: str
@@ -310,7 +347,10 @@ class Pipeline(AtWork, Offered):
     triggered: int
     epoch: int
     streaming: bool
-    open: Sequence[CheckpointListed]
+    failure: Failure | None
+    warnings: Sequence[Warned]
+    fitting: Sequence[str]
+    open: Sequence[CheckpointOpen]
     completed: Timed | None
     failed: Failed | None
     savepoint: Noted | None

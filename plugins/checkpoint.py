@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from urllib.parse import quote
 
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.lag import Lag
 from airflow_ft.core.model import Checkpoint, Event, ParticipantPlan, Reason, StateSizes, Vote
 from airflow_ft.core.set_aside import of_checkpoint
 from airflow_ft.core.timing import Timing
+from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.store.events import EventKind
 
 from . import answers
@@ -167,4 +170,36 @@ def _participant(plan: ParticipantPlan, vote: Vote | None) -> answers.Participan
         "proof": proof is not None,
         "outcome": proof.outcome.value if proof else "",
         "counts": dict(proof.counts) if proof else {},
+        "problem": failure(vote.problem) if vote and vote.problem and proof is None else None,
     }
+
+
+def failure(told: Failure) -> answers.Failure:
+    """An error, as it was stored."""
+    at = datetime.fromtimestamp(told.at / 1e6, UTC).isoformat() if told.at else ""
+    return {
+        "kind": told.kind,
+        "code": told.code,
+        "message": told.message,
+        "remedy": told.remedy,
+        "dag_id": told.dag_id,
+        "run_id": told.run_id,
+        "map_index": told.map_index,
+        "task_id": told.task_id,
+        "try_number": told.try_number,
+        "at": at,
+    }
+
+
+def warned(warnings: Iterable[PipelineWarning]) -> list[answers.Warned]:
+    """Warnings, as they were stored."""
+    return [
+        {
+            "code": each.code,
+            "subject": each.subject,
+            "message": each.message,
+            "remedy": each.remedy,
+            "at": each.at.isoformat() if each.at else "",
+        }
+        for each in warnings
+    ]

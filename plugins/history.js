@@ -1,7 +1,7 @@
 // A pipeline's checkpoints, newest first, each with all that is known of it.
 import { route, useAnswer } from "./asking.js";
 import {
-  Act, amount, bytes, cell, Choice, Code, count, Fact, Field, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, wide,
+  Act, amount, bytes, cell, Choice, Code, count, Fact, Field, lasted, line, Link, Muted, numeric, Pending, StepBar, STEPS, Table, taskPage, wide,
 } from "./parts.js";
 import { instant, local, when } from "./times.js";
 import { fill, history as say } from "./words.js";
@@ -67,10 +67,6 @@ function took(checkpoint) {
   const found = STEPS.filter((step) => step in steps).map((step) => `${step} ${lasted(steps[step])}`);
   return completed && finalised ? [...found, fill(say.confirm, { time: lasted((Date.parse(finalised) - Date.parse(completed)) / 1000) })] : found;
 }
-
-/** @type {(of: Checkpoint, task: string) => string} */
-const taskPage = ({ dag_id, run_id, map_index }, task) =>
-  `dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}/tasks/${encodeURIComponent(task)}${map_index >= 0 ? `/mapped/${map_index}` : ""}`;
 
 /** @param {{ pipeline: string, number: number, only?: (checkpoint: Checkpoint) => void }} props */
 function Whole({ pipeline, number, only }) {

@@ -1,5 +1,7 @@
 // How a pipeline stands: what is at work, what came last, which systems take part.
-import { age, amount, behind, bytes, cell, count, Fact, lasted, line, Link, Muted, numeric, percent, StepBar, Table, wide } from "./parts.js";
+import {
+  age, amount, behind, bytes, cell, count, Fact, LastError, lasted, line, Link, Muted, numeric, percent, StepBar, Table, wide,
+} from "./parts.js";
 import { mayAct, Settle } from "./acts.js";
 import { State } from "./history.js";
 import { when } from "./times.js";
@@ -64,6 +66,20 @@ function DeadLetters({ of }) {
     h(Fact, { name: say.aCheckpointFails }, bounds.length ? fill(say.bounded, { bounds: bounds.join(say.or) }) : say.unbounded));
 }
 
+/** @param {{ warnings: readonly Schemas["Warned"][], now: string }} props */
+const Warnings = ({ warnings, now }) => h(Fragment, null, warnings.map((each) => h(Box, { key: `${each.code} ${each.subject}`, paddingBottom: "1" },
+  h(Fact, { name: each.code + (each.subject ? ` (${each.subject})` : "") }, each.message, " ", h(Muted, { as: "span" }, h(Ago, { at: each.at, now }))),
+  each.remedy && h(Fact, { name: say.toDo }, each.remedy))));
+
+/**
+ * What is known of an open checkpoint: what was said of it, and what each sink that lacks it answered last.
+ * @param {{ checkpoint: Schemas["CheckpointOpen"] }} props
+ */
+const Known = ({ checkpoint }) => h(Fragment, null,
+  checkpoint.message || checkpoint.reasons[0] || "",
+  checkpoint.participants.map((each) => each.problem && h(Box, { key: each.name, fontSize: "sm" },
+    h(Muted, null, fill(say.lastErrorOf, { name: each.name })), h(LastError, { of: each.problem }))));
+
 /** @param {{ event: Schemas["Noted"] | null, now: string, nothing: string }} props */
 const Noted = ({ event, now, nothing }) =>
   event === null ? h(Muted, null, nothing) : h(Fragment, null, h(Ago, { at: event.at, now }), h(Text, { overflowWrap: "anywhere" }, event.message));
@@ -74,6 +90,8 @@ export function Overview({ pipeline, reload }) {
   const acts = mayAct(pipeline);
   return h(Box, { display: "flex", flexDirection: "column", gap: "4" },
     h(Box, { display: "flex", flexWrap: "wrap", gap: "3" },
+      pipeline.failure && h(Card, { title: pipeline.condition === "FAILED" ? say.lastRunFailed : say.lastError }, h(LastError, { of: pipeline.failure })),
+      pipeline.warnings.length > 0 && h(Card, { title: say.warnings }, h(Warnings, { warnings: pipeline.warnings, now })),
       h(Card, { title: say.checkpoints },
         h(Fact, { name: say.triggered }, count(counts.triggered)),
         h(Fact, { name: say.inProgress }, count(counts.in_progress)),
@@ -102,6 +120,6 @@ export function Overview({ pipeline, reload }) {
           h("td", { style: numeric }, count(each.rows)),
           h("td", { style: cell }, Object.entries(each.steps).map(([step, s]) => `${step} ${lasted(s)}`).join(", ") || "–"),
           h("td", { style: numeric, title: when(each.triggered_at) }, age(each.triggered_at, now)),
-          h("td", { style: wide }, each.message || each.reasons[0] || ""),
+          h("td", { style: wide }, h(Known, { checkpoint: each })),
           acts && h("td", { style: cell }, h(Settle, { pipeline, checkpoint: each, reload })))))));
 }

@@ -83,6 +83,21 @@ export const Pending = ({ data, error }) =>
 /** @type {Part<{ to: string }>} */
 export const Link = ({ to, children }) =>
   h("a", { href: href(to) }, h(Text, { as: "span", color: "fg.info", overflowWrap: "anywhere" }, children));
+/**
+ * The page of a task of a run in Airflow, which has its log.
+ * @type {(of: { dag_id: string, run_id: string, map_index: number }, task: string, tries?: number) => string}
+ */
+export const taskPage = ({ dag_id, run_id, map_index }, task, tries = 0) =>
+  `dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}/tasks/${encodeURIComponent(task)}${map_index >= 0 ? `/mapped/${map_index}` : ""}${tries ? `?try_number=${tries}` : ""}`;
+/**
+ * The last error of a run or a sink, and the log that tells more.
+ * @type {Part<{ of: Schemas["Failure"] }>}
+ */
+export const LastError = ({ of }) => h(Box, null,
+  h(Fact, { name: of.kind + (of.code ? ` (${of.code})` : "") }, of.message),
+  of.remedy && h(Fact, { name: say.remedy }, of.remedy),
+  of.at && h(Fact, { name: say.at }, when(of.at)),
+  of.task_id && h(Fact, { name: say.log }, h(Link, { to: taskPage(of, of.task_id, of.try_number) }, fill(say.tried, { task: of.task_id, tries: of.try_number }))));
 /** @type {Part} */
 export const Act = (props) => h(Button, { size: "xs", variant: "outline", type: "button", ...props });
 /** @type {Part<{}>} */
@@ -94,14 +109,14 @@ export const Code = ({ children }) =>
  * @type {Record<Condition, string>}
  */
 export const LOOK = {
-  HALTED: "red", QUARANTINED: "red", IN_DOUBT: "orange", LATE: "orange", WAITING: "yellow", RUNNING: "blue", IDLE: "green",
+  HALTED: "red", QUARANTINED: "red", IN_DOUBT: "orange", FAILED: "red", NOT_RUNNING: "orange", LATE: "orange", WAITING: "yellow", RUNNING: "blue", IDLE: "green",
   RENAMED: "gray",
 };
 /**
  * Those that need somebody.
  * @type {Condition[]}
  */
-export const URGENT = ["HALTED", "QUARANTINED", "IN_DOUBT", "LATE"];
+export const URGENT = ["HALTED", "QUARANTINED", "IN_DOUBT", "FAILED", "NOT_RUNNING", "LATE"];
 /** @param {Condition} condition */
 export const words = (condition) => condition.replace("_", " ");
 

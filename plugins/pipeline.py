@@ -14,7 +14,8 @@ from pydantic import AwareDatetime
 
 from airflow_ft import settings
 from airflow_ft.core.backpressure import held_back
-from airflow_ft.core.model import AbortReason, Checkpoint, Event, RunKey
+from airflow_ft.core.explaining import checkpoint_acts, explained, pipeline_acts
+from airflow_ft.core.model import AbortReason, Checkpoint, Event, Pipeline, RunKey
 from airflow_ft.core.overview import Noted, Only
 from airflow_ft.core.ports import Store
 from airflow_ft.core.timing import Timing, summary
@@ -23,7 +24,7 @@ from airflow_ft.store.database import LARGEST
 
 from . import answers
 from . import checkpoint as tell
-from .access import NEWEST, at_work, configured, seen, shown, visible_dags, without_ended_runs
+from .access import NEWEST, at_work, configured, judged_now, seen, shown, visible_dags
 from .acts import offered
 from .configuration import settings_of
 from .routes import Number, made_of
@@ -45,7 +46,8 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
     visible = visible_dags(user)
     with seen(name, visible) as (store, dags), configured():
         row = store.pipeline(name)
-        [overview] = without_ended_runs([store.standing(name)])
+        [overview] = judged_now([store.standing(name)], visible)
+        opened = store.checkpoints(name, OPEN, only=Only.OPEN)
         completed = store.timings(name, 1, Only.COMPLETED)
         failed = store.timings(name, 1, Only.FAILED)
         tally = store.tally(name)
@@ -53,7 +55,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
         return {
             "name": name,
             "condition": overview.condition,
-            "told": overview.told,
+            "told": explained(store, overview),
             "halted": row.halted,
             "dags": sorted(dags),
             **at_work(overview.turn, store.doing([name]).get(name, ()), visible),
@@ -64,7 +66,10 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
             "triggered": row.next_number - 1,
             "epoch": row.epoch,
             "streaming": bool(made_with.get("streaming")),
-            "open": _listed(store.checkpoints(name, OPEN, only=Only.OPEN), visible),
+            "failure": tell.failure(overview.failure) if overview.failure else None,
+            "warnings": tell.warned(store.warnings([name]).get(name, ())),
+            "fitting": pipeline_acts(overview),
+            "open": _opened(store, row, opened, visible),
             "completed": tell.timed(completed[0]) if completed else None,
             "failed": _failed(failed),
             "savepoint": _event(store.noted(name, Noted.SAVEPOINT)),
@@ -176,6 +181,14 @@ def job(name: str, user: GetUserDep) -> answers.Job:
 
 def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answers.CheckpointListed]:
     return [tell.listed(replace(each, run=shown(each.run, visible))) for each in found]
+
+
+def _opened(
+    store: Store, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
+) -> list[answers.CheckpointOpen]:
+    before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an act waits for
+    told = zip(found, _listed(found, visible), strict=True)
+    return [{**listed, "fitting": checkpoint_acts(row, each, before)} for each, listed in told]
 
 
 def _one(store: Store, name: str, number: int) -> Checkpoint:

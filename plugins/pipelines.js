@@ -53,6 +53,7 @@ function Line({ pipeline, now, open }) {
     h("td", { style: wide },
       h(Badge, { colorPalette: LOOK[condition], variant: urgent ? "solid" : "subtle", title: told }, words(condition)),
       urgent && h(Muted, { fontSize: "xs", color: ERROR }, told),
+      pipeline.warnings > 0 && h(Muted, { fontSize: "xs" }, pipeline.warnings === 1 ? say.warning : fill(say.warnings, { n: pipeline.warnings })),
       doing.filter(Boolean).map((text) => h(Muted, { key: text, fontSize: "xs" }, text))),
     h("td", { style: numeric, title: when(pipeline.confirmed_at) || undefined },
       confirmed ? h(Fragment, null, count(confirmed), h(Muted, { fontSize: "xs" }, fill(say.ago, { age: age(pipeline.confirmed_at, now) }))) : "–"),

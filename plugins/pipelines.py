@@ -11,6 +11,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Query, Request
 
 from airflow_ft.core.errors import NewerReleaseError
+from airflow_ft.core.explaining import explained
 from airflow_ft.core.lag import Lag
 from airflow_ft.core.model import Event, Run
 from airflow_ft.core.overview import Condition, Overview
@@ -19,7 +20,7 @@ from airflow_ft.core.timing import Delivered, rate
 from airflow_ft.store.events import EventKind
 
 from . import answers
-from .access import at_work, configured, dags_of, decision_log, of_dags, visible_dags, without_ended_runs
+from .access import at_work, configured, dags_of, decision_log, judged_now, of_dags, visible_dags
 from .checkpoint import behind, event, listed
 from .routes import holds_until, made_of
 from .routes import router as conditional
@@ -63,12 +64,14 @@ def pipelines(
         wanted = search.casefold()
         found = [
             each
-            for each in without_ended_runs(_overview(store, visible, dag))
+            for each in judged_now(_overview(store, visible, dag), visible)
             if any(wanted in text.casefold() for text in (each.name, *visible.intersection(each.dags)))
         ]
         for each in found:
             if each.late_at is not None and each.late is None:
                 holds_until(request, each.late_at)
+            if each.turn is not None and not each.is_silent:
+                holds_until(request, each.changed_at + each.silent_after)
         shown = sorted(
             (each for each in found if condition in (None, each.condition)),
             key=lambda each: (_ORDER[each.condition], each.name),
@@ -76,6 +79,7 @@ def pipelines(
         page = shown[offset : offset + limit]
         names = [each.name for each in page]
         lags, doing, recent = store.lags(names), store.doing(names), store.recent(names, RECENT)
+        warnings = store.warnings(names)
         return {
             "total": len(shown),
             "conditions": Counter(each.condition for each in found),
@@ -83,6 +87,8 @@ def pipelines(
                 _in_short(
                     each,
                     visible,
+                    told=explained(store, each),
+                    warnings=len(warnings.get(each.name, ())),
                     lags=lags.get(each.name, ()),
                     doing=doing.get(each.name, ()),
                     completed=recent.get(each.name, ()),
@@ -153,6 +159,8 @@ def _in_short(
     overview: Overview,
     visible: frozenset[str],
     *,
+    told: str,
+    warnings: int,
     lags: Sequence[Lag],
     doing: Sequence[str],
     completed: Sequence[Delivered],
@@ -160,7 +168,7 @@ def _in_short(
     return {
         "name": overview.name,
         "condition": overview.condition,
-        "told": overview.told,
+        "told": told,
         "dags": [dag for dag in overview.dags if dag in visible],
         **at_work(overview.turn, doing, visible),
         "confirmed": completed[0].number if completed else 0,
@@ -169,4 +177,5 @@ def _in_short(
         "lag": behind(lags),
         "rate": rate(completed),
         "recent": [{"number": each.number, "rows": each.rows} for each in reversed(completed)],
+        "warnings": warnings,
     }

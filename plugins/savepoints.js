@@ -112,13 +112,13 @@ function Take({ pipeline, data, reload }) {
       title: fill(say.takeTitle, { name: pipeline.name }),
       conf: { action: "savepoint", ...(chosen && { checkpoint: Number(chosen) }) },
     }, h(Text, null, fill(say.takeSays, { which: chosen ? fill(say.ofCheckpoint, { chosen }) : say.ofNewest, folder: data.folder }))),
-    pipeline.streaming && h(RunAct, {
-      pipeline, onDone: reload, label: say.stop, danger: true,
+    h(RunAct, {
+      pipeline, hidden: !pipeline.fitting.includes("stop_with_savepoint"), onDone: reload, label: say.stop, danger: true,
       title: fill(say.stopTitle, { name: pipeline.name }),
       conf: { action: "stop_with_savepoint" },
     }, h(Text, null, say.stopSays)),
-    pipeline.streaming && h(RunAct, {
-      pipeline, onDone: reload, label: say.drain, danger: true,
+    h(RunAct, {
+      pipeline, hidden: !pipeline.fitting.includes("drain_with_savepoint"), onDone: reload, label: say.drain, danger: true,
       title: fill(say.drainTitle, { name: pipeline.name }),
       conf: { action: "drain_with_savepoint" },
     }, h(Text, null, say.drainSays)));

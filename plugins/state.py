@@ -121,7 +121,14 @@ def _position(store: Store, name: str, at: int | None) -> Position:
                 f"the API server does not find {root}, where the state of {name} lies. Remedy: mount the folder there"
                 " under the same path, or use `airflow ft state` where tasks run.",
             )
-    return positions.confirmed(store, name, at)
+    found = positions.confirmed(store, name, at)
+    if found.restored:
+        raise ConfigurationError(
+            f"the state was restored, or reset, behind checkpoint {found.number}, and no checkpoint holds it yet.",
+            remedy=f"wait for the next checkpoint; or look at it with `airflow ft state show {name}`.",
+            pipeline=name,
+        )
+    return found
 
 
 def _operator(handle: State, operator: Operator) -> answers.StatefulOperator:

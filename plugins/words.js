@@ -25,7 +25,7 @@ export const acts = /** @type {const} */ ({
   resumeSays: "It was halted: {halted}. Resume it when the cause is gone: its next run goes on where it stood.",
   recover: "Recover",
   recoverTitle: "Settle what is in doubt of {name}?",
-  recoverSays: "What is decided is delivered, and what is in doubt is settled by what the sinks themselves remember. While a run is at work it is left alone.",
+  recoverSays: "Delivers what is decided, and settles what is in doubt by what the sinks remember. Refused while a run is at work.",
   stop: "Stop",
   stopTitle: "Stop {name}?",
   stopSays: "The stream ends after the checkpoint under way, all of it delivered. It goes on when its DAG runs again.",
@@ -42,8 +42,8 @@ export const acts = /** @type {const} */ ({
   resetStateTitle: "Drop all state of {name}?",
   resetStateSays: "Counts, windows and whatever else its operators know begin anew. Positions are kept: no row is read again.",
   retire: "Retire",
-  retireTitle: "Does nobody run {name} any more?",
-  retireSays: "It counts as late no more, until it runs again. Nothing is deleted, and nothing that waits is delivered by it.",
+  retireTitle: "Retire {name}?",
+  retireSays: "Silences FAILED, NOT RUNNING and LATE until the next run. Deletes and delivers nothing.",
   verify: "Verify",
   verifyTitle: "Compare {name} with its sinks?",
   verifySays: "The rows in the write-ahead log are compared with what is in the sinks; nothing is changed. The run fails when rows are missing or doubled, and its log says which.",
@@ -65,8 +65,8 @@ export const acts = /** @type {const} */ ({
   redeliverTitle: "Deliver {rows}, also into a sink that has lost its token?",
   redeliverSays: "Are you sure that its rows are not there? A sink whose token is gone cannot tell, and they would come twice.",
   setRowsAside: "Set rows aside",
-  setRowsAsideTitle: "Deliver {rows} without the rows that a sink refuses?",
-  setRowsAsideSays: "What a sink refuses is written into dead-letter files beside the log, for good. The others take all of it.",
+  setRowsAsideTitle: "Deliver {rows}, and set refused rows aside?",
+  setRowsAsideSays: "Rows that a sink refuses go into dead-letter files beside the log, for good. If no sink refuses any, all rows are delivered.",
 });
 
 export const asking = /** @type {const} */ ({
@@ -246,6 +246,10 @@ export const overview = /** @type {const} */ ({
   since: "Since",
   whatIsKnown: "What is known",
   acts: "Acts",
+  lastRunFailed: "Last run failed",
+  lastError: "Last error of its run",
+  warnings: "Warnings",
+  lastErrorOf: "Last error of {name}",
 });
 
 export const page = /** @type {const} */ ({
@@ -263,6 +267,10 @@ export const parts = /** @type {const} */ ({
   rate: "{rate} a second",
   left: "{time} left",
   minutes: "{minutes} min",
+  remedy: "Fix",
+  at: "At",
+  log: "Log",
+  tried: "{task}, try {tries}",
   loading: "Loading …",
   old: "What is shown is of {at}.",
 });
@@ -291,6 +299,8 @@ export const pipelines = /** @type {const} */ ({
   searchHint: "pipeline or DAG",
   noneLikeThat: "No pipeline is like that.",
   none: "No pipeline has run yet, of those that you may see.",
+  warning: "1 warning",
+  warnings: "{n} warnings",
   pipelines: "Pipelines",
   pipeline: "Pipeline",
   state: "State",

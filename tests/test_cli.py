@@ -24,7 +24,7 @@ from airflow_ft import dag_runs, documentation
 from airflow_ft.cli import get_ft_cli_commands
 from airflow_ft.commands.looking import describe
 from airflow_ft.core import steps
-from airflow_ft.core.errors import ForeignOwnerError
+from airflow_ft.core.errors import ForeignOwnerError, SinkUnavailableError
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import DRAINED, AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, StateSizes
@@ -116,9 +116,9 @@ def test_the_documentation_is_there_without_a_log_or_a_network(
     assert "{eval-rst}" not in reference and "<factory>" not in docs("reference/pipelines")
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team")
-    found = json.loads(docs("--search", "WHAT A SINK TAKES", "-o", "json"))
-    address = "https://airflow.example/team/airflow-ft/docs/sinks.md#what-a-sink-takes"
-    assert found == [{"page": "sinks", "heading": "What a sink takes", "address": address}]
+    found = json.loads(docs("--search", "WHAT THE CONFORMANCE KIT TRIES", "-o", "json"))
+    address = "https://airflow.example/team/airflow-ft/docs/sinks.md#what-the-conformance-kit-tries"
+    assert found == [{"page": "sinks", "heading": "What the conformance kit tries", "address": address}]
     by_heading, *_ = json.loads(docs("--search", "dead letters", "-o", "json"))
     assert by_heading["heading"].lower().startswith("dead letters")
     [argument] = json.loads(docs("--search", "allow_unsafe_durability: deliver", "-o", "json"))[:1]
@@ -446,6 +446,14 @@ def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
     assert "the token is gone" in text and "is ACTIVE" in text
 
 
+def test_a_resumption_says_why(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
+    ft("resume", PIPELINE, "--yes", "--reason", "it is back")
+    [event] = world.store.events(PIPELINE, limit=1)
+    assert event.kind == "RESUMED" and "it is back" in event.message
+
+
 def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
     world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,8 +464,9 @@ def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
         ft("retire", PIPELINE, "--yes")
     assert "dag/run" in ft("pipelines")
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
-    assert "dag/run" not in ft("pipelines")
-    assert "orders is not late any more" in ft("retire", PIPELINE, "--yes")
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert (row["at_work"], row["condition"]) == (None, "FAILED") and "orders is FAILED: Run dag/run" in ft("pipelines")
+    assert "orders is retired" in ft("retire", PIPELINE, "--yes")
     assert world.store.pipeline(PIPELINE).turn is None
 
 
@@ -494,6 +503,27 @@ def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world
     assert "by hand: XA COMMIT 'x'; or: XA ROLLBACK 'x';" in text
     world.steps(world.context(3))
     assert world.store.checkpoint(PIPELINE, number).delivered_by == 9
+
+
+def test_of_many_pipelines_the_three_closest_names_are_told(world: World, ft: Any) -> None:
+    for name in [PIPELINE, *(f"pipeline-{number}" for number in range(50)), "order-items"]:
+        world.store.register(name)
+    with pytest.raises(SystemExit) as told:
+        ft("checkpoints", "order")
+    assert "orders" in str(told.value) and "order-items" in str(told.value) and "pipeline-1" not in str(told.value)
+    with pytest.raises(SystemExit) as told:
+        ft("checkpoints", "zzz")
+    assert "`airflow ft pipelines`" in str(told.value) and "orders" not in str(told.value)
+
+
+def test_one_checkpoint_as_plain_data(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    [told] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
+    assert (told["number"], told["state"], told["delivers"]) == (1, "COMPLETED", [1])
+    assert {each["name"] for each in told["participants"]} == set(world.delivery.names)
+    assert all(each["proof"]["outcome"] == "committed" for each in told["participants"])
+    assert yaml.safe_load(ft("show", PIPELINE, "1", "-o", "yaml"))[0]["number"] == 1
 
 
 def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> None:
@@ -763,7 +793,16 @@ def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
     prepared(world)
     steps.commit_step(world.context(), "db")
     world.systems["log"].declines_in_commit = True
-    assert "--dead-letter" in ft("in-doubt", "--pipeline", PIPELINE, "-o", "json")
+    [_, doubt] = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
+    assert doubt["last_error"] is None and "--dead-letter" not in doubt["next"], "nothing is known to be refused"
+    with pytest.raises(SinkUnavailableError):
+        steps.commit_step(world.context(), "log")
+    [_, doubt] = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
+    assert "--dead-letter" in doubt["next"] and doubt["last_error"].startswith("SinkUnavailableError (DECLINED)")
+    assert "last error: SinkUnavailableError (DECLINED)" in ft("show", PIPELINE, "1")
+    monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # the run has failed
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["condition"] == "IN_DOUBT" and "fails again until the cause is removed" in row["why"]
     monkeypatch.setattr("builtins.input", lambda _: "n")
     with pytest.raises(SystemExit, match="Nothing was changed"):
         ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1")

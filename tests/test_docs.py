@@ -150,32 +150,3 @@ def test_every_test_and_defect_that_the_protocol_names_exists() -> None:
 @pytest.mark.parametrize("number", range(1, 11))
 def test_every_invariant_is_there(number: int) -> None:
     assert f"**I{number} " in TEXT["docs/protocol.md"]
-
-
-def lines(*patterns: str) -> int:
-    """As `wc -l` counts them."""
-    files = {file for pattern in patterns for file in PROJECT.glob(pattern)}
-    return sum(file.read_bytes().count(b"\n") for file in files)
-
-
-def test_what_a_sink_takes_is_nearly_what_the_page_says() -> None:
-    """Within 5 %: a page that is renewed with each line would be nobody's."""
-    folders = {"SQLite": "sqlite", "Delta": "delta", "files": "files", "PostgreSQL": "postgres", "Kafka": "kafka"}
-    counted = {"shared": [lines("airflow_ft/sinks/base/*.py", "airflow_ft/sinks/*.py")]}
-    counted["the"] = [lines("airflow_ft/testing/*.py") - lines("airflow_ft/testing/jobs.py")]
-    for first, name in {**folders, "MySQL": "mysql"}.items():
-        ours = [
-            f"tests/{room}/{kind}{name}*.py"
-            for room in ("spark", "conformance", "integration")
-            for kind in ("test_", "")
-        ]
-        counted[first] = [lines(f"airflow_ft/sinks/{name}/*.py"), lines(f"tests/sinks/{name}/*.py", *ours)]
-    table = TEXT["docs/sinks.md"].partition("| | lines |")[2].partition("\n\n")[0]
-    rows = {
-        row[0].split()[0].strip(":,"): row
-        for row in re.findall(r"^\| (\w[^|]*)\|([^|]*)\|([^|]*)\|", table, re.MULTILINE)
-    }
-    assert rows.keys() == counted.keys()
-    for first, numbers in counted.items():
-        told = [int(each.replace(",", "")) for each in rows[first][1 : 1 + len(numbers)]]
-        assert all(abs(one - other) <= 0.05 * other for one, other in zip(told, numbers, strict=True)), (first, numbers)

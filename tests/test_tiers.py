@@ -1,12 +1,14 @@
-"""What `make test` leaves out: each commit tries something of every matrix, twelve in a row all of it."""
+"""What `make test` leaves out: each part tries something of every matrix, all parts together try all of it."""
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.tiers import HALVED, MATRICES, PARTS, TWELFTHS, order, out_of_turn
+from tests.tiers import HALVED, MATRICES, PARTS, TWELFTHS, content_number, is_named, order, out_of_turn
 
 
 class Case:
@@ -84,3 +86,62 @@ def test_cases_that_open_no_window_stay_with_the_browser_whose_airflow_they_ask(
     cases[0].fixturenames += ("browser", "visit")
     groups = order(cases, {"tests/browser/test_roles.py": 100.0})  # type: ignore[arg-type, type-var]
     assert len(set(groups.values())) == 1
+
+
+def config(args_source: pytest.Config.ArgsSource, *args: str, **options: str) -> pytest.Config:
+    """As much of pytest's configuration as the choice looks at."""
+    return SimpleNamespace(  # type: ignore[return-value]
+        args=list(args), args_source=args_source, getoption=lambda name: options.get(name.strip("-"), "")
+    )
+
+
+ARGS, TESTPATHS = pytest.Config.ArgsSource.ARGS, pytest.Config.ArgsSource.TESTPATHS
+
+
+@pytest.mark.parametrize(
+    ("asked", "named", "with_rotation"),
+    [
+        (config(TESTPATHS, "tests"), False, False),
+        (config(ARGS, "tests/core", "tests/wal"), True, False),
+        (config(ARGS, "tests/core/test_lag.py"), True, False),
+        (config(ARGS, "tests/core/test_lag.py::test_a"), True, True),
+        (config(TESTPATHS, "tests", k="kafka"), True, True),
+        (config(TESTPATHS, "tests", m="release"), True, False),
+    ],
+)
+def test_what_is_named_runs(
+    asked: pytest.Config, named: bool, with_rotation: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROTATION", raising=False)
+    assert is_named(asked) is named
+    monkeypatch.setenv("ROTATION", "3")
+    assert is_named(asked) is with_rotation
+
+
+def test_a_worker_believes_its_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """xdist hands the default folders to its workers as arguments."""
+    monkeypatch.delenv("ROTATION", raising=False)
+    for named in (True, False):
+        worker = config(ARGS, "tests")
+        worker.workerinput = {"paths_named": named}  # type: ignore[attr-defined]
+        assert is_named(worker) is named
+
+
+def test_the_part_does_not_depend_on_the_depth_of_a_clone(tmp_path: Path) -> None:
+    def git(*words: str, folder: Path = tmp_path / "deep") -> None:
+        who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+        subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+    (tmp_path / "deep").mkdir()
+    git("init", "-q")
+    numbers = set()
+    for text in ("one", "two"):
+        (tmp_path / "deep" / "file").write_text(text)
+        git("add", "file")
+        git("commit", "-qm", text)
+        numbers.add(content_number(tmp_path / "deep"))
+    git("clone", "-q", "--depth", "1", (tmp_path / "deep").as_uri(), "shallow", folder=tmp_path)
+    assert content_number(tmp_path / "shallow") == content_number(tmp_path / "deep")
+    git("commit", "-q", "--amend", "-m", "another message")
+    numbers.add(content_number(tmp_path / "deep"))
+    assert len(numbers) == 2

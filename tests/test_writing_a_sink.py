@@ -25,7 +25,7 @@ from tests.tiers import TWELFTHS, turn
 from tests.written_sink import PACKAGE
 
 KIT = "tests/test_shelf.py"
-SKIPPED = r"no way to its server on which something is lost|its connection has no secret"
+SKIPPED = r"names no table with a key|no way to its server on which something is lost|its connection has no secret"
 SOME_KILLS = f"""
 from airflow_ft.testing import ParticipantConformance
 

@@ -7,11 +7,14 @@
 
 A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), or what is
 marked: a function or a whole file by `rotating`, functions of a file together by `rotating("of what")`, those of
-several files by `rotating(among="what")`. A twelfth of each is run, of what is dearest half of one. Which one follows
-from the number of commits, so twelve commits in a row try all of it, and 24 of what is dearest; ROTATION=0 to 23
-chooses one. Cases are counted in the order of collection, so that neighbours (the same place to die, on the other
-server) fall into different parts, unless they share what is dearer than they are; of few cases there is always one.
-Whoever names single tests gets them, whatever their tier.
+several files by `rotating(among="what")`. A twelfth of each is run, of what is dearest half of one. The hash of the
+committed files chooses the part: the same files run the same tests in every clone, deep or shallow. ROTATION=0 to 23
+chooses it by hand, and 24 parts are everything. Cases are counted in the order of collection, so that neighbours (the
+same place to die, on the other server) fall into different parts, unless they share what is dearer than they are; of
+few cases there is always one.
+
+Named tests run whatever their tier: files and folders on the command line, `-k` and `-m`. An explicit ROTATION keeps
+the tiers for files, folders and `-m`.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session, a browser). What a file takes is in
@@ -36,7 +39,7 @@ TWELFTHS = 12
 HALVED = {"Spark drivers"}
 """What rotates among these is a sixth of all that `make test` does, where a twelfth of it runs: so half of one does."""
 PARTS = 2 * TWELFTHS
-"""So many commits in a row try all."""
+"""Together they are everything."""
 MATRICES = "tests/integration/"
 """Where every test with several cases is one."""
 DIVIDED = 10.0
@@ -76,7 +79,7 @@ class Tiers:
 
     @pytest.hookimpl(trylast=True)  # when pytest has put tests with the same fixtures together
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        if not self.whole and not _named(config):
+        if not self.whole and not is_named(config):
             left_out = set(out_of_turn(items, self.turn))
             left_out.update(item for item in items if item.get_closest_marker("release"))
             if left_out:
@@ -91,6 +94,7 @@ class Tiers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["groups"] = str(self._groups)
+        node.workerinput["paths_named"] = _names_paths(node.config)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
@@ -120,15 +124,18 @@ class Tiers:
 
 
 def turn() -> int:
-    """Which part it is, of 24: ROTATION, else by the number of commits; 0 where neither is known."""
-    return int(os.environ.get("ROTATION") or commits()) % PARTS
+    """The part to run, 0 to 23: ROTATION, otherwise chosen by `content_number`."""
+    return int(os.environ.get("ROTATION") or content_number()) % PARTS
 
 
-def commits() -> int:
-    """How many commits led here; 0 where there is no repository."""
-    counting = ["git", "rev-list", "--count", "HEAD"]
-    counted = subprocess.run(counting, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return int(counted.stdout) if counted.returncode == 0 else 0
+def content_number(folder: Path = Path(__file__).parent) -> int:
+    """A number below 2**32 made from the hash of the committed files; 0 outside a repository.
+
+    It depends neither on the history nor on the commit message, so a shallow clone and a rebased commit have the same.
+    """
+    asking = ["git", "rev-parse", "HEAD^{tree}"]
+    asked = subprocess.run(asking, cwd=folder, capture_output=True, text=True, check=False)
+    return int(asked.stdout[:8], 16) if asked.returncode == 0 else 0
 
 
 def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
@@ -164,9 +171,19 @@ def _part(name: str, number: int, cases: list[pytest.Item], count: int) -> int:
     return number * count // len(cases) if name in NEIGHBOURS else number % count
 
 
-def _named(config: pytest.Config) -> bool:
-    """Whether somebody asks for single tests: then they run, whatever their tier."""
-    return any("::" in argument for argument in config.args) or bool(config.getoption("-k"))
+def is_named(config: pytest.Config) -> bool:
+    """Whether the command line names the tests, so that all of them run."""
+    if any("::" in argument for argument in config.args) or config.getoption("-k"):
+        return True
+    return _names_paths(config) and not os.environ.get("ROTATION")
+
+
+def _names_paths(config: pytest.Config) -> bool:
+    """Whether files, folders or marks are named. A worker of xdist cannot see it, so the controller tells it."""
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is not None:
+        return bool(worker["paths_named"])
+    return config.args_source is pytest.Config.ArgsSource.ARGS or bool(config.getoption("-m"))
 
 
 # --- order ------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def reset_state(by: Requester, store: Store, pipeline: str) -> None:
 
 
 def retire(by: Requester, store: Store, pipeline: str) -> None:
-    """A pipeline that nobody runs any more is not late; ConfigurationError while a run is at work."""
+    """Silences FAILED, NOT RUNNING and LATE until the next run; ConfigurationError while a run is at work."""
     row = store.pipeline(pipeline)
     require_understood(row)
     if row.turn is not None and not by.is_over(row.turn):
@@ -70,9 +70,9 @@ def retire(by: Requester, store: Store, pipeline: str) -> None:
         )
     if waiting := store.undelivered(pipeline):
         by.say(f"{waiting} of its checkpoints are not delivered; `airflow ft in-doubt` and a run would settle them")
-    by.sure(f"Is {pipeline} to be late no more?")
+    by.sure(f"Retire {pipeline}?")
     store.retire(pipeline, by.person, row.turn)
-    by.say(f"{pipeline} is not late any more, unless it runs again")
+    by.say(f"{pipeline} is retired: it counts neither as late nor as failed until its next run")
 
 
 def resume(by: Requester, store: Store, pipeline: str) -> None:

@@ -85,9 +85,10 @@ def signature(args: Namespace, command: str) -> str:
 
 def requester(args: Namespace, command: str) -> Requester:
     """Whoever has typed the command: asked there, unless --yes was given."""
+    reason = getattr(args, "reason", "")
     return Requester(
         signature=signature(args, command),
-        person=getpass.getuser(),
+        person=getpass.getuser() + (f": {reason}" if reason else ""),
         say=say,
         sure=partial(sure, args),
         connections=server_connections,

@@ -51,6 +51,7 @@ def _list(store: Store, args: Namespace) -> None:
             "age": doubt.age,
             "finding": doubt.evidence.finding.value,
             "known": doubt.evidence.text,
+            "last_error": doubt.last_error or None,
             "next": doubt.advice,
         }
         for doubt in found

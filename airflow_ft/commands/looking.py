@@ -11,6 +11,7 @@ from airflow_ft.acts.words import state_text
 from airflow_ft.commands.common import (
     Size,
     command,
+    lease,
     open_store,
     print_table,
     say,
@@ -18,11 +19,13 @@ from airflow_ft.commands.common import (
 )
 from airflow_ft.core.backpressure import held_back
 from airflow_ft.core.errors import ConfigurationError, NewerReleaseError
+from airflow_ft.core.explaining import explained
 from airflow_ft.core.lookup import checkpoint_of
 from airflow_ft.core.model import DRAINED, AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
+from airflow_ft.core.overview import NEED_A_PERSON, Condition
 from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_proof
-from airflow_ft.dag_runs import known_to_have_ended
+from airflow_ft.dag_runs import judged, known_to_have_ended
 from airflow_ft.spark.state.files import sizes
 
 
@@ -31,21 +34,26 @@ def pipelines(args: Namespace) -> None:
     """`airflow ft pipelines`."""
     with open_store(args) as store:
         rows = []
-        late = {each.name: each.late for each in store.overview()}
-        lags = store.lags(list(late))
-        known = store.pipelines()
-        over = known_to_have_ended([row.turn for row in known if row.turn is not None])
-        for row in known:
+        found = {each.name: each for each in judged(store.overview(), lease(), known_to_have_ended)}
+        lags, warnings = store.lags(list(found)), store.warnings(list(found))
+        for row in store.pipelines():
+            if (overview := found.get(row.name)) is None:  # it was registered just now
+                continue
+            condition, turn = overview.condition, overview.turn
+            says = condition in NEED_A_PERSON or condition is Condition.RENAMED
             standing = {
                 "pipeline": row.name,
+                "condition": condition.value,
                 "status": f"HALTED ({row.why})" if row.status is PipelineStatus.HALTED else row.status.value,
+                "why": explained(store, overview) if says else None,
+                "warnings": [str(each) for each in warnings.get(row.name, ())],
                 "confirmed": None,
                 "confirmed_at": None,
-                "late": late.get(row.name),
+                "late": overview.late,
                 "lag": [f"{lag.source} {lag.amount}" for lag in lags.get(row.name, ())],
                 "unsettled": None,
                 "epoch": row.epoch,
-                "at_work": str(row.turn) if row.turn and row.turn not in over else None,
+                "at_work": str(turn) if turn is not None else None,
                 "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
                 "held_back": None,
             }
@@ -54,7 +62,16 @@ def pipelines(args: Namespace) -> None:
             except NewerReleaseError as error:  # it must not hide the others
                 sys.stderr.write(f"{error}\n")
                 rows.append(standing)
-        print_table(rows, args.output)
+        if args.output != "table":
+            print_table(rows, args.output)
+            return
+        told = {"why", "warnings"}  # too long for a column
+        print_table([{name: value for name, value in each.items() if name not in told} for each in rows], args.output)
+        for each in rows:
+            if each["why"]:
+                say(f"{each['pipeline']} is {Condition(each['condition']).words}: {each['why']}")
+            for warning in each["warnings"]:
+                say(f"{each['pipeline']}: warning {warning}")
 
 
 def _of_checkpoints(store: Store, pipeline: str) -> dict[str, Any]:
@@ -110,8 +127,14 @@ def events(args: Namespace) -> None:
 def show(args: Namespace) -> None:
     """`airflow ft show PIPELINE NUMBER`."""
     with open_store(args) as store:
-        for line in describe(checkpoint_of(store, args.pipeline, args.number)):
+        found = checkpoint_of(store, args.pipeline, args.number)
+        if args.output in ("json", "yaml"):
+            print_table([_whole(found)], args.output)
+            return
+        for line in describe(found):
             say(line)
+        for warning in store.warnings([args.pipeline]).get(args.pipeline, ()):
+            say(f"warning: {warning}")
         if held := held_back(store, args.pipeline):
             say(f"the stream is held back: {held.reason} since {time_text(held.since)}")
             say(f"  {held.reason.cause} {held.reason.remedy}")
@@ -187,8 +210,58 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
             )
             vote = checkpoint.votes.get(participant.name)
             yield f"            {_vote(vote)}" if vote else "            not asked yet"
+            if vote is not None and vote.problem is not None and vote.proof is None:
+                yield f"            last error: {vote.problem.text}"
             for sink, aside in of_proof(vote.proof if vote else None).items():
                 yield f"            {aside.text(sink)}"
+
+
+def _whole(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What `describe` tells, as plain data."""
+    segment, position, reason, plan = checkpoint.segment, checkpoint.position, checkpoint.reason, checkpoint.plan
+    return {
+        "pipeline": checkpoint.pipeline,
+        "number": checkpoint.number,
+        "state": checkpoint.state.value,
+        "message": checkpoint.message,
+        "reason": None if reason is None else str(reason),
+        "remedy": None if reason is None else reason.remedy,
+        "epoch": checkpoint.epoch,
+        "predecessor": checkpoint.predecessor,
+        "run": str(checkpoint.run) if checkpoint.run else None,
+        **{
+            what: getattr(checkpoint, f"{what}_at")
+            for what in ("triggered", "staged", "prepared", "decided", "completed")
+        },
+        "delivered_by": checkpoint.delivered_by,
+        "application": checkpoint.application or None,
+        "spec": checkpoint.spec or None,
+        "rows": dict(segment.rows) if segment else {},
+        "bytes": segment.bytes if segment else 0,
+        "location": segment.location if segment else None,
+        "digest": segment.digest if segment else None,
+        "lag": dict(checkpoint.lag),
+        "positions": {name: read_to for name, read_to in checkpoint.positions.items() if name != DRAINED},
+        "spark": {"location": position.location, "batch": position.batch} if position else None,
+        "delivers": [each.number for each in plan.segments] if plan else [],
+        "reasons": list(plan.reasons) if plan else [],
+        "participants": [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "strategy": each.strategy,
+                "promise": each.promise.value,
+                "predecessor": each.predecessor,
+                "sinks": list(each.sinks),
+                "attempt": vote.attempt if (vote := checkpoint.votes.get(each.name)) else None,
+                "prepared": vote.prepared if vote else None,
+                "proof": {"outcome": vote.proof.outcome.value, "rows": dict(vote.proof.counts)}
+                if vote and vote.proof
+                else None,
+            }
+            for each in (plan.participants if plan else ())
+        ],
+    }
 
 
 def _remedy(event: Event) -> str:

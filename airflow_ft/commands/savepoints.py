@@ -29,6 +29,7 @@ from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, ve
 from airflow_ft.savepoints.rescaling import rescale as rescale_savepoint
 from airflow_ft.savepoints.restoring import restore as restore_savepoint
 from airflow_ft.savepoints.taking import take
+from airflow_ft.spark.state.meaning import lines
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.store.events import bytes_text
 
@@ -131,6 +132,7 @@ def restore(args: Namespace) -> None:
             later=later,
             claim=claim,
             allow_non_restored_state=bool(args.allow_non_restored_state),
+            allow_changed_state=bool(args.allow_changed_state),
             rename=args.rename,
             lease_seconds=by.lease_seconds,
         )
@@ -184,3 +186,5 @@ def _told(uri: str, found: Savepoint) -> Iterator[str]:
         yield f"operator    {name}: {operator.partitions} partitions, {size}"
         for state, types in operator.states.items():
             yield f"  {state}: {types}"
+        for line in lines(operator.meaning):
+            yield f"  {line}"

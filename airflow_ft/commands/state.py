@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -38,13 +39,13 @@ def show(args: Namespace) -> None:
             for each in found.states(operator.id)
         ]
         if args.output == "table":
-            say(f"{found.pipeline} as of checkpoint {found.number}")
+            say(f"{found.pipeline} as of {found.told}")
         print_table(rows, args.output)
 
 
 @command
 def get(args: Namespace) -> None:
-    """`airflow ft state get PIPELINE OPERATOR [KEY ...]`: JSON; status 1 when there is no such key."""
+    """`airflow ft state get PIPELINE OPERATOR [KEY ...]`: JSON, or YAML; status 1 when there is no such key."""
     with _open(args) as found:
         tables = found.states(args.operator)
         if not tables:
@@ -56,11 +57,16 @@ def get(args: Namespace) -> None:
         value = found.get(args.operator, key_of(tables[0].key, args.key), args.state)
         if value is None:
             raise ConfigurationError(
-                f"as of checkpoint {found.number} operator {args.operator} has nothing for that key.",
+                f"as of {found.told} operator {args.operator} has nothing for that key.",
                 remedy="keys are compared as the job groups by them; `airflow ft state show` tells their columns.",
                 pipeline=found.pipeline,
             )
-        say(json.dumps(plain(value), indent=2, ensure_ascii=False))
+        if found.restored:
+            sys.stderr.write(f"{found.pipeline} as of {found.told}\n")
+        if args.output == "yaml":
+            print_table([plain(each) for each in (value if isinstance(value, list) else [value])], args.output)
+        else:
+            say(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 @command
@@ -69,13 +75,18 @@ def export(args: Namespace) -> None:
     path = Path(args.file).expanduser().absolute()
     with _open(args) as found:
         entries = found.export(args.operator, path, args.state)
-        say(f"{entries:,} entries as of checkpoint {found.number}: {path}")
+        say(f"{entries:,} entries as of {found.told}: {path}")
 
 
 @command
 def changes(args: Namespace) -> None:
-    """`airflow ft state changes PIPELINE OPERATOR --since NUMBER`: a line of JSON for each key."""
+    """`airflow ft state changes PIPELINE OPERATOR --since NUMBER`: a line of JSON for each key, or one list of them."""
     with _open(args) as found:
+        if args.output in ("json", "yaml"):
+            print_table(
+                [plain(each) for each in found.changes(args.operator, args.since, state=args.state)], args.output
+            )
+            return
         for each in found.changes(args.operator, args.since, state=args.state):
             say(json.dumps(plain(each), ensure_ascii=False))
 

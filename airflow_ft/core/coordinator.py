@@ -45,6 +45,7 @@ from airflow_ft.core.model import (
     Segment,
     canonical_json,
 )
+from airflow_ft.core.noting import note_problem
 from airflow_ft.core.planning import (
     Delivery,
     check_sinks_of_segments,
@@ -583,6 +584,7 @@ class Coordinator:
             self._opened[participant] = wanted, sink
         except AirflowFtError as error:
             error.located(pipeline=self._pipeline, checkpoint=plan.number, participant=participant)
+            note_problem(self._store, self._pipeline, self.epoch, plan.number, participant, error)
             if isinstance(error, HaltError):
                 self._halt(error)
             if isinstance(error, FencedError) and error.head_epoch >= self.epoch:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from airflow_ft.core.errors import AirflowFtError, HaltError, NewerReleaseError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.explaining import is_refused, refuses_rows, waiting_for
 from airflow_ft.core.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
 from airflow_ft.core.planning import may_be_heuristic
 from airflow_ft.core.ports import Participant, ParticipantFactory, Store
@@ -47,7 +48,8 @@ class Evidence:
 class Doubt:
     """One unsettled thing: a number in one participant, or (number 0) a whole pipeline that is HALTED.
 
-    `since` is when it came into this state, by the store's clock; `age` is counted by the same clock.
+    `since` is when it came into this state, by the store's clock; `age` is counted by the same clock. `last_error` is
+    what the newest attempt at the participant met; "": it met none, or none is known.
     """
 
     pipeline: str
@@ -58,6 +60,7 @@ class Doubt:
     age: timedelta
     evidence: Evidence
     advice: str
+    last_error: str = ""
 
 
 def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
@@ -119,7 +122,10 @@ def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now:
     state = checkpoint.state.value + (", rollback pending" if checkpoint.rollback_pending else "")
     evidence = answers[checkpoint.number]
     advice = _advice(checkpoint, evidence)
-    return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice)
+    vote = checkpoint.votes.get(name)
+    problem = vote.problem if vote is not None and vote.proof is None else None
+    last_error = problem.text if problem is not None else ""
+    return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice, last_error)
 
 
 def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
@@ -131,19 +137,20 @@ def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
         return "--commit delivers the rest; to give it up, delete what is visible as it says, then --abort"
     match checkpoint.state:
         case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
-            return (
-                f"{checkpoint.message} Decided, so it can only be delivered: --commit when the cause is gone, or"
-                " --dead-letter if a sink refuses rows that are not wanted there"
-            )
+            told = f"{checkpoint.message} Decided, so it can only be delivered: --commit when the cause is gone"
+            return f"{told}; or --dead-letter, without the refused rows" if refuses_rows(checkpoint) else told
         case CheckpointState.QUARANTINED:
             return f"{checkpoint.message} Not decided: --commit delivers it, --abort gives it up"
         case CheckpointState.COMMITTING:
             if evidence.finding is Finding.DELIVERED:
                 return "nothing: it is recorded by the next try or run"
-            return (
-                "mend what it waits for; the next try or run, or --commit, delivers it (--dead-letter without the rows"
-                " that a sink refuses)"
-            )
+            problems = [problem for problem in waiting_for(checkpoint).values() if problem is not None]
+            if not problems:
+                return "the next try or run, or --commit, delivers it"
+            if not any(is_refused(problem) for problem in problems):
+                return "the next try or run, or --commit, delivers it when its sinks answer"
+            aside = " (--dead-letter without the refused rows)" if refuses_rows(checkpoint) else ""
+            return f"remove the cause of last_error; then the next try or run, or --commit, delivers it{aside}"
         case CheckpointState.PREPARED:
             return "the next try or run, or --commit, delivers it; --abort gives it up"
         case _:

@@ -105,6 +105,10 @@ class ConfigurationError(TerminalError, ValueError):
     """A name, setting or combination that cannot work; raised when the DAG is parsed wherever possible."""
 
 
+class StateMeaningError(ConfigurationError):
+    """The job computes something else with the state that it goes on from: other keys, functions or settings."""
+
+
 class NewerReleaseError(ConfigurationError):
     """A newer release has written something that this one does not know. It touches nothing then."""
 

@@ -47,6 +47,7 @@ class FromSavepoint:
         claim_mode: NO_CLAIM or CLAIM.
         allow_non_restored_state: the job may lack operators whose state is in the savepoint; that is left behind.
         rename: the savepoint's pipeline gets this one's name, and no run of it begins under its old one any more.
+        allow_changed_state: the job may give the state another meaning (other keys, functions or settings).
 
     Each may be Jinja.
     """
@@ -56,6 +57,7 @@ class FromSavepoint:
     claim_mode: str = ClaimMode.NO_CLAIM.value
     allow_non_restored_state: bool | str = False
     rename: bool | str = False
+    allow_changed_state: bool | str = False
 
     def __post_init__(self) -> None:
         check_type("from_savepoint.path", self.path, str, 'give "/mnt/savepoints/savepoint-orders-17-1f0c2a9b".')
@@ -67,7 +69,7 @@ class FromSavepoint:
         for name, check in (("later", later), ("claim_mode", claim_mode)):
             if not is_template(value := getattr(self, name)):
                 check(value)
-        for name in ("allow_non_restored_state", "rename"):
+        for name in ("allow_non_restored_state", "rename", "allow_changed_state"):
             if not is_template(value := getattr(self, name)):
                 truth(name, value)
 
@@ -115,6 +117,11 @@ class FromSavepoint:
         """`rename`, when nothing is Jinja any more."""
         return truth("rename", self.rename)
 
+    @property
+    def may_change_state(self) -> bool:
+        """`allow_changed_state`, when nothing is Jinja any more."""
+        return truth("allow_changed_state", self.allow_changed_state)
+
 
 FULL_REFRESH = "full_refresh"
 """The field of the trigger form that is as good as the path `BEGINNING`."""
@@ -124,6 +131,7 @@ PARAMS: dict[str, Any] = {  # by the fields of `FromSavepoint`, in their order
     "savepoint_claim_mode": ClaimMode.NO_CLAIM.value,
     "allow_non_restored_state": False,
     "savepoint_rename": False,
+    "allow_changed_state": False,
 }
 
 

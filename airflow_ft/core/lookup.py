@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Checkpoint, SparkPosition
 from airflow_ft.core.ports import Store
 
 _MANY = 100_000
+_CLOSE, _SIMILAR = 3, 0.5
+"""So many names are told for one that is not known, if they are as similar (`difflib.get_close_matches`)."""
+_FOLDER = re.compile(r"/(\d+)-0/?$")
+"""A location that an epoch has made for itself: no attempt has the number 0."""
 
 
 def require_known(store: Store, pipeline: str, hint: str = "") -> None:
@@ -14,10 +22,19 @@ def require_known(store: Store, pipeline: str, hint: str = "") -> None:
     try:
         store.pipeline(pipeline)
     except KeyError:
-        known = ", ".join(row.name for row in store.pipelines()) or "none"
         raise ConfigurationError(
-            f"the decision log {store.url} knows no pipeline {pipeline!r}.", remedy=f"known are: {known}.{hint}"
+            f"the decision log {store.url} knows no pipeline {pipeline!r}.",
+            remedy=f"{_known([row.name for row in store.pipelines()], pipeline)}{hint}",
         ) from None
+
+
+def _known(names: Sequence[str], wanted: str) -> str:
+    """The names, if they are few; of many the three that are closest."""
+    if len(names) <= _CLOSE:
+        return f"known are: {', '.join(names) or 'none'}."
+    lists = f"`airflow ft pipelines` lists all {len(names):,}."
+    close = get_close_matches(wanted, names, _CLOSE, _SIMILAR)
+    return f"did you mean {' or '.join(close)}? {lists}" if close else lists
 
 
 def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
@@ -36,8 +53,10 @@ def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
 def confirmed_position(store: Store, pipeline: str, number: int | None = None) -> tuple[int, SparkPosition]:
     """The newest confirmed checkpoint, or the retained one of that number, and where Spark stood after it.
 
-    Another process may sweep it the next moment, if it is not the newest: see `require_moved`.
+    Another process may sweep it the next moment, if it is not the newest: see `require_moved`. ConfigurationError for a
+    `number` at which another state was put since (`is_replaced`).
     """
+    asked = number
     newest = store.latest_confirmed(pipeline)
     if number is None and newest is None:
         raise ConfigurationError(
@@ -57,7 +76,25 @@ def confirmed_position(store: Store, pipeline: str, number: int | None = None) -
             remedy="there is nothing to keep, or to look at: a new pipeline begins the same way.",
             pipeline=pipeline,
         )
+    if asked is not None and is_replaced(store, pipeline, number, base):
+        raise ConfigurationError(
+            "its own state is gone: a savepoint was restored behind it, or its state was reset.",
+            remedy="look at what was restored, as the newest state (leave the number out); or at the savepoint that was"
+            " taken of this checkpoint; or at a later checkpoint.",
+            pipeline=pipeline,
+            checkpoint=number,
+        )
     return number, base
+
+
+def is_replaced(store: Store, pipeline: str, number: int, position: SparkPosition) -> bool:
+    """Whether the pipeline was put at this position after it had published the number: the state is not the number's.
+
+    `airflow ft savepoint restore`, a full refresh and `airflow ft reset-state` make a folder under an epoch of their
+    own, which is newer than that of every number that was published before.
+    """
+    folder = _FOLDER.search(position.location)
+    return folder is not None and int(folder[1]) > store.checkpoint(pipeline, number).epoch
 
 
 def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
@@ -67,7 +104,9 @@ def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
     return [
         each
         for each in store.checkpoints(pipeline, most)
-        if each.is_confirmed and (not each.finalised or each.number in unpruned)
+        if each.is_confirmed
+        and (not each.finalised or each.number in unpruned)
+        and not (each.position and is_replaced(store, pipeline, each.number, each.position))
     ]
 
 

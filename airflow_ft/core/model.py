@@ -209,7 +209,8 @@ class ParticipantPlan:
     """One transactional system in a plan: everything needed to reach and settle it without the DAG.
 
     `name` is the Airflow connection id, or what a sink without a connection is called; `kind` names the system
-    (`airflow_ft.sinks.registry`); `sinks` maps a sink's name to its settings (plain JSON, never a secret);
+    (`airflow_ft.sinks.registry`); `sinks` maps a sink's name to its settings (plain JSON, never a secret), in the
+    declared order, in which their rows are sent;
     `predecessor` is the number that this system must have delivered last (0: none yet). `former`: whose place this
     pipeline takes there when it begins (None: nobody's).
     """
@@ -236,19 +237,20 @@ class ParticipantPlan:
             "promise": self.promise.value,
             "predecessor": self.predecessor,
             "sinks": {name: dict(settings) for name, settings in self.sinks.items()},
+            **({"order": list(self.sinks)} if list(self.sinks) != sorted(self.sinks) else {}),
             **({"former": asdict(self.former)} if self.former else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ParticipantPlan:
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`. Stored objects lose their order; without "order" it is that of the names."""
         return cls(
             name=data["name"],
             kind=data["kind"],
             strategy=data["strategy"],
             promise=Promise(data["promise"]),
             predecessor=data["predecessor"],
-            sinks=data["sinks"],
+            sinks={name: data["sinks"][name] for name in data.get("order") or sorted(data["sinks"])},
             former=Former(**data["former"]) if "former" in data else None,
         )
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.model import RunKey
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Condition(StrEnum):
@@ -16,6 +19,8 @@ class Condition(StrEnum):
     HALTED = "HALTED"
     QUARANTINED = "QUARANTINED"
     IN_DOUBT = "IN_DOUBT"
+    FAILED = "FAILED"
+    NOT_RUNNING = "NOT_RUNNING"
     LATE = "LATE"
     WAITING = "WAITING"
     RUNNING = "RUNNING"
@@ -27,19 +32,35 @@ class Condition(StrEnum):
         """What that means, and what to do."""
         return _TOLD[self]
 
+    @property
+    def words(self) -> str:
+        """As people read it: `IN DOUBT`."""
+        return self.value.replace("_", " ")
+
 
 _TOLD = {
-    Condition.HALTED: "Nothing is staged or delivered until somebody has looked, and resumes it.",
-    Condition.QUARANTINED: "A sink refuses rows that are decided: nothing behind them is delivered until they are"
-    " released, or set aside.",
-    Condition.IN_DOUBT: "Rows are decided, not all sinks have them yet, and no run is at work: the next run, or a retry"
-    " of the failed one, delivers them.",
+    Condition.HALTED: "Nothing is staged or delivered until a person finds the cause, and resumes the pipeline.",
+    Condition.QUARANTINED: "A checkpoint is in quarantine: nothing later is delivered until a person settles it.",
+    Condition.IN_DOUBT: "Rows are decided, not all sinks have them yet, and no run is at work.",
+    Condition.FAILED: "The last run failed.",
+    Condition.NOT_RUNNING: "The stream does not run.",
     Condition.LATE: "Nothing was confirmed for longer than its late_after, and its sources were not read to their end.",
     Condition.WAITING: "Rows are staged that no sink has, and no run is at work: the next run delivers them.",
     Condition.RUNNING: "A run is at work.",
     Condition.IDLE: "All that was staged is delivered.",
     Condition.RENAMED: "It goes on under another name, and no run of it begins any more.",
 }
+NEED_A_PERSON = (
+    Condition.HALTED,
+    Condition.QUARANTINED,
+    Condition.IN_DOUBT,
+    Condition.FAILED,
+    Condition.NOT_RUNNING,
+    Condition.LATE,
+)
+"""The conditions in which a person should look; the page explains them in the list."""
+SILENT_AFTER = timedelta(seconds=90)
+"""A process renews its lease of 30 seconds every ten. Without a write for this long it is dead, or stuck."""
 
 
 class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasses are slow at
@@ -50,6 +71,13 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     several. The numbers are of checkpoints that are open. `late`: for so long nothing was confirmed, where that is more
     than the pipeline's `late_after`; None: it is in time, or nobody has said when it is not (then that is None, too).
     `late_at`: from then on it is late, unless something is confirmed before.
+
+    `failure`: why the newest run failed. `streaming`: its newest stage is one of a stream. `retired`: a person retired
+    it since. `leases`: processes that hold one. `changed_at`: when anything of it was written last, a renewed lease
+    too. `silent`: for how long nothing was, while a run has the turn; longer than `silent_after`: no process is alive.
+
+    The decision log does not know what becomes of DAGs and their runs. Airflow does (`airflow_ft.dag_runs.judged`):
+    `ended` is the run that has the turn and cannot continue, `paused` says that each of its DAGs is paused.
     """
 
     name: str
@@ -63,28 +91,110 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     late_after: timedelta | None = None
     late_at: datetime | None = None
     renamed: str = ""
+    failure: Failure | None = None
+    streaming: bool = False
+    retired: bool = False
+    leases: int = 0
+    changed_at: datetime = NEVER
+    silent: timedelta | None = None
+    silent_after: timedelta = SILENT_AFTER
+    ended: RunKey | None = None
+    paused: bool = False
 
     @property
     def told(self) -> str:
-        """What its condition means, and of this one pipeline, where somebody has said that."""
-        return self.halted or self.renamed or self.condition.told
+        """What its condition means, and of this one pipeline, where that is known."""
+        condition = self.condition
+        if condition in (Condition.FAILED, Condition.NOT_RUNNING):
+            return self.text_of(condition)
+        return self.halted or self.renamed or condition.told
+
+    def text_of(self, condition: Condition) -> str:
+        """What is said of this pipeline if it is FAILED or NOT_RUNNING (`trouble`)."""
+        return self._failed if condition is Condition.FAILED else self._not_running
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a run has the turn, and no process of it has written anything for too long, a renewed lease included.
+
+        Of a run of a DAG that is no stream Airflow knows more: between two tasks nobody holds a lease.
+        """
+        watched = self.streaming or (self.turn is not None and self.turn.is_plain and self.leases > 0)
+        return watched and self.silent is not None and self.silent > self.silent_after
+
+    @property
+    def is_at_work(self) -> bool:
+        """A run is at work, as far as is known."""
+        return self.turn is not None and not self.is_silent
+
+    @property
+    def is_stopped(self) -> bool:
+        """A stream that has ended as it was asked to, or whose DAG is paused: on purpose, so no person has to act."""
+        return self.streaming and self.turn is None and (self.paused or (self.ended is None and self.failure is None))
 
     @property
     def condition(self) -> Condition:
-        """The most urgent that is true of it."""
+        """The most urgent that is true of it. The page, its API, the command line and notifications all ask here."""
         if self.renamed:
             return Condition.RENAMED
         if self.halted:
             return Condition.HALTED
         if self.quarantined:
             return Condition.QUARANTINED
-        if self.committing and self.turn is None:
+        if self.committing and not self.is_at_work:
             return Condition.IN_DOUBT
+        if not self.retired and (found := self.trouble) is not None:
+            return found
         if self.late is not None:
             return Condition.LATE
-        if self.turn is not None:
+        if self.is_at_work:
             return Condition.RUNNING
         return Condition.WAITING if self.undelivered else Condition.IDLE
+
+    @property
+    def trouble(self) -> Condition | None:
+        """FAILED or NOT_RUNNING; None: a run is at work, or the last one went well."""
+        if self.is_at_work:
+            return None
+        if self.failure is not None and self.turn is None and not self.paused:
+            return Condition.FAILED
+        if self.streaming:
+            return Condition.NOT_RUNNING
+        died = self.ended is not None or self.is_silent
+        return Condition.FAILED if died and not self.paused else None
+
+    @property
+    def _failed(self) -> str:
+        if self.failure is not None:
+            return failed_text(self.failure)
+        return (
+            f"Run {self.ended or self.turn} ended before it was confirmed, and told no error: its process was killed,"
+            " or a person ended it. Remedy: see the logs of its tasks in Airflow; clear them, or start a new run."
+        )
+
+    @property
+    def _not_running(self) -> str:
+        last = f" Its last error: {failed_text(self.failure)}" if self.failure is not None else ""
+        if self.paused:
+            return f"Its DAG is paused, so the stream does not run. Remedy: unpause the DAG, and trigger a run.{last}"
+        if self.turn is not None:
+            return (
+                f"No process of run {self.turn} renews its lease: it was killed, or waits to be tried again."
+                f" Remedy: see the log of its task in Airflow.{last}"
+            )
+        if self.ended is not None:
+            return (
+                f"Run {self.ended} ended, and told no error: its process was killed, or a person ended it."
+                " Remedy: see the log of its task in Airflow, and trigger a new run."
+            )
+        return "The stream was stopped. Remedy: trigger a run of its DAG; or retire the pipeline, if it is not to run."
+
+
+def failed_text(failure: Failure) -> str:
+    """Which run failed, in which task, and why."""
+    of = f"Run {RunKey(failure.dag_id, failure.run_id, failure.map_index)} failed" if failure.run_id else "It failed"
+    task = f" in {failure.task_id} (try {failure.try_number})" if failure.task_id else ""
+    return f"{of}{task}: {failure.text}"
 
 
 @dataclass(frozen=True, slots=True)

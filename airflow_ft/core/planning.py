@@ -42,10 +42,13 @@ class Delivery:
         return tuple(participant.name for participant in self.participants)
 
     def matches(self, plan: Plan) -> bool:
-        """Whether a stored plan delivers into the same sinks in the same way."""
+        """Whether a stored plan delivers into the same sinks in the same way.
 
-        def essence(participants: Iterable[ParticipantPlan]) -> list[Mapping[str, Any]]:
-            return [replace(participant, predecessor=0, former=None).to_json() for participant in participants]
+        The order of a participant's sinks does not count: a plan that it makes fail is declined, and made again.
+        """
+
+        def essence(participants: Iterable[ParticipantPlan]) -> list[ParticipantPlan]:
+            return [replace(participant, predecessor=0, former=None) for participant in participants]
 
         same = (plan.commit_point, plan.mode) == (self.commit_point, self.mode)
         return same and essence(plan.participants) == essence(self.participants)

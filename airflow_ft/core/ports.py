@@ -169,6 +169,16 @@ class Store(Protocol):
     def now(self) -> datetime:
         """The store's clock, UTC with microseconds."""
 
+    # storage roots (`airflow_ft.wal.roots`)
+    def root(self, uri: str) -> str | None:
+        """The id that the marker of a storage root holds; None: the log does not know this root."""
+
+    def remember_root(self, uri: str, id: str) -> str:
+        """Remembers the id of a root, unless one is known; the id that counts."""
+
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """Spark locations of all pipelines' bases, and segments of open checkpoints, that lie below a URI."""
+
     # pipelines, leases, epochs
     def register(self, pipeline: str) -> Pipeline:
         """Creates the pipeline's row when there is none (epoch 0, next number 1); returns it."""
@@ -176,6 +186,9 @@ class Store(Protocol):
     def pipeline(self, pipeline: str) -> Pipeline: ...
 
     def pipelines(self) -> Sequence[Pipeline]: ...
+
+    def marks(self) -> Mapping[str, str]:
+        """Version token of each pipeline, by name; changes on every write to it."""
 
     def overview(self, dag_id: str = "") -> Sequence[Overview]:
         """All pipelines by name, or those of which a DAG has made checkpoints.

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from airflow_ft.core.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
 from airflow_ft.core.model import PipelineStatus
-from airflow_ft.core.overview import Condition, Overview
+from airflow_ft.core.overview import Condition, Overview, failed_text
 from airflow_ft.core.ports import Store
 from airflow_ft.core.steps import require_active
 from airflow_ft.core.sweep import health
 
 log = logging.getLogger(__name__)
 
-URGENT = (Condition.HALTED, Condition.QUARANTINED, Condition.LATE)
+URGENT = (
+    Condition.HALTED,
+    Condition.QUARANTINED,
+    Condition.FAILED,
+    Condition.NOT_RUNNING,
+    Condition.LATE,
+)
 """What a person is told of, the most urgent first."""
 
 
@@ -46,15 +52,15 @@ def problems(
     conditions: Collection[Condition] = URGENT,
     late_after: timedelta | None = None,
     patience: timedelta | None = None,
+    judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
 ) -> Iterator[Problem]:
     """One for each pipeline that has any, by name; `pipelines`: only these.
 
     A pipeline is late by its own `late_after`; where it has none, by this one: counted from its last confirmation. With
     `patience` one whose published rows are not delivered for longer has a problem, too (WAITING, or IN_DOUBT).
+    `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
     """
-    for each in store.overview():
-        if pipelines is not None and each.name not in pipelines:
-            continue
+    for each in judged([each for each in store.overview() if pipelines is None or each.name in pipelines]):
         try:
             found = _problem(store, each, conditions, late_after, patience)
         except NewerReleaseError as error:  # of a checkpoint: those of the others are told all the same
@@ -82,6 +88,8 @@ def _problem(
             raise
         condition = Condition.QUARANTINED if isinstance(error, QuarantinedError) else Condition.HALTED
         return Problem(name, condition, error.what, error.remedy) if condition in conditions else None
+    if (trouble := overview.trouble) is not None and trouble in conditions and not overview.is_stopped:
+        return _trouble(overview, trouble)
     late = overview.late if overview.late_after is not None else _late(store, name, late_after)
     if late is not None and Condition.LATE in conditions:
         return Problem(
@@ -99,6 +107,16 @@ def _problem(
             f"`airflow ft in-doubt --pipeline {name}` says what each sink holds, and what it waits for.",
         )
     return None
+
+
+def _trouble(overview: Overview, condition: Condition) -> Problem:
+    failure = overview.failure
+    if failure is not None and condition is Condition.FAILED:
+        cause, remedy = failed_text(replace(failure, remedy="")), failure.remedy
+    else:
+        cause, _, remedy = overview.text_of(condition).partition(" Remedy: ")
+    log_of = f"Its log is that of the task {failure.task_id}." if failure is not None and failure.task_id else ""
+    return Problem(overview.name, condition, cause, f"{remedy} {log_of}".strip() or "see the logs of its tasks.")
 
 
 def _late(store: Store, pipeline: str, late_after: timedelta | None) -> timedelta | None:

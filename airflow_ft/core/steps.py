@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.coordinator import Coordinator
 from airflow_ft.core.errors import (
+    AirflowFtError,
     ConfigurationError,
     FencedError,
     NotDeliveredError,
@@ -270,11 +271,31 @@ def confirm_step(
 ) -> Confirmation:
     """Succeeds when every published number of the run is confirmed (I9), then finalises, retains, gives the turn back.
 
-    NotDeliveredError names each number that is not, its state and what to do. The turn is given back in both cases.
+    NotDeliveredError names each number that is not, its state and what to do. The turn is given back in any case.
     """
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
     require_own_stage(context)
+    try:
+        problems = _confirmed_or_why(context, config, archive, progress)
+    except BaseException:
+        with suppress(AirflowFtError):  # the decision log may be what is away: then a later run finds this one over
+            store.leave_turn(pipeline, context.run)
+        raise
+    store.leave_turn(pipeline, context.run, confirmed=not problems)
+    if problems:
+        raise NotDeliveredError(
+            "; ".join(problems) + ".",
+            remedy="look at the log of the task that failed; clear it, or let the next run deliver what is staged.",
+            pipeline=pipeline,
+        )
+    latest = store.latest_confirmed(pipeline)
+    return Confirmation(store.confirmed(pipeline, context.run), latest.number if latest else 0)
+
+
+def _confirmed_or_why(context: Context, config: CheckpointConfig, archive: Archive, progress: Progress) -> list[str]:
+    """Retain; return why the run is not confirmed, nothing if it is."""
+    store, pipeline = context.store, context.pipeline
     quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
     row = store.run(pipeline, context.run)
     left = context.unsettled(PROBLEMS + 1)
@@ -289,15 +310,7 @@ def confirm_step(
             "its stage has not finished" + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
         )
     retain(store, pipeline, config, context.participants, archive, progress)
-    store.leave_turn(pipeline, context.run, confirmed=not problems)
-    if problems:
-        raise NotDeliveredError(
-            "; ".join(problems) + ".",
-            remedy="look at the log of the task that failed; clear it, or let the next run deliver what is staged.",
-            pipeline=pipeline,
-        )
-    latest = store.latest_confirmed(pipeline)
-    return Confirmation(store.confirmed(pipeline, context.run), latest.number if latest else 0)
+    return problems
 
 
 def confirmed_of(store: Store, pipeline: str, numbers: Iterable[int]) -> Confirmed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,7 +11,7 @@ from datetime import timedelta
 from airflow_ft.core.errors import AirflowFtError, LeaseHeldError, StoreUnavailableError
 from airflow_ft.core.lease import LEASE_SECONDS, Worker
 from airflow_ft.core.model import CheckpointState, PipelineStatus
-from airflow_ft.core.overview import Condition
+from airflow_ft.core.overview import Condition, Overview
 from airflow_ft.core.planning import quarantined
 from airflow_ft.core.ports import ParticipantFactory, Store
 from airflow_ft.core.recovery import Recovery, recover
@@ -33,7 +33,8 @@ class Health:
     (zero: there is none), `since_confirmed` the time since the last confirmation (None: there was none). `in_doubt`
     counts PREPARED, COMMITTING and QUARANTINED ones. `needs` says why a person has to act ("": nobody has to).
     `waiting` counts published checkpoints that no sink has as a whole, `waiting_bytes` is what they take in the log.
-    `late`: as in `Overview`.
+    `late`: as in `Overview`. `failed`: the last run failed. `not_running`: a stream does not run, and was not stopped
+    on purpose.
     """
 
     pipeline: str
@@ -47,6 +48,8 @@ class Health:
     waiting: int = 0
     waiting_bytes: int = 0
     late: timedelta | None = None
+    failed: bool = False
+    not_running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,16 @@ def recover_all(
     return [swept.get(row.name) or Swept(row.name, left_alone=halted[row.name]) for row in rows]
 
 
-def health(store: Store, pipeline: str, patience: timedelta | None = None) -> Health:
-    """How the pipeline stands now. With `patience` an undelivered checkpoint that is older needs a person too."""
+def health(
+    store: Store,
+    pipeline: str,
+    patience: timedelta | None = None,
+    judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
+) -> Health:
+    """How the pipeline stands now. With `patience` an undelivered checkpoint that is older needs a person too.
+
+    `judged`: as of `problems`. A failed run needs no person here: Airflow tells of it, and the next run may mend it.
+    """
     row = store.pipeline(pipeline)
     opened = store.open_checkpoints(pipeline)
     latest = store.latest_confirmed(pipeline)
@@ -106,7 +117,9 @@ def health(store: Store, pipeline: str, patience: timedelta | None = None) -> He
     undecided = [c for c in staged if c.decided_at is None and c.state in (S.STAGED, S.PREPARED, S.QUARANTINED)]
     ages = {c.number: now - c.staged_at for c in staged if c.staged_at is not None}
     undelivered = max(ages.values(), default=none)
-    late = store.standing(pipeline).late
+    [standing] = judged([store.standing(pipeline)])
+    late, trouble = standing.late, standing.trouble
+    not_running = trouble is Condition.NOT_RUNNING and not standing.is_stopped
     needs = ""
     if row.status is PipelineStatus.HALTED:
         needs = f"it is HALTED ({row.why}): {row.halt_message}"
@@ -115,6 +128,8 @@ def health(store: Store, pipeline: str, patience: timedelta | None = None) -> He
     elif patience is not None and undelivered > patience:
         oldest = max(ages, key=lambda number: ages[number])
         needs = f"checkpoint {oldest} was published {undelivered} ago and is not delivered"
+    elif not_running:
+        needs = standing.text_of(Condition.NOT_RUNNING)
     elif late is not None:
         needs = f"{Condition.LATE.told} That is {late} by now."
     return Health(
@@ -129,4 +144,6 @@ def health(store: Store, pipeline: str, patience: timedelta | None = None) -> He
         waiting=len(ages),
         waiting_bytes=sum(c.segment.bytes for c in staged if c.segment is not None),
         late=late,
+        failed=trouble is Condition.FAILED,
+        not_running=not_running,
     )

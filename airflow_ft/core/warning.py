@@ -8,12 +8,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from airflow_ft.core.errors import AirflowFtError
-
-if TYPE_CHECKING:
-    from airflow_ft.core.ports import Store
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +43,14 @@ class PipelineWarning:
         return f"{self.code}{subject}: {self.message}" + (f" Remedy: {self.remedy}" if self.remedy else "")
 
 
-def warn(store: Store, pipeline: str, warning: PipelineWarning) -> None:
+class TakesWarnings(Protocol):
+    """The part of `Store` that is needed here."""
+
+    def tell_warning(self, pipeline: str, warning: PipelineWarning) -> None:
+        """See `Store.tell_warning`."""
+
+
+def warn(store: TakesWarnings, pipeline: str, warning: PipelineWarning) -> None:
     """Log the warning and store it. Raises nothing: a warning must not fail the work that it is about."""
     log.warning("%s", warning)
     try:

@@ -21,6 +21,7 @@ from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.foreign_connections import require_type
+from airflow_ft.kafka.login import SERVERS, with_fields
 
 log = logging.getLogger(__name__)
 _THREAD = "airflow-ft-kafka-call"
@@ -47,6 +48,7 @@ _librdkafka_log = _Quietly(logging.getLogger(f"{__name__}.librdkafka"))
 
 DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
 _DEFAULT_TIMEOUT = 60.0
+_TRANSACTION_TIMEOUT = 600_000
 _HASTE = 1.0  # seconds that a new producer waits for its first connection
 _ASKED = 3  # times: a connection to a load balancer stays, and answers for ever
 
@@ -146,15 +148,20 @@ class KafkaSettings:
         return str(self.common.get("client.id", "rdkafka"))
 
     @property
+    def transaction_timeout(self) -> int:
+        """Milliseconds after which brokers end a transaction (`transaction.timeout.ms`)."""
+        return int(self.producer.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT))
+
+    @property
     def partitioner(self) -> str:
         """Which of librdkafka's partitioners chooses: by default as Java and Spark do."""
         return str(self.producer.get("partitioner", "murmur2_random"))
 
     @classmethod
     def from_connection(cls, connection: ConnectionInfo) -> KafkaSettings:
-        """Reads the extra; SinkAccessError when it cannot work. A host counts when bootstrap.servers is lacking."""
+        """Reads extra and fields (`login.with_fields`); SinkAccessError when they cannot work."""
         require_type(connection, "kafka")
-        extra = dict(connection.extra)
+        extra = with_fields(connection)
 
         def refuse(what: str, remedy: str) -> SinkAccessError:
             return SinkAccessError(what, remedy=remedy, participant=connection.conn_id)
@@ -170,13 +177,13 @@ class KafkaSettings:
                 f"the extra has a setting that cannot be used: {', '.join(own) or 'airflow_ft_token_topic/_timeout'}.",
                 "Known are airflow_ft_token_topic (a topic) and airflow_ft_timeout (seconds, above 0).",
             )
-        if "bootstrap.servers" not in extra and connection.host:
-            extra["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
-        if not extra.get("bootstrap.servers"):
+        if not extra.get(SERVERS):
             raise refuse(
                 "the connection has no bootstrap.servers.",
                 'Put {"bootstrap.servers": "host:9092"} into its extra.',
             )
+        if not str(extra.get("transaction.timeout.ms", 1)).strip().isdigit():
+            raise refuse("transaction.timeout.ms is not a number.", "Give milliseconds, such as 900000.")
         if isinstance(extra.get("oauth_cb"), str):
             raise refuse(
                 "oauth_cb is still the name of a function.", "Resolve it before, as Airflow's KafkaBaseHook does."
@@ -250,7 +257,7 @@ class KafkaClients:
         return self._new_producer(limits, {"enable.gapless.guarantee": True, "message.timeout.ms": 0})
 
     def _transactional(self, transactional_id: str, limits: Mapping[str, Any], strategy: Mapping[str, Any]) -> Producer:
-        defaults = {"transaction.timeout.ms": 600_000, **limits}
+        defaults = {"transaction.timeout.ms": self.settings.transaction_timeout, **limits}
         producer = self._new_producer(defaults, {**strategy, "transactional.id": transactional_id})
         self._connect(producer)
         return producer
@@ -264,8 +271,9 @@ class KafkaClients:
         }
         given = dict(self.settings.producer)
         given.pop("request.required.acks", None)  # an alias of acks would overrule it
+        given.pop("transaction.timeout.ms", None)  # `limits` has it
         if "transactional.id" not in strategy:
-            for name in ("transactional.id", "transaction.timeout.ms", "delivery.timeout.ms"):
+            for name in ("transactional.id", "delivery.timeout.ms"):
                 given.pop(name, None)
         defaults = {
             "partitioner": self.settings.partitioner,

@@ -1,4 +1,4 @@
-"""`ProblemNotifier`: tells a person which pipelines are HALTED, QUARANTINED or late, why, and what to do."""
+"""`ProblemNotifier`: tells a person which pipelines are HALTED, QUARANTINED, FAILED, NOT RUNNING or late, and why."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 from asgiref.sync import sync_to_async
 
+from airflow_ft import settings
 from airflow_ft.core.arguments import check_type
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.overview import Condition
+from airflow_ft.core.overview import Condition, Overview
 from airflow_ft.core.problems import URGENT, Problem, problems
 from airflow_ft.hooks.store import check_store, open_configured_store
+from airflow_ft.runs import judged
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,7 +45,7 @@ class ProblemNotifier(BaseNotifier):
         to: a notifier; or a function that takes a `Problem`; or the path of either as text. None: the log, as an error.
         arguments: with a class's path, its arguments.
         pipelines: tells of these; None: of the task's own pipeline, and of all where it has none.
-        conditions: of "HALTED", "QUARANTINED", "LATE"; None: all.
+        conditions: of "HALTED", "QUARANTINED", "FAILED", "NOT_RUNNING", "LATE"; None: all.
         late_after: for so long (or for so many seconds) nothing was confirmed, of a pipeline that says no `late_after`.
         patience: for so long (or for so many seconds) published rows were not delivered; None: that is no problem.
         store: as in `CheckpointedPipeline`.
@@ -80,7 +82,16 @@ class ProblemNotifier(BaseNotifier):
     def notify(self, context: Context) -> None:
         """Tells each problem; if one cannot be told, the others are, and then that error is raised."""
         with closing(open_configured_store(self.store)) as store:
-            found = list(problems(store, self._pipelines(context), self.conditions, self.late_after, self.patience))
+            found = list(
+                problems(
+                    store,
+                    self._pipelines(context),
+                    self.conditions,
+                    self.late_after,
+                    self.patience,
+                    lambda found: [_as_failed(each, context) for each in judged(found, settings.lease_seconds())],
+                )
+            )
         failures: list[Exception] = []
         for problem in found:
             try:
@@ -112,6 +123,15 @@ class ProblemNotifier(BaseNotifier):
             copy.copy(to)({**context, "problem": problem})
         else:
             to(problem)
+
+
+def _as_failed(overview: Overview, context: Context) -> Overview:
+    """The run of a task whose callback this is still has the turn, and has failed all the same."""
+    failure, turn = overview.failure, overview.turn
+    if failure is None or turn is None or turn.run_id != getattr(context.get("ti"), "run_id", None):
+        return overview
+    has_failed = (failure.dag_id, failure.run_id) == (turn.dag_id, turn.run_id)
+    return overview._replace(turn=None) if has_failed else overview
 
 
 def _time(value: timedelta | float | None) -> timedelta | None:

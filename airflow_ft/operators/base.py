@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_ft import settings
 from airflow_ft.core import steps
@@ -19,7 +19,7 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.lease import Worker
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
-from airflow_ft.operators.failing import fail
+from airflow_ft.operators.failing import fail, note_failed_task
 from airflow_ft.operators.place import check_place, check_pulls, own_stage
 from airflow_ft.runs import plain_utc, run_is_over, run_of, task_of, test_command
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec
@@ -50,6 +50,8 @@ class CheckpointOperator(BaseOperator):
     ui_color = "#e8f4ea"
     role: ClassVar[str] = ""
     """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
+    is_of_run: ClassVar[bool] = True
+    """Whether the pipeline's run has failed when this task fails."""
 
     pipeline: str
     suffix: Any
@@ -72,14 +74,21 @@ class CheckpointOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Does the step; it may be repeated for ever (each step reads the state first)."""
         try:
-            spec = self.rendered()
+            spec = self._noting_rendered(context)
             if spec.is_dry_run:
                 return self.rehearse(spec)
             if command := test_command(context):
                 self.log.warning(_A_TEST, command, settings.SECTION)
                 return self.rehearse(spec)
             with self.run_context(context) as run:
-                return self.step(spec, run, context)
+                try:
+                    return self.step(spec, run, context)
+                except (AirflowSkipException, AirflowRescheduleException):
+                    raise
+                except (Exception, AirflowTaskTimeout) as error:
+                    if self.is_of_run:
+                        note_failed_task(self.log, context, error, self.pipeline, self.store, run.store)
+                    raise
         except AirflowFtError as error:
             fail(self.log, error.filled(self.pipeline, self.dag_file))
 
@@ -88,6 +97,16 @@ class CheckpointOperator(BaseOperator):
         """The file of its DAG; "": it has none."""
         dag = self.get_dag()
         return "" if dag is None else str(dag.fileloc or "")
+
+    def _noting_rendered(self, context: Context) -> PipelineSpec:
+        """`rendered`; the page shows what it raises, unless this is a dry run or a test."""
+        try:
+            return self.rendered()
+        except AirflowFtError as error:
+            rehearses = str(self.dry_run).lower() not in ("", "none", "false") or test_command(context)
+            if self.is_of_run and not rehearses:
+                note_failed_task(self.log, context, error, self.pipeline, self.store)
+            raise
 
     def rendered(self) -> PipelineSpec:
         """The specification with what was rendered of it, checked anew; from then on `pipeline` is whole.

@@ -31,6 +31,7 @@ class DoctorOperator(CheckpointOperator):
     Result: a list of {"subject", "check", "verdict", "text", "remedy"}.
     """
 
+    is_of_run = False
     template_fields: Sequence[str] = (
         *CheckpointOperator.template_fields,
         "sinks",

@@ -1,12 +1,21 @@
-"""Our errors as Airflow understands them: whether to try again, and what its log shows."""
+"""Our errors as Airflow understands them: whether to try again, and what its log and the page show."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_ft.core.errors import AirflowFtError, TerminalError
+from airflow_ft.core.errors import AirflowFtError, StoreUnavailableError, TerminalError
+from airflow_ft.core.noting import note_failure
+from airflow_ft.hooks.store import open_configured_store
+from airflow_ft.runs import run_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_ft.core.ports import Store
 
 
 def fail(log: Any, error: AirflowFtError) -> NoReturn:
@@ -21,3 +30,20 @@ def fail(log: Any, error: AirflowFtError) -> NoReturn:
     log.debug("how it came about:", exc_info=error)
     kind = AirflowFailException if isinstance(error, TerminalError) else AirflowException
     raise kind(str(error)) from None
+
+
+def note_failed_task(
+    log: Any, context: Context, error: BaseException, pipeline: str, store: str | None, opened: Store | None = None
+) -> None:
+    """Store in the decision log why the task failed, so that the page shows it. Raises nothing.
+
+    `store`: which decision log; `opened`: the same, if it is open.
+    """
+    if isinstance(error, StoreUnavailableError):
+        return
+    try:
+        with nullcontext(opened) if opened is not None else closing(open_configured_store(store)) as found:
+            task_id, try_number = context["ti"].task_id, context["ti"].try_number
+            note_failure(found, pipeline, run_of(context), error, task_id=task_id, try_number=try_number)
+    except Exception as problem:  # the task's own error counts
+        log.debug("the failure was not stored:", exc_info=problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param
@@ -92,11 +93,14 @@ class MaintenanceOperator(ActingOperator):
         self.savepoint: Any = None if told is None else told.to_json()
         self.checkpoint, self.rewind, self.reason = checkpoint, rewind, reason
         self.savepoint_dir, self.allow_repeated, self.full, self.wait = savepoint_dir, allow_repeated, full, wait
+        self.form: tuple[str, ...] = ()
+        """The parameters of the trigger form, where the task takes all that it is told from there."""
 
     def asked(self, context: Context) -> Asked:
         """The act; StateConflictError in a try after the first, where it must not be repeated."""
         from airflow_ft.acts.performing import Asked
 
+        self._refuse_unknown(context)
         action, tries = self._allowed(), context["ti"].try_number
         if tries > 1 and action not in _MAY_BE_REPEATED:
             raise StateConflictError(
@@ -117,6 +121,18 @@ class MaintenanceOperator(ActingOperator):
             full=truth("full", self.full),
             wait=self.wait,
             reason=self.reason.strip(),
+        )
+
+    def _refuse_unknown(self, context: Context) -> None:
+        """ConfigurationError for a parameter that the form lacks: Airflow passes over what nobody has declared."""
+        given = {*(context.get("params") or {}), *(getattr(context["dag_run"], "conf", None) or {})}
+        if not self.form or not (unknown := sorted(given - set(self.form))):
+            return
+        close = get_close_matches(unknown[0], self.form, 1)
+        raise ConfigurationError(
+            f"the run was given {', '.join(unknown)}, which is no parameter of this DAG: nothing was done.",
+            remedy=f"did you mean {close[0]}?" if close else f"its parameters are {', '.join(sorted(self.form))}.",
+            pipeline=self.pipeline,
         )
 
     def _allowed(self) -> str:
@@ -147,7 +163,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
     params.update(arguments.get("params") or {})
     arguments["params"] = params
     with DAG(dag_id, **arguments) as dag:
-        MaintenanceOperator(
+        act = MaintenanceOperator(
             task_id="act",
             pipeline="{{ params.pipeline }}",
             action="{{ params.action }}",
@@ -160,6 +176,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
             allow_repeated="{{ params.allow_repeated }}",
             full="{{ params.full }}",
         )
+        act.form = tuple(params)
     return dag
 
 

@@ -24,7 +24,7 @@ def savepoint_params() -> dict[str, Any]:
 
     Give the pipeline `from_savepoint=FromSavepoint.from_params()`. A run that says nothing goes on where it stands.
     """
-    path, later_on, claim, allow, rename = PARAMS
+    path, later_on, claim, allow, rename, changed = PARAMS
     return {
         path: Param(
             "",
@@ -56,6 +56,12 @@ def savepoint_params() -> dict[str, Any]:
             type="boolean",
             title="Rename",
             description="The savepoint's pipeline gets this one's name, and no run begins under its old one any more.",
+        ),
+        changed: Param(
+            False,
+            type="boolean",
+            title="Allow changed state",
+            description="The job may read the state with other keys, functions or settings than have made it.",
         ),
     }
 

@@ -13,9 +13,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_ft import metrics, settings
 from airflow_ft.core.errors import AirflowFtError, NewerReleaseError, TerminalError
 from airflow_ft.core.lease import Worker
+from airflow_ft.core.overview import Overview
 from airflow_ft.core.sweep import ORPHAN_AGE, Swept, health, recover_all
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.operators.failing import fail
+from airflow_ft.runs import judged
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -90,7 +92,7 @@ class RecoverAllOperator(BaseOperator):
                 }
                 result[each.pipeline] = told
                 try:
-                    found = health(store, each.pipeline, self.patience)
+                    found = health(store, each.pipeline, self.patience, _judged)
                 except NewerReleaseError as error:  # how the others stand is told all the same
                     told["undelivered_age"], told["error"] = 0.0, str(error)
                     needs.append(f"{each.pipeline}: {error}")
@@ -114,3 +116,7 @@ class RecoverAllOperator(BaseOperator):
             self.log.info("%s was left alone: %s", swept.pipeline, swept.left_alone)
         if swept.error is not None:
             self.log.warning("%s could not be settled: %s", swept.pipeline, swept.error)
+
+
+def _judged(found: Sequence[Overview]) -> list[Overview]:
+    return judged(found, settings.lease_seconds())

@@ -14,7 +14,7 @@ What if the process dies ...
 
 from __future__ import annotations
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.errors import ConfigurationError, StateConflictError, StorageUnavailableError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.model import Promise, RunKey, SparkPosition
@@ -60,6 +60,8 @@ def begin_anew(
 def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
     try:
         return new_beginning(root, pipeline, epoch)
+    except StorageUnavailableError:
+        raise
     except OSError as error:
         raise not_written(root, error, pipeline) from error
 

@@ -20,9 +20,10 @@ from typing import Any
 from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.core.formats import refuse_newer
 from airflow_ft.core.model import canonical_json
-from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.locations import SparkLocation, is_location
 from airflow_ft.spark.state.operators import Operator
-from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, local_path
+from airflow_ft.wal.roots import require
 
 METADATA = "_metadata"
 SPARK = "spark"
@@ -119,6 +120,7 @@ def read_metadata(uri: str) -> Savepoint:
     files = filesystem(uri)
     where = files.uri(uri, METADATA)
     if not files.exists(where):
+        require(uri)
         unfinished = files.exists(files.uri(uri, SPARK))
         raise ConfigurationError(
             f"{uri} holds no savepoint: "
@@ -146,6 +148,7 @@ def verify(uri: str, savepoint: Savepoint, *, contents: bool = True) -> None:
     files = filesystem(uri)
     found = files.tree(files.uri(uri, SPARK))
     if missing := sorted(set(savepoint.files) - set(found)):
+        require(uri)
         raise _damaged(uri, f"{SPARK}/{missing[0]} is missing")
     if added := sorted(set(found) - set(savepoint.files)):
         raise _damaged(uri, f"{SPARK}/{added[0]} was not there when it was taken")
@@ -166,10 +169,11 @@ def file_of(files: FileSystem, uri: str) -> File:
 
 def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
     """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None)."""
+    require(folder)
     files = filesystem(folder)
     found: list[tuple[str, Savepoint]] = []
     broken = []
-    for name in sorted(files.names(folder)):
+    for name in sorted(name for name in files.names(folder) if not name.startswith(".")):
         uri = files.uri(folder, name)
         if files.exists(files.uri(uri, METADATA)) or files.exists(files.uri(uri, SPARK)):
             try:
@@ -189,8 +193,9 @@ def of_pipeline(
     most so many are looked at, those of high numbers first: a folder's name tells its pipeline and number, unless
     somebody has given it another one.
     """
+    require(folder)
     files = filesystem(folder)
-    named = {name: _NAME.match(name) for name in files.names(folder)}
+    named = {name: _NAME.match(name) for name in files.names(folder) if not name.startswith(".")}
     wanted = [name for name, told in named.items() if told is None or told[1] == pipeline]
 
     def place(name: str) -> tuple[float, str]:
@@ -216,19 +221,55 @@ def of_pipeline(
 
 
 def dispose(uri: str) -> None:
-    """Deletes a savepoint, or what is left of one; ConfigurationError when the folder holds anything else.
+    """Deletes a savepoint, or what is left of one; ConfigurationError, with nothing deleted, for anything else.
+
+    A savepoint is known by its `_metadata`, which names all of its files. One that was not finished has none: it is
+    known by its folder's name, and by what lies in `spark`, which is Spark's location and nothing else.
 
     `_metadata` goes first: what is left by a crash is no savepoint any more.
     """
+    require(uri)
+    _refuse_detours(uri)
     files = filesystem(uri)
     names = set(files.names(uri))
     if not names & {METADATA, SPARK} or names - {METADATA, SPARK}:
-        raise ConfigurationError(
-            f"{uri} holds something else than a savepoint; nothing was deleted.",
-            remedy="give the folder of a savepoint: `airflow ft savepoint list` shows them.",
-        )
+        raise _not_ours(uri, "it holds something else than a savepoint")
+    if METADATA not in names or not _refuse_strange(files, uri):
+        if not _NAME.match(files.uri(uri).rpartition("/")[2]):
+            raise _not_ours(uri, f"it holds something else than a savepoint: no {METADATA} of one is in it")
+        if SPARK in names and not is_location(files, files.uri(uri, SPARK)):
+            raise _not_ours(uri, f"{SPARK} holds something else than a savepoint's copy of Spark's location")
     files.remove(files.uri(uri, METADATA))
     files.remove_tree(files.uri(uri))
+
+
+def _refuse_strange(files: FileSystem, uri: str) -> bool:
+    """ConfigurationError for files that a savepoint's `_metadata` does not name; False: it is not one of ours."""
+    try:
+        document = json.loads(files.read(files.uri(uri, METADATA)))
+        named = set(document["savepoint"]["files"])
+        if not isinstance(document["format"], int) or not isinstance(document["sha256"], str):
+            return False
+    except (ValueError, KeyError, TypeError):
+        return False
+    if strange := sorted(set(files.tree(files.uri(uri, SPARK))) - named):
+        raise _not_ours(uri, f"it holds something else than a savepoint: {SPARK}/{strange[0]}")
+    return True
+
+
+def _refuse_detours(uri: str) -> None:
+    """ConfigurationError for a link, or a path that goes up again: what is deleted has to be what is named."""
+    parts = uri.split("/")
+    if ".." in parts or (not is_hdfs(uri) and local_path(uri).is_symlink()):
+        why = "it goes through '..'" if ".." in parts else "it is a link"
+        raise _not_ours(uri, why, "give the savepoint's own path: `airflow ft savepoint list` shows it.")
+
+
+def _not_ours(uri: str, why: str, remedy: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{uri} is not deleted: {why}; nothing was deleted.",
+        remedy=remedy or "give the folder of a savepoint: `airflow ft savepoint list` shows them.",
+    )
 
 
 def _digest(told: Mapping[str, Any]) -> str:

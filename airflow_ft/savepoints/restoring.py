@@ -52,6 +52,7 @@ from airflow_ft.spark.state.evolution import note_restored
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_of_epoch, location_root
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.roots import require, require_files
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ def restore(
     later: Later = Later.REFUSE,
     claim: ClaimMode = ClaimMode.NO_CLAIM,
     allow_non_restored_state: bool = False,
+    allow_changed_state: bool = False,
     rename: bool = False,
     run: RunKey | None = None,
     lease_seconds: float = LEASE_SECONDS,
@@ -94,8 +96,9 @@ def restore(
     any more; it has to stand at the savepoint.
 
     `allow_non_restored_state`: the next run's job may lack operators whose state is in the savepoint; that state is
-    left behind then. `run`: the DAG run that does it, of which the decision log remembers that. `wal_root` is where a
-    pipeline works that has no checkpoint yet; any other stays in its own, also one that is renamed.
+    left behind then. `allow_changed_state`: that job may give the state another meaning. `run`: the DAG run that does
+    it, of which the decision log remembers that. `wal_root` is where a pipeline works that has no checkpoint yet; any
+    other stays in its own, also one that is renamed.
 
     ConfigurationError for what is no savepoint, or not of this pipeline; WalCorruptError for a damaged one;
     PipelineHaltedError for a name that was given up; StateConflictError while the pipeline is halted, has something in
@@ -139,8 +142,9 @@ def restore(
             copied = _copied(uri, savepoint, root, name, epoch)
             if passed and later is Later.CONTINUE:
                 _plan(store, savepoint, copied, base)
-            note_restored(copied, allow_non_restored_state)
+            note_restored(copied, allow_non_restored_state, allow_changed_state=allow_changed_state)
             copied.sync({})
+            require_files(copied.uri, [(f"commits/{copied.batch}", None)] if copied.batch >= 0 else [])
             if rename:  # a source of which nothing was published yet begins where it would have under the old name
                 copy_frozen(root, was, root, name)
         except StorageUnavailableError:
@@ -204,6 +208,7 @@ def restore_once(
         later=later,
         claim=claim_mode(told.claim_mode),
         allow_non_restored_state=told.may_leave_state,
+        allow_changed_state=told.may_change_state,
         rename=told.renames,
         run=run,
         lease_seconds=lease_seconds,
@@ -380,6 +385,7 @@ def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) 
     if delivered is None:
         return False
     if not filesystem(delivered.location).exists(delivered.location):
+        require(delivered.location)
         return savepoint.batch < delivered.batch
     location = SparkLocation("", savepoint.pipeline, delivered.location, delivered.batch, "")
     return not has_read_all_of(savepoint.location(uri), location)

@@ -23,12 +23,13 @@ from airflow_ft.core.errors import StorageUnavailableError, TransientError, WalC
 from airflow_ft.core.lookup import confirmed_position, require_moved
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
-from airflow_ft.savepoints.metadata import SPARK, File, Savepoint, file_of, write_metadata
+from airflow_ft.savepoints.metadata import METADATA, SPARK, File, Savepoint, file_of, write_metadata
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, require_batch
 from airflow_ft.spark.state.operators import backend, code_of, operators
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.roots import claim, require_files
 
 _TRIES = 5
 
@@ -43,6 +44,7 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
     """
     for _ in range(_TRIES):
         covered, base = confirmed_position(store, pipeline, number)
+        _claim(store, folder, pipeline)
         id, uri = new_folder(folder, pipeline, covered)
         with removed_on_error(folder, uri, pipeline):
             try:
@@ -89,6 +91,15 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
     return uri, savepoint
 
 
+def _claim(store: Store, folder: str, pipeline: str) -> None:
+    try:
+        claim(store, folder)
+    except StorageUnavailableError:
+        raise
+    except OSError as error:
+        raise not_written(folder, error, pipeline) from error
+
+
 def new_folder(folder: str, pipeline: str, number: int) -> tuple[str, str]:
     """The id of a new savepoint, and its URI in `folder`."""
     id = str(uuid.uuid4())
@@ -116,6 +127,7 @@ def finish(uri: str, copied: SparkLocation, told: Savepoint) -> Savepoint:
     )
     filesystem(uri).sync_tree(uri, uri.rpartition("/")[0], {})
     write_metadata(uri, savepoint)
+    require_files(uri, [(METADATA, None), *((f"{SPARK}/{name}", file.size) for name, file in savepoint.files.items())])
     return savepoint
 
 

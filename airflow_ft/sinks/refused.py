@@ -81,6 +81,10 @@ class Refused:
                 waiting += [(middle, stop), (start, middle)]
         return taken
 
+    def places(self, sink: str) -> set[tuple[int, str, int]]:
+        """Segment, file and index in the file (from 0) of each row of a sink that was refused so far."""
+        return {(row.segment.number, row.file.path, row.index) for row in self._rows.get(sink, ())}
+
     def rows(self, sink: str) -> int:
         """How many rows of a sink were refused so far."""
         return len(self._rows.get(sink, ()))

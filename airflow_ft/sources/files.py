@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from airflow_ft.core.arguments import bound, check_options, check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.sources.exactness import EXACT, refuse_inexact
 from airflow_ft.sources.names import scheme
 from airflow_ft.sources.plain import PlainSource
 
@@ -82,10 +83,12 @@ class FileSource(PlainSource):
         max_files_per_trigger: bounds a checkpoint. None: no bound. It may be Jinja.
         max_bytes_per_trigger: bounds a checkpoint in its place, by the sizes of its files. Files are read as a whole: a
             larger one is a checkpoint by itself.
-        options: for Spark's reader. A malformed record fails the job, since by default Spark would turn it into nulls,
-            unless they say `{"mode": "PERMISSIVE"}` (then name a `columnNameOfCorruptRecord`, and route those rows in
-            `split`). What leaves files out (`ignoreMissingFiles`, `ignoreCorruptFiles`) is refused, and so is
-            `cleanSource`, because a checkpoint that was not published is read again.
+        options: for Spark's reader. A record of JSON or CSV that does not hold exactly what the schema declares fails
+            the job (docs/sources.md). `{"mode": "PERMISSIVE"}` keeps it as a row of nulls: then name a
+            `columnNameOfCorruptRecord`, have that column in the schema, and route those rows in `split`. DROPMALFORMED
+            is refused, and so are options by which readers guess (`allowSingleQuotes`, `enforceSchema`). What leaves
+            files out (`ignoreMissingFiles`, `ignoreCorruptFiles`) is refused, and so is `cleanSource`, because a
+            checkpoint that was not published is read again.
 
     Raises:
         ConfigurationError: for what cannot work.
@@ -144,6 +147,8 @@ class FileSource(PlainSource):
                 "fileNameOnly is refused: of two files with one name, in two folders, only the first would be read.",
                 remedy="leave it out; a file is known by its whole path.",
             )
+        if not is_template(self.format) and not is_template(self.schema):
+            refuse_inexact(self.format, self.schema or "", options)
         for option, name in _BOUNDS.items():
             if option.lower() in options:
                 raise ConfigurationError(
@@ -167,7 +172,7 @@ class FileSource(PlainSource):
         """All options of Spark's reader."""
         options: dict[str, str] = {}
         if self.format in ("json", "csv"):
-            options["mode"] = "FAILFAST"
+            options["mode"] = "FAILFAST"  # else Spark turns a malformed record into nulls
         if streaming:
             # Spark's default of 7 days silently skips a file whose time of modification is older than that.
             options["maxFileAge"] = "36500d"
@@ -190,5 +195,11 @@ class FileSource(PlainSource):
         if self.schema:
             reader = reader.schema(self.schema)
         options = {**self.reader_options(streaming=streaming), **(tags or {})}
+        if self.schema and self.format in EXACT:
+            from airflow_ft.spark.exact.files import load
+
+            return load(
+                spark, spark.readStream if streaming else spark.read, self.format, self.schema, options, self.path
+            )
         frame: DataFrame = reader.format(self.format).options(**options).load(self.path)
         return frame

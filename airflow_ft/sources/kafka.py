@@ -22,6 +22,7 @@ from airflow_ft.core.arguments import (
 )
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.foreign_connections import require_type
+from airflow_ft.kafka.login import SERVERS, is_sasl, with_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -324,18 +325,14 @@ def kafka_options(connection: ConnectionInfo) -> dict[str, str]:
     SinkAccessError for a connection that leads elsewhere.
     """
     require_type(connection, "kafka")
-    extra = {name: _text(value) for name, value in connection.extra.items()}
-    servers = extra.get("bootstrap.servers") or extra.get("metadata.broker.list")
-    if not servers:
-        if not connection.host:
-            raise ConfigurationError(
-                "the connection names no broker.",
-                participant=connection.conn_id,
-                remedy='put {"bootstrap.servers": "host:port"} into its extra.',
-            )
-        servers = f"{connection.host}:{connection.port or 9092}"
+    extra = {name: _text(value) for name, value in with_fields(connection).items()}
+    if not extra.get(SERVERS):
+        raise ConfigurationError(
+            "the connection names no broker.",
+            participant=connection.conn_id,
+            remedy='put {"bootstrap.servers": "host:port"} into its extra.',
+        )
     options = {n: v for n, v in extra.items() if n in _PASSED or n.startswith(_PASSED_PREFIXES)}
-    options["bootstrap.servers"] = servers
     if "security.protocol" in options:
         options["security.protocol"] = options["security.protocol"].upper()
     _sasl(options, connection)
@@ -345,9 +342,8 @@ def kafka_options(connection: ConnectionInfo) -> dict[str, str]:
 
 def _sasl(options: dict[str, str], connection: ConnectionInfo) -> None:
     mechanism = options.pop("sasl.mechanisms", None) or options.pop("sasl.mechanism", None)
-    login = options.pop("sasl.username", "") or connection.login
-    password = options.pop("sasl.password", "") or connection.password
-    if not options.get("security.protocol", "").startswith("SASL"):
+    login, password = options.pop("sasl.username", ""), options.pop("sasl.password", "")
+    if not is_sasl(options):
         return
     options["sasl.mechanism"] = mechanism = mechanism or "PLAIN"
     if "sasl.jaas.config" in options or mechanism == "GSSAPI":

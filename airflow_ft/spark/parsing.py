@@ -11,22 +11,41 @@ Without `on_malformed` the job fails at the first malformed row, and names where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, cast
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Literal, ParamSpec, cast
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.spark.exact import reader
+from airflow_ft.spark.uids import PARSED, tag
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+P = ParamSpec("P")
+
 MALFORMED = "_malformed"
 _KAFKA = {"topic": "string", "partition": "int", "offset": "bigint"}
-_ROW, _END, _CORRUPT = "row", "airflow_ft_end", "airflow_ft_corrupt"
+_READ = "airflow_ft_read"
 
 
+def _tagged(parse: Callable[P, DataFrame]) -> Callable[P, DataFrame]:
+    """Mark the frame that `parse_json` returns: what state means does not depend on how it parses (`plan_meaning`)."""
+    signature = inspect.signature(parse)
+
+    @wraps(parse)
+    def tagged(*args: P.args, **kwargs: P.kwargs) -> DataFrame:
+        column = signature.bind(*args, **kwargs).arguments.get("column", "value")
+        return tag(parse(*args, **kwargs), PARSED, str(column))
+
+    return tagged
+
+
+@_tagged
 def parse_json(
     frame: DataFrame,
     schema: str | T.StructType,
@@ -37,9 +56,11 @@ def parse_json(
 ) -> DataFrame:
     """The fields of one JSON object a row as columns, after the columns named in `keep`.
 
-    `column` is text or binary (UTF-8); `schema` a DDL string or StructType. Malformed is: null, no UTF-8, no JSON
-    object, anything behind the object, or a value that the declared type cannot hold. A field that is absent is
-    null, one that is not declared is ignored, the last of two of the same name counts.
+    `column` is text or binary (UTF-8); `schema` a DDL string or StructType. A value counts only if it is exactly what
+    was written. Malformed is: null, no UTF-8, no JSON object (RFC 8259: no comments, single quotes or NaN), anything
+    behind the object, a declared field or the key of a map that comes twice, or a value that its type cannot hold
+    exactly. A field that is absent is null, and malformed if it is declared NOT NULL; one that is not declared is
+    ignored. docs/jobs.md has a table of what each type takes.
 
     on_malformed: "fail" ends the job with a JobError which names topic, partition and offset (of other sources: the
     beginning of the text); "keep" adds the column `_malformed`, null for good rows, else a struct of reason, topic,
@@ -50,22 +71,10 @@ def parse_json(
         raise ConfigurationError(f"parse_json would make two columns named {', '.join(clash)}.", remedy="rename one.")
     raw = F.col(column)
     text = raw.cast("string")
-    # The parser stops behind the first value and does not look at the rest of the text. So the text becomes a field,
-    # and another field behind it shows that the parser has come through all of it.
-    wrapper = T.StructType(
-        [T.StructField(_ROW, fields), T.StructField(_END, T.IntegerType()), T.StructField(_CORRUPT, T.StringType())]
-    )
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    wrapped = F.concat(F.lit(f'{{"{_ROW}":'), text, F.lit(f',"{_END}":1}}'))
-    read = frame.withColumn("airflow_ft_read", F.from_json(wrapped, wrapper, options))
-    parsed = F.col("airflow_ft_read")
-    broken = parsed.isNull() | parsed[_CORRUPT].isNotNull() | parsed[_ROW].isNull() | parsed[_END].isNull()
-    reason = (
-        F.when(raw.isNull(), F.lit("no value"))
-        .when(~F.is_valid_utf8(text), F.lit("not UTF-8"))
-        .when(broken, F.lit("not one JSON object of the declared schema"))
-    )
-    row = [parsed[_ROW].getField(name).alias(name) for name in fields.names]
+    read = frame.withColumn(_READ, reader(frame.sparkSession, fields, "value")(raw.cast("binary"), F.lit("")))
+    parsed = F.col(_READ)
+    reason = parsed["reason"]
+    row = [parsed["row"].getField(name).alias(name) for name in fields.names]
     kept = [F.col(name) for name in keep]
     if on_malformed == "fail":
         # A filter, since a column that nobody uses would be optimised away, and the check with it.

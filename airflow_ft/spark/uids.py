@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TAG = "airflow_ft.uid"
+PARSED = "airflow_ft.parsed"
+"""Tag of the last node of `airflow_ft.spark.parsing.parse_json`: the name of the column that it has read."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KINDS = {
     "Aggregate": "stateStoreSave",
@@ -56,7 +58,7 @@ def uid(frame: DataFrame, name: str) -> DataFrame:
             remedy="give up to 100 letters, digits, '.', '_' or '-'.",
         )
     node: Any = frame._jdf.queryExecution().analyzed()
-    while node.nodeName() == "SubqueryAlias" or _kind(node) is None:
+    while node.nodeName() == "SubqueryAlias" or kind_of(node) is None:
         children = node.children()
         if children.size() != 1:
             raise ConfigurationError(
@@ -65,12 +67,12 @@ def uid(frame: DataFrame, name: str) -> DataFrame:
                 " applyInPandasWithState or transformWithState return.",
             )
         node = children.apply(0)
-    if before := _uid(frame, node):
+    if before := tag_of(frame, node, _TAG):
         raise ConfigurationError(
             f"the operator that is to have the uid {name!r} has the uid {before!r} already.",
             remedy="call uid(...) once, directly on the operator's DataFrame.",
         )
-    node.setTagValue(_tag(frame), name)
+    node.setTagValue(_tag(frame, _TAG), name)
     return frame
 
 
@@ -89,15 +91,15 @@ def plan_of(frame: DataFrame) -> tuple[Identity, ...]:
 def _operators(frame: DataFrame, node: Any) -> Iterator[Identity]:
     if not node.isStreaming():
         return
-    kind = _kind(node)
+    kind = kind_of(node)
     if kind is not None:
-        yield Identity(kind, _uid(frame, node))
+        yield Identity(kind, tag_of(frame, node, _TAG))
     children = node.children()
     for index in range(children.size()):
         yield from _operators(frame, children.apply(index))
 
 
-def _kind(node: Any) -> str | None:
+def kind_of(node: Any) -> str | None:
     """Spark's name of a node's stateful operator; None: it has no state."""
     if not node.isStreaming():
         return None
@@ -112,11 +114,18 @@ def _kind(node: Any) -> str | None:
     return _KINDS.get(name)
 
 
-def _uid(frame: DataFrame, node: Any) -> str:
-    found = node.getTagValue(_tag(frame))
+def tag_of(frame: DataFrame, node: Any, name: str) -> str:
+    """Return the value of a tag of a node; "": it has none."""
+    found = node.getTagValue(_tag(frame, name))
     return str(found.get()) if found.isDefined() else ""
 
 
-def _tag(frame: DataFrame) -> Any:
+def tag(frame: DataFrame, name: str, value: str) -> DataFrame:
+    """Tag the last node of the frame's plan, and return the frame."""
+    frame._jdf.queryExecution().analyzed().setTagValue(_tag(frame, name), value)
+    return frame
+
+
+def _tag(frame: DataFrame, name: str) -> Any:
     jvm: Any = frame.sparkSession._jvm
-    return jvm.org.apache.spark.sql.catalyst.trees.TreeNodeTag(_TAG)
+    return jvm.org.apache.spark.sql.catalyst.trees.TreeNodeTag(name)

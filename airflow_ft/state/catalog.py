@@ -12,6 +12,7 @@ from airflow_ft.spark.state import schema_paths
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import operator_file
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER, kept_settings, unique_ids
+from airflow_ft.state.checksums import read_checked
 from airflow_ft.state.layout import Table, require_readable, table
 from airflow_ft.state.positions import Position
 from airflow_ft.state.schemas import families
@@ -35,11 +36,25 @@ def numbers(position: Position) -> frozenset[int]:
     return frozenset(int(name) for name in files.names(files.uri(position.spark.uri, "state")) if name.isdigit())
 
 
+def require_whole(position: Position, operator: int) -> None:
+    """WalCorruptError when a file that says how the operator's state is to be read is not what Spark has written."""
+    spark = position.spark
+    files = filesystem(spark.uri)
+    for log in ("offsets", "commits"):
+        if files.exists(uri := files.uri(spark.uri, log, str(spark.batch))):
+            read_checked(files, uri)
+    folder = files.uri(spark.uri, "state", str(operator), "_metadata")
+    for name in files.tree(folder):
+        if not name.endswith(".crc"):
+            read_checked(files, files.uri(folder, *name.split("/")))
+
+
 def catalog(position: Position, operator: int) -> Catalog:
     """ConfigurationError when its state was written in a way that is not known here."""
     spark = position.spark
     files = filesystem(spark.uri)
     conf = kept_settings(SparkPosition(spark.uri, spark.batch))
+    require_whole(position, operator)
     require_readable(conf)
     told = operator_file(files, spark, str(operator))
     if told is None:
@@ -53,7 +68,7 @@ def catalog(position: Position, operator: int) -> Catalog:
         for store in stores:
             name = str(store["storeName"])
             uri = _schema(position, operator, store)
-            for family in families(files.read(uri), uri):
+            for family in families(read_checked(files, uri), uri):
                 state = table(
                     name,
                     family,

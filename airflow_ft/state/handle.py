@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.spark.state.locations import require_batch
 from airflow_ft.spark.state.operators import Operator, operators
-from airflow_ft.state.catalog import Catalog, catalog, numbers
+from airflow_ft.state.catalog import Catalog, catalog, numbers, require_whole
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.layout import Entry, Shape, Table
 from airflow_ft.state.positions import Position
@@ -75,6 +75,16 @@ class State:
     def number(self) -> int:
         """The checkpoint that is looked at."""
         return self._position.number
+
+    @property
+    def restored(self) -> bool:
+        """Whether the state was restored, or reset, behind `number`: then it is not what that checkpoint has left."""
+        return self._position.restored
+
+    @property
+    def told(self) -> str:
+        """As of when it is, in words: "checkpoint 5"."""
+        return f"a restore or reset behind checkpoint {self.number}" if self.restored else f"checkpoint {self.number}"
 
     def operators(self) -> tuple[Operator, ...]:
         """The operators that have state, in Spark's order: 0 is the nearest to the sink."""
@@ -162,6 +172,13 @@ class State:
         from airflow_ft.state.feed import changes
 
         number = self._number(op)
+        if self.restored and until in (None, self.number):
+            raise ConfigurationError(
+                "its state was restored, or reset, behind that checkpoint: what differs is not what a job has changed.",
+                remedy="name an earlier checkpoint (until=), or wait until the next one is confirmed.",
+                pipeline=self.pipeline,
+                checkpoint=self.number,
+            )
         end = self if until is None or until == self.number else self._beside(until)
         begin = self._beside(since)
         try:
@@ -294,6 +311,8 @@ class State:
 
     def _listed(self) -> tuple[Operator, ...]:
         require_batch(self._position.spark)  # of a location that was swept nothing would be listed
+        for number in numbers(self._position):
+            require_whole(self._position, number)
         return operators(self._position.spark)
 
     def _number(self, op: int | str) -> int:

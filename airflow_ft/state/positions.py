@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_ft.core.errors import ConfigurationError, WalCorruptError
-from airflow_ft.core.lookup import confirmed_position, require_known, require_moved
+from airflow_ft.core.lookup import confirmed_position, is_replaced, require_known, require_moved
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
-from airflow_ft.savepoints.metadata import read_metadata
+from airflow_ft.savepoints.metadata import read_metadata, verify
 from airflow_ft.spark.state.locations import SparkLocation, require_batch
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A checkpoint, and Spark's location as of its batch."""
+    """A checkpoint, and Spark's location as of its batch.
+
+    restored: the state was restored, or reset, after the checkpoint: it is not what that has left.
+    """
 
     number: int
     spark: SparkLocation
+    restored: bool = False
 
     @property
     def version(self) -> int:
@@ -30,15 +34,16 @@ def confirmed(store: Store, pipeline: str, number: int | None = None) -> Positio
     require_known(store, pipeline)
     found, base = confirmed_position(store, pipeline, number)
     try:
-        return _existing(pipeline, found, base)
+        return _existing(store, pipeline, found, base)
     except WalCorruptError as error:
         require_moved(store, pipeline, number, (found, base), error)
-        return _existing(pipeline, *confirmed_position(store, pipeline, number))  # swept between the two looks
+        return _existing(store, pipeline, *confirmed_position(store, pipeline, number))  # swept between the two looks
 
 
 def of_savepoint(uri: str) -> Position:
-    """That of a savepoint's folder."""
+    """That of a savepoint's folder; WalCorruptError when a file of it is not what was written (all are read)."""
     found = read_metadata(uri)
+    verify(uri, found)
     return Position(found.number, found.location(uri))
 
 
@@ -54,7 +59,7 @@ def only(position: Position, number: int | None) -> Position:
     return position
 
 
-def _existing(pipeline: str, number: int, base: SparkPosition) -> Position:
+def _existing(store: Store, pipeline: str, number: int, base: SparkPosition) -> Position:
     location = SparkLocation("", pipeline, base.location, base.batch, "looked at")
     require_batch(location)
-    return Position(number, location)
+    return Position(number, location, restored=is_replaced(store, pipeline, number, base))

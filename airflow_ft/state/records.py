@@ -50,6 +50,8 @@ class Changes:
         values, added = self.values, self.added
         while (kind := data[at]) != _END:
             (length,) = _LENGTH(data, at + 1)
+            if length < 0:
+                raise IndexError(at)
             key = data[at + 5 : at + 5 + length]
             at += 5 + length
             (length,) = _LENGTH(data, at)
@@ -58,7 +60,7 @@ class Changes:
                 values[key] = None
                 added.pop(key, None)
                 continue
-            value = data[at : at + length]
+            value = data[at : at + max(0, length)]
             if len(value) != length:
                 raise IndexError(at)
             at += length
@@ -71,6 +73,8 @@ class Changes:
                 values[key] = (values[key] or b"") + value
             else:
                 added[key] = added.get(key, b"") + value
+        if at + 1 != len(data):
+            raise IndexError(at)
 
 
 def plain(data: bytes, at: int, into: Values) -> None:
@@ -80,6 +84,8 @@ def plain(data: bytes, at: int, into: Values) -> None:
     while length >= 0:
         end = at + 4 + length
         (size,) = length_of(data, end)
+        if size < -1:
+            raise IndexError(end)
         if size < 0:
             into[data[at + 4 : end]] = None
             at = end + 4
@@ -87,6 +93,8 @@ def plain(data: bytes, at: int, into: Values) -> None:
             at = end + 4 + size
             into[data[end - length : end]] = data[end + 4 : at]
         (length,) = length_of(data, at)
+    if length != -1 or at + 4 != len(data):
+        raise IndexError(at)
 
 
 def lineage(data: bytes) -> list[tuple[int, str]]:

@@ -8,14 +8,17 @@ location.
 
 from __future__ import annotations
 
+import io
 import json
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
+from airflow_ft.state.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
 
 
@@ -32,36 +35,57 @@ class Snapshot:
                 options, _ = Options.load_latest(work, ignore_unknown_options=True)
                 options.set_max_open_files(-1)
                 self._db = Rdict(work, options, access_type=AccessType.read_only())
+        except StorageUnavailableError:  # it says nothing of the state
+            raise
         except Exception as error:  # rocksdict raises this very class, with RocksDB's words
-            raise WalCorruptError(
-                f"the snapshot {name} of Spark's state in {folder} cannot be opened: {error}",
-                remedy="restore it from a backup, or rewind the pipeline to compute it again",
-            ) from error
+            raise _damaged(f"the snapshot {name} of Spark's state in {folder} cannot be opened", error) from error
+        self._name = f"the snapshot {name} of Spark's state in {folder}"
         self.families: Mapping[str, int] = told.get("columnFamilyMapping") or {}
         """Number of each column family that there was, by name."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
-        found: bytes | None = self._db.get(key)
-        return found
+        """The value, or None; WalCorruptError when a block of RocksDB's is not what its checksum says."""
+        with self._reading():
+            found: bytes | None = self._db.get(key)
+            return found
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Those whose key begins so, in the order of their bytes."""
-        entries = self._db.iter()
-        entries.seek(prefix)
-        while entries.valid() and (key := entries.key()).startswith(prefix):
-            yield key, entries.value()
-            entries.next()
-        entries.status()
+        """Those whose key begins so, in the order of their bytes. WalCorruptError as `get`."""
+        with self._reading():
+            entries = self._db.iter()
+            entries.seek(prefix)
+        while True:
+            with self._reading():
+                if not entries.valid():
+                    entries.status()  # an error ends it, too
+                    return
+                key, value = entries.key(), entries.value()
+                entries.next()
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise _damaged(f"{self._name} cannot be read", error) from error
 
     def close(self) -> None:
         """Lets go of the files."""
         self._db.close()
 
 
+def _damaged(what: str, error: Exception) -> WalCorruptError:
+    return WalCorruptError(
+        f"{what}: {error}", remedy="restore it from a backup, or rewind the pipeline to compute it again"
+    )
+
+
 def _unpack(folder: str, name: str, into: Path) -> dict[str, Any]:
     files = filesystem(folder)
-    with files.open(files.uri(folder, name)) as file, zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(io.BytesIO(read_checked(files, files.uri(folder, name)))) as archive:
         for each in archive.namelist():
             if "/" not in each:
                 (into / each).write_bytes(archive.read(each))

@@ -13,10 +13,12 @@ from typing import Protocol, cast
 
 from airflow_ft.core.errors import TransientError, WalCorruptError
 from airflow_ft.state import records
+from airflow_ft.state.checksums import read_checked
 from airflow_ft.state.snapshots import Snapshot
 from airflow_ft.state.streams import decompressed
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
 from airflow_ft.wal.parsing import parsing
+from airflow_ft.wal.roots import require
 
 _FILE = re.compile(r"^(\d+)(?:_([^.]+))?\.(delta|changelog|snapshot|zip)$")
 _CHANGES, _FULL = ("delta", "changelog"), ("snapshot", "zip")
@@ -125,7 +127,7 @@ def _changes(files: FileSystem, folder: str, names: list[str]) -> records.Change
 def _read(files: FileSystem, folder: str, name: str) -> bytes:
     uri = files.uri(folder, name)
     try:
-        return decompressed(files.read(uri), uri)
+        return decompressed(read_checked(files, uri), uri)
     except WalCorruptError as error:
         if _is_gone(error):
             raise gone(folder, name) from error
@@ -140,6 +142,7 @@ def _is_gone(error: BaseException) -> bool:
 
 def gone(folder: str, what: str) -> TransientError:
     """What to tell when something is missing that was there, or should be."""
+    require(folder)
     return TransientError(
         f"Spark's state in {folder} has no {what} (any more).",
         remedy="try again: the pipeline has gone on meanwhile, and removed what is older than its num_retained.",

@@ -14,7 +14,7 @@ from airflow_ft.core.transitions import UNFINISHED
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.reading import ONLY, ReadingOperations
 from airflow_ft.store.rows import from_time, to_delivered, to_event, to_overview, to_timing
-from airflow_ft.store.standing import LISTED, MARK, MARK_OF_ONE
+from airflow_ft.store.standing import LISTED, MARK, MARK_OF_ONE, MARKS
 
 # Looked up where there are others between first and last. In the order of the index of runs: else PostgreSQL
 # takes a scan of the table for the shortest way to the first one.
@@ -62,6 +62,10 @@ class LookingOperations(ReadingOperations):
         if pipeline and not rows:
             raise UnknownPipelineError(pipeline)
         return " ".join(f"{row['name']}:{row['changed_at']}" for row in rows)
+
+    def marks(self) -> Mapping[str, str]:
+        """See `Store.marks`."""
+        return {row["name"]: str(row["changed_at"]) for row in self._database.read(MARKS)}
 
     def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
         """See `Store.origins`."""

@@ -3,7 +3,8 @@
 Connections are used asynchronously, because that is the only way to give *each answer* a deadline in psycopg2 without
 its process-wide wait callback: a reply that is lost on the way must end as 'unanswered', not hang.
 
-Behind a pooler use session pooling: the session's settings (schema, durability, time-outs) are part of the promise.
+Each transaction, and each query outside of one, sets what it rests on (schema, durability, time-outs), so a pooler may
+pool sessions or transactions.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from psycopg2 import errors, extensions
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.core.ports import Meter, Unmetered
+from airflow_ft.postgres.settings import Settings
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
 from airflow_ft.store.sql import SqlStore
 
@@ -82,7 +84,7 @@ class _PostgresTransaction:
 
 
 class PostgresDatabase:
-    """Connections to one schema of one database; synchronous_commit is demanded in every session."""
+    """Connections to one schema of one database; synchronous_commit is demanded in every transaction."""
 
     def __init__(self, dsn: Mapping[str, str], *, statement_timeout: float = STATEMENT_TIMEOUT) -> None:
         self.meter: Meter = Unmetered()
@@ -102,6 +104,9 @@ class PostgresDatabase:
         self._secrets = [value for name, value in given.items() if "password" in name and value]
         self._dsn: dict[str, Any] = {"application_name": "airflow_ft", **given}
         self._statement_timeout = statement_timeout
+        milliseconds = int(statement_timeout * 1000)
+        # A process that is stopped between two statements holds the pipeline's row: for less than others wait.
+        self._settings = Settings(milliseconds, milliseconds * 9 // 10, milliseconds // 3, self._schema)
         self._answer_margin = ANSWER_MARGIN
         self._warned = False
         where = f"{given.get('host', given.get('hostaddr', ''))}:{given.get('port', '5432')}"
@@ -114,7 +119,7 @@ class PostgresDatabase:
         asked(values)
         connection, reused = self._pool.take()
         try:
-            rows = _rows(self.execute(connection, sql, values))
+            rows = _rows(self.execute(connection, f"{self._settings.alone}{sql}", values))
         except psycopg2.Error as error:
             silent = isinstance(error, _NoAnswerError)
             died = connection.closed != 0 and not silent
@@ -194,7 +199,7 @@ class PostgresDatabase:
     def _begin(self) -> extensions.connection:
         connection, reused = self._pool.take()
         try:
-            self.execute(connection, "BEGIN")
+            self._open(connection)
         except psycopg2.Error as error:
             self._pool.drop(connection)
             if not reused:
@@ -229,26 +234,27 @@ class PostgresDatabase:
             raise
 
     def _set_up(self, connection: extensions.connection) -> None:
-        """Sets what the session promises: schema, durable commits, short time-outs."""
-        milliseconds = int(self._statement_timeout * 1000)
-        setting = (
-            f"SET search_path TO {self._schema};"
-            f" SET statement_timeout = {milliseconds}; SET lock_timeout = {milliseconds * 9 // 10};"
-            # A process that is stopped between two statements holds the pipeline's row: for less than others wait.
-            f" SET idle_in_transaction_session_timeout = {milliseconds // 3};"
-            " SET default_transaction_isolation = 'read committed';"
-            " SELECT current_setting('synchronous_commit') AS synchronous, current_setting('fsync') AS fsync"
-        )
-        settings = _rows(self.execute(connection, setting))[0]
-        # remote_apply is stronger than on and stays.
-        if settings["synchronous"] not in ("on", "remote_apply"):
-            self.execute(connection, "SET synchronous_commit = on")
-        if settings["fsync"] != "on" and not self._warned:
+        """Looks whether the session can have its settings, and whether the server keeps what it acknowledges."""
+        self._open(connection)
+        self.execute(connection, "ROLLBACK")
+        fsync = _rows(self.execute(connection, "SELECT current_setting('fsync') AS fsync"))[0]["fsync"]
+        if fsync != "on" and not self._warned:
             self._warned = True
             logger.warning(
                 "The decision log %s is on a server with fsync=off: a power failure can lose decisions that were"
                 " acknowledged. Set fsync=on for anything but tests.",
                 self.url,
+            )
+
+    def _open(self, connection: extensions.connection) -> None:
+        """Begins a transaction with its settings. ConfigurationError: the server does not have one of them."""
+        row = self.execute(connection, self._settings.begin).fetchall()[0]
+        if refused := self._settings.refused(row):
+            self.execute(connection, "ROLLBACK")
+            raise ConfigurationError(
+                f"the decision log {self.url} cannot have a setting of its session: {refused}.",
+                remedy="look where it is set (pg_db_role_setting, postgresql.conf, `options` in the URL), and RESET it"
+                " there for the log's user.",
             )
 
     def _roll_back(self, connection: extensions.connection, error: BaseException) -> None:

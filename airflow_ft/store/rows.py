@@ -194,8 +194,14 @@ def to_overview(row: Row, now: int) -> Overview:
         row["committing"],
         row["undelivered"],
         renamed=row["halt_message"] if row["status"] == "RENAMED" else "",
+        failure=to_failure(row["failure"]),
+        streaming=bool(row["streaming"]),
+        retired=bool(row["retired"]),
+        leases=row["leases"],
+        changed_at=to_time(row["changed_at"]),
+        silent=None if row["turn_run_id"] is None else (now - row["changed_at"]) * _MICROSECOND,
     )
-    if (after := row["late_after"]) is None:
+    if (after := row["late_after"]) is None or (row["late_default"] and found.turn is None):
         return found
     late_at = _late_at(row)
     return found._replace(

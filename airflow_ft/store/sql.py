@@ -19,6 +19,7 @@ from airflow_ft.store.looking import LookingOperations
 from airflow_ft.store.migrations import migrate
 from airflow_ft.store.quarantine import QuarantineOperations
 from airflow_ft.store.requests import RequestOperations
+from airflow_ft.store.roots import RootOperations
 from airflow_ft.store.rows import to_time
 from airflow_ft.store.staging import StagingOperations
 from airflow_ft.store.telling import TellingOperations
@@ -36,6 +37,7 @@ class SqlStore(
     BarrierOperations,
     LookingOperations,
     LagOperations,
+    RootOperations,
     TellingOperations,
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
@@ -49,6 +51,7 @@ class SqlStore(
         self._database = database
         try:
             self._installation = migrate(database)
+            self.know_roots()
         except BaseException:
             database.close()
             raise

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
+from airflow_ft.core.lateness import stream_is_late_after
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey, Segment, SparkPosition
 from airflow_ft.store.database import Database
 from airflow_ft.store.epochs import abort_unpublished
@@ -51,12 +52,15 @@ class StagingOperations:
                 write.now,
                 digest,
             )
-            late_after = (spec or {}).get("late_after")
+            streaming = bool((spec or {}).get("streaming"))
+            said = (spec or {}).get("late_after")
+            late_after = stream_is_late_after(spec or {}) if said is None and streaming else said
             write.set_pipeline(
                 base_clean=0,
                 needs_stage=0,
                 late_after=None if late_after is None else round(1e6 * late_after),
-                streaming=int(bool((spec or {}).get("streaming"))),
+                late_default=int(said is None and streaming),
+                streaming=int(streaming),
                 retired=0,
             )
             write.event(

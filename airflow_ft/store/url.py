@@ -46,6 +46,8 @@ def _parse_postgresql(url: str) -> Mapping[str, str]:
     except ValueError:
         # `from None`: urllib quotes what it could not read, which may be a piece of the password.
         raise _refuse("it cannot be taken apart") from None
+    if any("\ud800" <= character <= "\udfff" for character in url) or "%00" in url:
+        raise _refuse("it has a character that cannot be encoded")  # the driver's error would quote it
     if "@" in parts.path or "@" in parts.query or parts.fragment:
         raise _refuse("it has an unencoded special character in its user or password")
     given = {

@@ -10,22 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("conformance", "kills", "value_cases")))
+_CASES = ("bags", "beginnings", "conformance", "kills", "owners", "upserts", "value_cases", "zombies")
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _CASES))
 
 if TYPE_CHECKING:
+    from airflow_ft.testing.bags import Bag as Bag
     from airflow_ft.testing.conformance import ParticipantConformance as ParticipantConformance
+    from airflow_ft.testing.upserts import Upserts as Upserts
     from airflow_ft.testing.values import Values as Values
     from airflow_ft.testing.values import plain as plain
     from airflow_ft.testing.world import Target as Target
 
 _WHERE = {
+    "Bag": "airflow_ft.testing.bags",
     "ParticipantConformance": "airflow_ft.testing.conformance",
     "Target": "airflow_ft.testing.world",
+    "Upserts": "airflow_ft.testing.upserts",
     "Values": "airflow_ft.testing.values",
     "plain": "airflow_ft.testing.values",
 }
 
-__all__ = ["ParticipantConformance", "Target", "Values", "plain"]
+__all__ = ["Bag", "ParticipantConformance", "Target", "Upserts", "Values", "plain"]
 
 
 def __getattr__(name: str) -> Any:  # pytest imports this package at each start, for its plugin

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from airflow_ft.core.errors import FencedError, SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan, Vote
 from airflow_ft.testing.kills import calls_at
+from airflow_ft.testing.threads import LONG, PATIENCE, SHORT, Background, Stops
 
 if TYPE_CHECKING:
     from airflow_ft.testing.world import World
@@ -27,10 +26,6 @@ _FURTHER = (0, 3)
 for a head, which locks nothing where there is none, then what the older one has made is read, and changed.
 """
 _MANY = 48
-_PATIENCE = 2
-"""So many times as long as an attempt takes alone others are waited for: one that stands still may hold their lock."""
-_SHORT = 0.05
-_LONG = 180.0
 
 
 class BeginningsConformance:
@@ -51,7 +46,7 @@ class BeginningsConformance:
 
     def test_one_that_looks_before_others_begin_lowers_none_of_them(self, world: World) -> None:
         """Attempt 3 stands still before any of its calls, while 1 begins, and before a later one, while 6 does."""
-        patience = max(_SHORT, _PATIENCE * _seconds_alone(world))
+        patience = max(SHORT, PATIENCE * _seconds_alone(world))
 
         def are_overtaken(at: int) -> bool:
             return all(_is_overtaken(world, at, at + more, patience) for more in _FURTHER)
@@ -73,7 +68,7 @@ def _seconds_alone(world: World) -> float:
 def _is_overtaken(world: World, first: int, second: int, patience: float) -> bool:
     """False: it does not make so many calls that it stands still before the first of these."""
     plan, before = _begun(world)
-    stops = _Stops([first, second])
+    stops = Stops([first, second])
     late = _Attempt(world, plan, _LATE, stops=stops)
     others = [_Attempt(world, plan, number) for number in (_FIRST, _NEWEST)]
     late.start()
@@ -94,10 +89,8 @@ def _is_overtaken(world: World, first: int, second: int, patience: float) -> boo
 
 def _begun(world: World) -> tuple[Plan, list[int]]:
     """The first plan of a new pipeline, and what is there before."""
-    world.target = world.target.anew()
-    world.pipeline, world.predecessor = f"conformance-{uuid.uuid4().hex[:8]}", 0
+    world.begin()
     before = world.target.ids()
-    world.number = 0
     return world.plan(world.table(1 + max(before, default=0), _ROWS)), before
 
 
@@ -122,44 +115,7 @@ def _newest_delivers(world: World, plan: Plan, attempts: Collection[_Attempt], b
     world.close()
 
 
-@dataclass
-class _Stops:
-    """Calls before which an attempt stands still."""
-
-    calls: Collection[int]
-    seen: int = 0
-    standing: int = -1
-    changed: threading.Condition = field(default_factory=threading.Condition)
-
-    def reached(self) -> None:
-        """The next call is about to be made."""
-        with self.changed:
-            mine, self.seen = self.seen, self.seen + 1
-            if mine in self.calls:
-                self.standing = mine
-                self.changed.notify_all()
-                self.changed.wait_for(lambda: self.standing != mine, _LONG)
-
-    def wait(self, call: int, attempt: _Attempt) -> bool:
-        """Returns when it stands still before this call, or has ended (False)."""
-        with self.changed:
-            while self.standing != call and attempt.is_at_work:
-                self.changed.wait(0.01)
-            return self.standing == call
-
-    def go_on(self) -> None:
-        """Up to the next stop."""
-        with self.changed:
-            self.standing = -1
-            self.changed.notify_all()
-
-    def open(self) -> None:
-        """It does not stand still any more."""
-        self.calls = ()
-        self.go_on()
-
-
-class _Attempt:
+class _Attempt(Background):
     """`prepare` in a thread."""
 
     def __init__(
@@ -168,34 +124,18 @@ class _Attempt:
         plan: Plan,
         number: int,
         gate: threading.Barrier | None = None,
-        stops: _Stops | None = None,
+        stops: Stops | None = None,
     ) -> None:
+        super().__init__(f"attempt {number}", self._prepare)
         self.number = number
         self.vote: Vote | None = None
-        self.error: Exception | None = None
         self._world, self._plan, self._gate, self._stops = world, plan, gate, stops
-        self._thread = threading.Thread(target=self._prepare, daemon=True)
-
-    @property
-    def is_at_work(self) -> bool:
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def end(self, seconds: float = _LONG) -> None:
-        """Waits for its end; within a long time AssertionError when it does not come."""
-        self._thread.join(seconds)
-        assert seconds < _LONG or not self.is_at_work, f"attempt {self.number} does not end"
 
     def _prepare(self) -> None:
         if self._gate is not None:
-            self._gate.wait(_LONG)
-        try:
-            if self._stops is None:
-                self.vote = self._world.prepare(self._plan, self.number)
-                return
-            with self._world.target.telling(self._stops.reached, str(self._world.folder)) as connection:
-                self.vote = self._world.prepare(self._plan, self.number, connection=connection)
-        except Exception as error:
-            self.error = error
+            self._gate.wait(LONG)
+        if self._stops is None:
+            self.vote = self._world.prepare(self._plan, self.number)
+            return
+        with self._world.target.telling(self._stops.reached, str(self._world.folder)) as connection:
+            self.vote = self._world.prepare(self._plan, self.number, connection=connection)

@@ -5,6 +5,7 @@ Clients that change files without telling Python, and servers that no proxy stan
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,69 @@ def listening(reached: Callable[[], None], below: str, more: str = "") -> Iterat
     finally:
         sqlite3.connect = connect
         del _listeners[threading.get_ident()]
+
+
+@contextmanager
+def failing(at: int, below: str) -> Iterator[Callable[[], bool]]:
+    """Have call `at` of this thread raise, counted from 0; yields whether it has. Calls are those of `listening`.
+
+    A change of a file raises OSError (ENOSPC), a statement of SQLite sqlite3.OperationalError. Neither has an effect.
+    """
+    seen, failed = 0, False
+    connect, thread = sqlite3.connect, threading.get_ident()
+
+    def strikes() -> bool:
+        nonlocal seen, failed
+        mine, seen = seen, seen + 1
+        failed = failed or mine == at
+        return mine == at
+
+    def raise_there() -> None:
+        if strikes():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def asked() -> None:
+        if threading.get_ident() == thread and strikes():
+            raise sqlite3.OperationalError("disk I/O error")
+
+    if "" not in _installed:
+        _installed.add("")
+        sys.addaudithook(_hook)
+    _listeners[thread] = (below, raise_there)
+    sqlite3.connect = _with(connect, _failing_connection(asked))
+    try:
+        yield lambda: failed
+    finally:
+        sqlite3.connect = connect
+        del _listeners[thread]
+
+
+def _with(connect: Callable[..., Any], kind: type[sqlite3.Connection]) -> Callable[..., Any]:
+    """`sqlite3.connect` whose connections are of this class."""
+    return partial(connect, factory=kind)
+
+
+def _failing_connection(asked: Callable[[], None]) -> type[sqlite3.Connection]:
+    """A class of connections that call `asked` before each statement."""
+
+    class Failing(sqlite3.Connection):
+        def execute(self, *of: Any) -> sqlite3.Cursor:
+            asked()
+            return super().execute(*of)
+
+        def executemany(self, *of: Any) -> sqlite3.Cursor:
+            asked()
+            return super().executemany(*of)
+
+        def executescript(self, *of: Any) -> sqlite3.Cursor:
+            asked()
+            return super().executescript(*of)
+
+        def commit(self) -> None:
+            asked()
+            super().commit()
+
+    return Failing
 
 
 def _tell(*_: Any) -> None:

@@ -14,13 +14,15 @@ carries the commit point; with refused rows it is tried as one that follows, too
 from __future__ import annotations
 
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft.core.doctor import Check, Verdict
@@ -41,15 +43,22 @@ from airflow_ft.core.ports import ConnectionInfo, Expiring, Participant, SinkSpe
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks.registry import system
+from airflow_ft.testing.bags import BagsConformance
 from airflow_ft.testing.beginnings import BeginningsConformance
 from airflow_ft.testing.kills import KillsConformance
+from airflow_ft.testing.owners import OwnersConformance
 from airflow_ft.testing.relay import Fate
+from airflow_ft.testing.upserts import UpsertsConformance
 from airflow_ft.testing.value_cases import ValuesConformance
+from airflow_ft.testing.values import plain, same
 from airflow_ft.testing.world import OURS, PER_BATCH, ROWS, SINK, THEIRS, Target, World
+from airflow_ft.testing.zombies import ZombiesConformance
 from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import filesystem
 
 WHY = {"message": "a test of conformance"}
 _MANY_TRIPS = 200
+_FILES, _PER_FILE = 4, 15_000
 _MANY_ROWS = (100_000, 1_000_000)
 _GROWS_BY = 100
 """Megabytes. Rows as objects of Python would take ten times that; a client may keep some batches on their way."""
@@ -57,7 +66,15 @@ NOTHING_REFUSED = "the target names no rows that are refused"
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
 
 
-class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConformance):
+class ParticipantConformance(
+    BagsConformance,
+    BeginningsConformance,
+    KillsConformance,
+    OwnersConformance,
+    UpsertsConformance,
+    ValuesConformance,
+    ZombiesConformance,
+):
     """Subclass it, and give `target`."""
 
     patience: ClassVar[float] = 10.0
@@ -160,9 +177,33 @@ class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConf
         plan = world.plan()
         vote = world.prepare(plan)
         assert world.process(plan, vote, stop="kill", at=at).wait() == "", "it was killed"
-        assert world.target.ids() in (world.ids_of(1), world.ids_of(1, 2)), "all rows, or none"
+        self._all_or_none(world, world.ids_of(1), world.ids_of(1, 2))
         assert world.process(plan, vote).wait() == "done: COMMITTED"
         assert world.target.ids() == world.ids_of(1, 2)
+
+    def test_many_rows_come_all_or_none(self, world: World) -> None:
+        """Killed behind the last but one file of a large segment, a process leaves none of its rows."""
+        self._needs_rows(world)
+        world.deliver(world.plan())
+        first, files = 1_000 * ROWS, range(_FILES)
+        tables = [world.table(first + file * _PER_FILE, _PER_FILE, world.target.texts) for file in files]
+        plan = world.plan_of(2, world.segment_of(2, *tables))
+        vote = world.prepare(plan)
+        late = (_FILES - 1) * _PER_FILE
+        assert world.process(plan, vote, stop="kill", at=late, per_batch=_PER_FILE).wait() == "", "it was killed"
+        after = [*world.ids_of(1), *range(first, first + _FILES * _PER_FILE)]
+        self._all_or_none(world, world.ids_of(1), after)
+        proof = world.commit(plan, vote)
+        assert (proof.outcome, dict(proof.counts)) == (_COMMITTED, {SINK: _FILES * _PER_FILE})
+        assert world.target.ids() == after
+
+    def _all_or_none(self, world: World, before: list[int], after: list[int]) -> None:
+        """What a process that was killed has left. A sink that shows rows in chunks may show some, each once."""
+        seen = world.target.ids()
+        if world.target.at_once:
+            assert seen in (before, after), "all rows, or none"
+        else:
+            assert set(before) <= set(seen) <= set(after) and len(set(seen)) == len(seen), "some rows, each once"
 
     @pytest.mark.parametrize(
         "at", [0, PER_BATCH, ROWS], ids=["before the first row", "in the middle", "after the last"]
@@ -215,11 +256,17 @@ class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConf
                     pytest.skip("there is no way to its server on which something is lost")
                 connection, is_lost = way
                 through = world.participant(plan, connection)
+                done: Vote | Outcome | None = None
                 with suppress(TransientError):
-                    self._step(world, through, step, plan, vote)
+                    done = self._step(world, through, step, plan, vote)
                 through.close()
                 lost = is_lost()
+            if step == "commit" and done is not None:  # it has heard no error, so it is so
+                assert world.target.ids() == [*expected, *world.ids_of(plan.number)], f"round trip {trip + 1}"
+            vote = done if isinstance(done, Vote) else vote
             if step == "abort":
+                if done is _ABORTED and world.participant_plan().promise is Promise.ATOMIC:
+                    assert world.commit(plan, vote).outcome is _ABORTED, f"round trip {trip + 1}"
                 aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), WHY)
                 assert aborted.outcome is _ABORTED
             else:
@@ -232,14 +279,14 @@ class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConf
                 return
         raise AssertionError(f"one {step} takes more than {_MANY_TRIPS} round trips")
 
-    def _step(self, world: World, participant: Participant, step: str, plan: Plan, vote: Vote | None) -> None:
+    def _step(self, world: World, participant: Participant, step: str, plan: Plan, vote: Vote | None) -> Vote | Outcome:
         fence = world.fence(1, world.attempt())
         if step == "prepare":
-            participant.prepare(plan, fence)
-        elif step == "commit":
-            participant.commit(plan, fence, vote)
-        else:
-            participant.abort(plan, fence, WHY)
+            notes = dict(participant.prepare(plan, fence))
+            return Vote(plan.participants[0].name, fence.attempt, fence.attempt, None, notes)
+        if step == "commit":
+            return participant.commit(plan, fence, vote).outcome
+        return participant.abort(plan, fence, WHY).outcome
 
     # --- a decision stands ---------------------------------------------------------------------------------------
 
@@ -478,17 +525,34 @@ class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConf
             pytest.skip(NOTHING_REFUSED)
         head = world.plan()
         world.deliver(head)
-        plan = world.plan(world.target.refused)
+        refused = world.target.refused
+        good = refused.filter(_are_in(refused, world.target.taken)).slice(0, 1)
+        good = good.set_column(good.schema.get_field_index("id"), "id", [[-1]])
+        plan = world.plan_of(2, world.segment_of(2, good, refused))
         vote = world.vote_without_prepare(plan)
         proof = world.commit(plan, vote, set_aside=True)
         assert proof.outcome is _COMMITTED
+        expected = sorted([-1, *world.ids_of(1), *world.target.taken])
+        assert world.target.ids() == expected
         aside = of_proof(proof)[SINK]
-        assert aside.rows == world.target.refused.num_rows - len(world.target.taken)
-        assert aside.files and aside.reasons
-        assert world.target.ids() == sorted([*world.ids_of(1), *world.target.taken])
+        missing = Counter(refused["id"].to_pylist()) - Counter(world.target.taken)
+        assert aside.rows == missing.total() and aside.files and aside.reasons
+        assert dict(proof.counts) == {SINK: 1 + len(world.target.taken)}, "rows that entered"
+        letters = [row for uri in aside.files for row in _read(uri)]
+        assert Counter(row["id"] for row in letters) == missing, "the dead letters hold the refused rows"
+        originals = [{name: row[name] for name in refused.column_names} for row in letters]
+        assert all(any(same(row, each) for each in plain(refused)) for row in originals), "as the job returned them"
+        second = open_wal().open(plan.segments[0]).files(SINK)[1].path
+        named = [
+            index
+            for number, file, start, stop in aside.places
+            for index in range(start, stop)
+            if number == 2 and file == second
+        ]
+        assert Counter(refused["id"][index].as_py() for index in named) == missing, "the proof names their places"
         again = world.commit(plan, vote, set_aside=True)
         assert of_proof(again)[SINK].rows == aside.rows
-        assert world.target.ids() == sorted([*world.ids_of(1), *world.target.taken])
+        assert world.target.ids() == expected
 
     # --- who looks from outside ------------------------------------------------------------------------------------
 
@@ -571,6 +635,17 @@ class ParticipantConformance(BeginningsConformance, KillsConformance, ValuesConf
         with pytest.raises(AirflowFtError) as told:
             world.participant(plan).prepare(plan, world.fence(1, 99, THEIRS))
         assert not [one for one in secrets if one in str(told.value)]
+
+
+def _are_in(table: pa.Table, ids: Sequence[int]) -> pa.Array:
+    """Which rows have one of these ids."""
+    return pa.array([each in ids for each in table["id"].to_pylist()])
+
+
+def _read(uri: str) -> list[dict[str, Any]]:
+    """The rows of a file of dead letters."""
+    with filesystem(uri).open(uri) as file:
+        return plain(pq.read_table(file))
 
 
 def _secrets(*connections: ConnectionInfo) -> list[str]:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,13 @@ from airflow_ft.core.ports import ConnectionInfo, DeadLetters, Participant, Segm
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
 from airflow_ft.testing import nursery
-from airflow_ft.testing.calls import kill_before, listening
+from airflow_ft.testing.bags import Bag
+from airflow_ft.testing.calls import failing, kill_before, listening
 from airflow_ft.testing.relay import Fate, Proxy
+from airflow_ft.testing.upserts import Upserts
 from airflow_ft.testing.values import Values
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.writer import SegmentFolder, write_segment
+from airflow_ft.wal.writer import SegmentFolder, write_segment, write_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +62,9 @@ class Target(ABC):
     to be killed with what tells of a call of its client. Changes of files below the test's folder, and statements of
     Python's `sqlite3`, tell of themselves.
     """
+
+    flaw: str = ""
+    """For tests of the kit: "package.module:function", called first in each process that acts."""
 
     @abstractmethod
     def ids(self) -> list[int]:
@@ -105,6 +111,27 @@ class Target(ABC):
         with Proxy(0, self.connection.port, reached) as proxy:
             yield replace(self.connection, host="127.0.0.1", port=proxy.port)
 
+    @contextmanager
+    def failing(self, at: int, below: str) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]] | None]:
+        """A way on which call `at` of this thread's client raises; and whether it has by now.
+
+        By default for changes of files below the test's folder and statements of Python's `sqlite3`. None: there is no
+        way. Servers answer with errors of their own, and `losing` has the errors of connections.
+        """
+        if self.connection.port:
+            yield None
+            return
+        with failing(at, below) as has_failed:
+            yield self.connection, has_failed
+
+    def bag(self) -> Bag | None:
+        """A table that takes equal rows. None: nothing is tried with equal rows, several files and other columns."""
+        return None
+
+    def upserts(self) -> Upserts | None:
+        """A table into which rows go by key. None: the sink replaces no rows by key."""
+        return None
+
     def mistaken(self) -> Mapping[str, tuple[SinkSpec, ConnectionInfo]]:
         """Sinks and connections with a mistake, by its name; the doctor and `prepare` are to tell each."""
         found, connection = {}, self.connection
@@ -129,6 +156,11 @@ class World:
     attempts: int = 0
     opened: list[Participant] = field(default_factory=list)
 
+    def begin(self) -> None:
+        """A new pipeline in an empty target."""
+        self.target = self.target.anew()
+        self.pipeline, self.predecessor, self.number = f"conformance-{uuid.uuid4().hex[:8]}", 0, 0
+
     def table(self, first: int, rows: int = ROWS, texts: int | None = None) -> pa.Table:
         """Rows with the ids from `first` on, and so many different texts (None: each has its own)."""
         import pyarrow as pa
@@ -141,6 +173,16 @@ class World:
         self.segments += 1
         folder = SegmentFolder(str(self.folder / "wal"), self.pipeline, 1, 1, self.segments)
         return write_segment(folder, number, {SINK: table})
+
+    def segment_of(self, number: int, *files: pa.Table) -> Segment:
+        """A segment whose rows lie in several files, one for each table."""
+        self.segments += 1
+        folder = SegmentFolder(str(self.folder / "wal"), self.pipeline, 1, 1, self.segments)
+        folder.files.make_folder(folder.sink(SINK))
+        for index, table in enumerate(files):
+            with folder.files.create(folder.files.uri(folder.sink(SINK), f"part-{index:05}.parquet")) as file:
+                write_table(table, file)
+        return folder.seal(number, {SINK: True}, {})
 
     def nothing(self, number: int) -> Segment:
         """A segment for which the job has returned nothing at all of the sink, as it may of an optional one."""
@@ -209,6 +251,7 @@ class World:
         step: str = "commit",
         stop: str = "",
         at: int = 0,
+        per_batch: int = PER_BATCH,
         connection: ConnectionInfo | None = None,
     ) -> Acting:
         """Commits (prepares, aborts) in a process of its own, which does `stop` ("kill", "freeze") before row `at` is
@@ -224,8 +267,10 @@ class World:
             "prepared": vote.prepared if vote else 0,
             "stop": stop,
             "at": at,
+            "per_batch": per_batch,
             "below": str(self.folder),
             "calls": self.target.calls,
+            "flaw": self.target.flaw,
         }
         return Acting(given, plan.participants[0].kind, self.folder / f"process-{attempt}.log")
 
@@ -289,20 +334,20 @@ class Acting:
 class _Stopping(SegmentView):
     """A segment in small batches, before one of which something happens to this process."""
 
-    def __init__(self, reader: SegmentReader, stop: signal.Signals | None, at: int) -> None:
+    def __init__(self, reader: SegmentReader, stop: signal.Signals | None, at: int, per_batch: int) -> None:
         super().__init__(reader)
-        self._stop, self._at = stop, at
+        self._stop, self._at, self._per_batch = stop, at, per_batch
+        self._seen = 0
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
-        seen = 0
         for batch in self._reader.batches(sink, file):
-            for start in range(0, batch.num_rows, PER_BATCH):
-                if self._stop is not None and seen <= self._at < seen + PER_BATCH:
+            for start in range(0, batch.num_rows, self._per_batch):
+                part = batch.slice(start, self._per_batch)
+                if self._stop is not None and self._seen <= self._at < self._seen + part.num_rows:
                     os.kill(os.getpid(), self._stop)
-                part = batch.slice(start, PER_BATCH)
-                seen += part.num_rows
+                self._seen += part.num_rows
                 yield part
-        if self._stop is not None and self._at >= seen:
+        if self._stop is not None and self._at >= self._seen >= sum(self.segment.rows.values()):
             os.kill(os.getpid(), self._stop)
 
 
@@ -310,9 +355,10 @@ class _Stopping(SegmentView):
 class _StoppingWal:
     stop: signal.Signals | None
     at: int
+    per_batch: int
 
     def open(self, segment: Segment) -> SegmentReader:
-        return _Stopping(open_wal().open(segment), self.stop, self.at)
+        return _Stopping(open_wal().open(segment), self.stop, self.at, self.per_batch)
 
     def dead_letters(self, plan: Plan) -> DeadLetters:
         return open_wal().dead_letters(plan)
@@ -320,10 +366,13 @@ class _StoppingWal:
 
 def act(given: Mapping[str, Any]) -> None:
     """In the process of `Acting`."""
+    if given["flaw"]:
+        module, _, name = given["flaw"].partition(":")
+        getattr(import_module(module), name)()
     plan = Plan.from_json(given["plan"])
     stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}.get(given["stop"])
     connection = ConnectionInfo(**given["connection"])
-    wal = _StoppingWal(stop, given["at"]) if stop is not None else open_wal()
+    wal = _StoppingWal(stop, given["at"], given["per_batch"]) if stop is not None else open_wal()
     participant = open_participant(plan.participants[0], lambda _: connection, wal)
     if given["stop"] == "kill at a call":
         kill_before(given["at"], given["below"], given["calls"])

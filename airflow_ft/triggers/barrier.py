@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import closing
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ft.barriers import BarrierGate
 from airflow_ft.triggers.polling import poll
+from airflow_ft.triggers.shared import Watch, reading
 
 
 class BarrierTrigger(BaseTrigger):
@@ -26,6 +26,9 @@ class BarrierTrigger(BaseTrigger):
         self.gate = dict(gate)
         self.store = store
         self.poll_interval = poll_interval
+        declared = BarrierGate.from_json(self.gate)
+        # One that opens at a time of its own does so without a write.
+        self._watch = Watch(declared.pipelines, always=declared.opens_at is not None)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -36,11 +39,11 @@ class BarrierTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, when the gate is open."""
-        yield TriggerEvent(await poll(self.look, self.poll_interval, self.log))  # type: ignore[no-untyped-call]
+        with reading(self.store):
+            opened = await poll(self.look, self.poll_interval, self.log)
+        yield TriggerEvent(opened)  # type: ignore[no-untyped-call]
 
     def look(self) -> dict[str, Any] | None:
-        """One look, in a thread of its own."""
-        from airflow_ft.hooks.store import open_configured_store
-
-        with closing(open_configured_store(self.store)) as store:
-            return BarrierGate.from_json(self.gate).is_open(store)
+        """One look, in a thread of its own, at the log that all triggers share (`airflow_ft.triggers.shared`)."""
+        gate = BarrierGate.from_json(self.gate)
+        return self._watch.look(self.store, self.poll_interval, gate.is_open)

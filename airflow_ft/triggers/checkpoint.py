@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import closing
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_ft.checkpoints import Gate
 from airflow_ft.triggers.polling import poll
+from airflow_ft.triggers.shared import Watch, reading
 
 
 class CheckpointTrigger(BaseTrigger):
@@ -30,6 +30,7 @@ class CheckpointTrigger(BaseTrigger):
         self.gate = dict(gate)
         self.store = store
         self.poll_interval = poll_interval
+        self._watch = Watch((pipeline,))
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -45,11 +46,11 @@ class CheckpointTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, when the gate is open."""
-        yield TriggerEvent(await poll(self.look, self.poll_interval, self.log))  # type: ignore[no-untyped-call]
+        with reading(self.store):
+            opened = await poll(self.look, self.poll_interval, self.log)
+        yield TriggerEvent(opened)  # type: ignore[no-untyped-call]
 
     def look(self) -> dict[str, Any] | None:
-        """One look, in a thread of its own."""
-        from airflow_ft.hooks.store import open_configured_store
-
-        with closing(open_configured_store(self.store)) as store:
-            return Gate.from_json(self.gate).is_open(store, self.pipeline)
+        """One look, in a thread of its own, at the log that all triggers share (`airflow_ft.triggers.shared`)."""
+        gate = Gate.from_json(self.gate)
+        return self._watch.look(self.store, self.poll_interval, lambda store: gate.is_open(store, self.pipeline))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from contextlib import closing
-from typing import Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -16,6 +16,10 @@ from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError, TerminalError
 from airflow_ft.hooks.store import check_store
 from airflow_ft.triggers.polling import poll
+from airflow_ft.triggers.shared import Watch, reading
+
+if TYPE_CHECKING:
+    from airflow_ft.core.ports import Store
 
 log = logging.getLogger(__name__)
 
@@ -133,12 +137,15 @@ class Confirmations(SharedStreamProducer):
     def __init__(self, pipeline: str, store: str | None = None, poll_interval: float = 10.0) -> None:
         self.pipeline, self.store, self.poll_interval = pipeline, store, poll_interval
         self._seen = -1
+        self._watch = Watch((pipeline,))
         self._acknowledged: asyncio.Queue[int] = asyncio.Queue()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], int | None]]:
         """What `filter_shared_stream` reads, with the number to acknowledge; None: it is an acknowledgement."""
         look: asyncio.Future[tuple[int]] | None = None
         acknowledged: asyncio.Future[int] | None = None
+        held = ExitStack()
+        held.enter_context(reading(self.store))
         try:
             while True:
                 look = look or asyncio.ensure_future(poll(self.look, self.poll_interval, log))
@@ -151,6 +158,7 @@ class Confirmations(SharedStreamProducer):
                     [self._seen], look = look.result(), None
                     yield {"number": self._seen, "acknowledged": False}, self._seen
         finally:
+            held.close()
             for future in (look, acknowledged):
                 if future is not None:
                     future.cancel()
@@ -167,14 +175,15 @@ class Confirmations(SharedStreamProducer):
 
     def look(self) -> tuple[int] | None:
         """The newest confirmed number, if it is new (0: none yet); one look, in a thread of its own."""
-        from airflow_ft.hooks.store import open_configured_store
-
         try:
-            with closing(open_configured_store(self.store)) as store:
-                latest = store.latest_confirmed(self.pipeline)
-        except KeyError:  # it has not run yet
-            latest = None
+            return self._watch.look(self.store, self.poll_interval, self._news)
         except TerminalError as error:  # nobody's task would fail by it: it is told, and asked again
             raise StoreUnavailableError(str(error)) from error
+
+    def _news(self, store: Store) -> tuple[int] | None:
+        try:
+            latest = store.latest_confirmed(self.pipeline)
+        except KeyError:  # it has not run yet
+            latest = None
         number = latest.number if latest is not None else 0
         return (number,) if number != self._seen else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import closing
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -12,6 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_ft.core.lease import LEASE_SECONDS
 from airflow_ft.core.model import RunKey
 from airflow_ft.triggers.polling import poll
+from airflow_ft.triggers.shared import reading
 
 
 class TurnTrigger(BaseTrigger):
@@ -66,15 +66,16 @@ class TurnTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, when the turn is free."""
-        await poll(self.is_free, self.poll_interval, self.log)
+        with reading(self.store):
+            await poll(self.is_free, self.poll_interval, self.log)
         yield TriggerEvent({"pipeline": self.pipeline})  # type: ignore[no-untyped-call]
 
     def is_free(self) -> bool:
         """One look, in a thread of its own."""
-        from airflow_ft.hooks.store import open_configured_store
         from airflow_ft.runs import run_is_over
 
-        with closing(open_configured_store(self.store)) as store:
+        with reading(self.store) as reader:
+            store = reader.store()
             holder = store.pipeline(self.pipeline).turn
             leases = store.leases(self.pipeline)
         own = RunKey(self.dag_id, self.run_id, self.map_index)

@@ -10,22 +10,31 @@ from pathlib import Path
 
 from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.known_roots import know
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import WalReader
-from airflow_ft.wal.filesystem import is_hdfs, local_path
+from airflow_ft.wal import roots
+from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
 from airflow_ft.wal.hdfs_doctor import examine_hdfs
+from airflow_ft.wal.markers import MARKER
+from airflow_ft.wal.roots import RootLog
 
 MINIMUM_FREE = 1 << 30  # bytes
 _VOLATILE = {"tmpfs", "ramfs"}
 
 
-def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Check]:
-    """`needed` are published segments that no sink has confirmed yet. A file is written, synced and removed again."""
+def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: RootLog | None = None) -> list[Check]:
+    """`needed` are published segments that no sink has confirmed yet. A file is written, synced and removed again.
+
+    `store`: the decision log, which knows the root by its marker.
+    """
     exam = Examination(f"write-ahead log {root}")
     if is_hdfs(root):
         reached = examine_hdfs(exam, root, max((segment.bytes for segment in needed), default=0))
     else:
         reached = _examine_local(exam, root, needed)
+    if reached and store is not None:
+        _marker(exam, store, root)
     if reached and needed:
         rows = sum(segment.total_rows for segment in needed)
         exam.passes(
@@ -34,6 +43,17 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment]) -> list[Ch
             lambda: [wal.open(segment) for segment in needed],
         )
     return exam.checks
+
+
+def _marker(exam: Examination, store: RootLog, root: str) -> None:
+    """Whether this is the disk that the decision log knows; nothing is written."""
+    uri = filesystem(root).uri(root)
+    expected = store.root(uri)
+    if expected is None:
+        exam.ok("identity", f"the first run puts a file {MARKER} there, by which the disk is known afterwards")
+        return
+    know(uri, expected)
+    exam.passes("identity", f"its file {MARKER} holds the id that the decision log knows", lambda: roots.require(uri))
 
 
 def _examine_local(exam: Examination, root: str, needed: Sequence[Segment]) -> bool:

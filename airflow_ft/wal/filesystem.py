@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -17,7 +18,14 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.core.errors import ConfigurationError, StageError, TransientError, WalCorruptError
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    StageError,
+    StorageUnavailableError,
+    TransientError,
+    WalCorruptError,
+)
+from airflow_ft.wal import markers
 from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, copy_file, copy_tree, hdfs_path
 
 _COPY_TRIES = 10
@@ -48,7 +56,10 @@ class FileSystem(Protocol):
         """All files of a folder and those below it, by relative name, with their bytes; empty when there is none."""
 
     def open(self, uri: str) -> BinaryIO:
-        """Opens for reading; WalCorruptError when there is no such file."""
+        """Opens for reading; WalCorruptError without such a file, StorageUnavailableError when its root is away."""
+
+    def open_plain(self, uri: str) -> BinaryIO:
+        """Opens for reading; FileNotFoundError when there is no such file."""
 
     def read(self, uri: str) -> bytes:
         """The whole file; WalCorruptError when there is no such file."""
@@ -61,6 +72,9 @@ class FileSystem(Protocol):
 
     def write(self, uri: str, data: bytes) -> None:
         """Creates a file all at once and durably; folders are made. Refuses to replace another's."""
+
+    def write_marker(self, uri: str, data: bytes) -> None:
+        """As `write`, for the marker of a root that is not known yet (`airflow_ft.wal.roots`)."""
 
     def replace(self, uri: str, data: bytes) -> None:
         """Puts a file into its place all at once and durably, also where one is: other links to that one keep it."""
@@ -101,7 +115,10 @@ class FileSystem(Protocol):
         """
 
     def remove_tree(self, uri: str) -> None:
-        """Removes a folder if it is there."""
+        """Removes a folder if it is there; of a link the link alone.
+
+        StorageUnavailableError, with nothing removed, where another disk is mounted in it.
+        """
 
 
 def filesystem(uri: str) -> FileSystem:
@@ -194,12 +211,10 @@ class LocalFileSystem:
         return found
 
     def open(self, uri: str) -> BinaryIO:
-        try:
-            return local_path(uri).open("rb")
-        except FileNotFoundError as error:
-            raise WalCorruptError(
-                f"{uri} is missing", remedy="restore it from a backup, or rewind the pipeline to compute it again"
-            ) from error
+        return markers.opened(self, uri)
+
+    def open_plain(self, uri: str) -> BinaryIO:
+        return local_path(uri).open("rb")
 
     def read(self, uri: str) -> bytes:
         with self.open(uri) as file:
@@ -209,11 +224,16 @@ class LocalFileSystem:
         return local_path(uri).stat().st_size
 
     def create(self, uri: str) -> BinaryIO:
+        markers.require(self, uri)
         path = local_path(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("xb")
 
     def write(self, uri: str, data: bytes) -> None:
+        markers.require(self, uri)
+        self.write_marker(uri, data)
+
+    def write_marker(self, uri: str, data: bytes) -> None:
         path = local_path(uri)
         temporary = self._temporary(path, data)
         try:
@@ -249,14 +269,17 @@ class LocalFileSystem:
         return True
 
     def replace(self, uri: str, data: bytes) -> None:
+        markers.require(self, uri)
         path = local_path(uri)
         self._temporary(path, data).replace(path)
         _sync_folder(path.parent)
 
     def make_folder(self, uri: str) -> None:
+        markers.require(self, uri)
         local_path(uri).mkdir(parents=True)
 
     def remove(self, uri: str) -> None:
+        markers.require(self, uri)
         local_path(uri).unlink(missing_ok=True)
 
     def _temporary(self, path: Path, data: bytes) -> Path:
@@ -303,8 +326,10 @@ class LocalFileSystem:
 
     def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
         base, copy = local_path(source), local_path(target)
+        markers.require(self, target)
         for _ in range(_COPY_TRIES):
             if not base.is_dir():
+                markers.require(self, source)
                 raise WalCorruptError(f"{source} is missing", remedy="restore it from a backup, or rewind the pipeline")
             copy.mkdir(parents=True, exist_ok=False)  # a folder belongs to one attempt: finding it there is a bug
             try:
@@ -316,11 +341,13 @@ class LocalFileSystem:
         raise TransientError(f"{source} changes faster than it can be copied", remedy="try again")
 
     def link_file(self, source: str, target: str) -> None:
+        markers.require(self, target)
         place = local_path(target)
         place.parent.mkdir(parents=True, exist_ok=True)
         _link_or_copy(local_path(source), place)
 
     def rename_folder(self, source: str, target: str) -> None:
+        markers.require(self, target)
         try:  # rename(2) replaces a file by a file, and a folder by nothing but an empty one
             local_path(source).rename(local_path(target))
         except (FileExistsError, NotADirectoryError) as error:
@@ -331,13 +358,36 @@ class LocalFileSystem:
             raise FileExistsError(errno.EEXIST, "it is there already", target) from error
 
     def remove_tree(self, uri: str) -> None:
+        markers.require(self, uri)
         path = local_path(uri)
+        if path.is_symlink():  # what it points to may be anybody's
+            return path.unlink(missing_ok=True)
+        _refuse_mounts(path)
         # First out of its name in one step, so that nobody finds half a folder under it.
         doomed = path.with_name(f".{path.name}.removed")
         _remove(doomed)  # somebody has begun, and died
         with contextlib.suppress(FileNotFoundError):
             path.rename(doomed)
         _remove(doomed)
+
+
+def _refuse_mounts(folder: Path) -> None:
+    """StorageUnavailableError where the folder, or one below it, is a mount point: what is mounted is not ours."""
+    mounts = Path("/proc/self/mounts")
+    real = folder.resolve()
+    points = [line.split()[1] for line in mounts.read_text(errors="replace").splitlines()] if mounts.exists() else []
+    for point in map(_unescaped, points):
+        if Path(point).is_relative_to(real):
+            raise StorageUnavailableError(
+                f"{folder} is not deleted: something is mounted on {point}.",
+                number=errno.EBUSY,
+                remedy=f"unmount {point}, or delete {folder} by hand; nothing was deleted.",
+            )
+
+
+def _unescaped(point: str) -> str:
+    """A path as /proc/self/mounts writes it, with blanks and backslashes in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
 
 
 def _remove(folder: Path) -> None:

@@ -33,6 +33,7 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
+from airflow_ft.wal import markers
 
 if TYPE_CHECKING:
     from hdfs_native import Client
@@ -106,12 +107,10 @@ class HdfsFileSystem:
         return {each.path.removeprefix(base): each.length for each in found if not each.isdir}
 
     def open(self, uri: str) -> BinaryIO:
-        try:
-            reader = self._ask(uri, lambda client, path: client.read(path))
-        except FileNotFoundError as error:
-            raise WalCorruptError(
-                f"{uri} is missing", remedy="restore it from a backup, or rewind the pipeline to compute it again"
-            ) from error
+        return markers.opened(self, uri)
+
+    def open_plain(self, uri: str) -> BinaryIO:
+        reader = self._ask(uri, lambda client, path: client.read(path))
         return cast(BinaryIO, io.BufferedReader(_Reader(uri, reader), _CHUNK))
 
     def read(self, uri: str) -> bytes:
@@ -135,6 +134,9 @@ class HdfsFileSystem:
         except BaseException:
             self._discard(temporary)
             raise
+
+    def write_marker(self, uri: str, data: bytes) -> None:
+        self.write(uri, data)
 
     def replace(self, uri: str, data: bytes) -> None:
         temporary = self._temporary(uri, data)
@@ -243,6 +245,7 @@ def copy_tree(
     for _ in range(_COPY_TRIES):
         names = [name for name in source_files.tree(source) if keep(PurePosixPath(name))]
         if not names and not source_files.exists(source):
+            markers.require(source_files, source)
             raise WalCorruptError(f"{source} is missing", remedy="restore it from a backup, or rewind the pipeline")
         target_files.make_folder(target)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.ports import ColumnStatistics, WalFile
+from airflow_ft.wal import roots
 from airflow_ft.wal.dead_letters import ParquetDeadLetters
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, decode_schema, digest
@@ -30,6 +32,7 @@ class ParquetWal:
     def open(self, segment: Segment) -> ParquetSegment:
         """Reads and checks the manifest: its digest must be `segment.digest`, else WalCorruptError."""
         files = filesystem(segment.location)
+        roots.require(segment.location)
         where = files.uri(segment.location, MANIFEST)
         data = files.read(where)
         if (found := digest(data)) != segment.digest:
@@ -79,8 +82,11 @@ class ParquetSegment:
         schema = self.schema(sink)
         with self.filesystem.open(where) as source:
             hashed = hashlib.sha256()
-            while chunk := source.read(_CHUNK):
-                hashed.update(chunk)
+            try:
+                while chunk := source.read(_CHUNK):
+                    hashed.update(chunk)
+            except OSError as error:
+                raise self._unreadable(where, error, sink) from error
             if hashed.hexdigest() != file.sha256:
                 raise self._corrupt(f"{where} does not match its checksum", sink)
             source.seek(0)
@@ -93,6 +99,8 @@ class ParquetSegment:
             except StorageUnavailableError:  # it says nothing of the rows
                 raise
             except (pa.ArrowException, OSError) as error:
+                if isinstance(error, OSError) and error.errno:  # of the disk: Arrow's own have no number
+                    raise self._unreadable(where, error, sink) from error
                 raise self._corrupt(f"{where} cannot be read: {error}", sink) from error
             if rows != file.rows:
                 raise self._corrupt(f"{where} has {rows} rows, published were {file.rows}", sink)
@@ -117,6 +125,19 @@ class ParquetSegment:
                 sink=sink,
                 remedy="declare the sinks as they were when the checkpoint was staged, or rewind the pipeline",
             ) from None
+
+    def _unreadable(self, where: str, error: OSError, sink: str) -> StorageUnavailableError:
+        """A disk that fails, or a mount that went away, says nothing of the rows."""
+        if isinstance(error, StorageUnavailableError):
+            return error
+        return StorageUnavailableError(
+            f"{where} cannot be read: {error.strerror or error}.",
+            number=error.errno or errno.EIO,
+            pipeline=self.manifest.pipeline,
+            checkpoint=self.segment.number,
+            sink=sink,
+            remedy="see whether the disk is mounted and well; the task retries.",
+        )
 
     def _corrupt(self, what: str, sink: str) -> WalCorruptError:
         return WalCorruptError(

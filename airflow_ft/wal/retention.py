@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Segment
 from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.roots import require
 
 # Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
 _ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain|-born)?(\.removed)?$")
+_BATCH = re.compile(r"^\.?\d+(\.removed)?$")
 SPARK = "spark"
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ def delete_segment(segment: Segment) -> None:
             f"{location} is not the folder of a segment; nothing was deleted.",
             remedy="bring the write-ahead log back to where it was.",
         )
+    require(location)
     files.remove_tree(location)
 
 
@@ -70,17 +73,26 @@ def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: in
 
 
 def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[int, int], bool]) -> list[str]:
+    require(root)
     files = filesystem(root)
     kept = {filesystem(uri).uri(uri) for uri in keep}  # some may lie where the log was before
     deleted = []
     for folder in _old(files, files.uri(root, pipeline), is_old):
         batches = files.names(folder)
+        if strange := [name for name in batches if not _BATCH.match(name)]:
+            log.warning("%s is not deleted: it is no attempt's folder, since %s lies in it", folder, strange[0])
+            continue
         unneeded = [uri for name in batches if (uri := files.uri(folder, name)) not in kept]
         for uri in [folder] if len(unneeded) == len(batches) else unneeded:
             files.remove_tree(uri)
             deleted.append(uri)
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if location not in kept:
+            if strange := [name for name in files.names(location) if name == SPARK or _ATTEMPT.match(name)]:
+                log.warning(
+                    "%s is not deleted: it is no location of Spark's, since %s lies in it", location, strange[0]
+                )
+                continue
             files.remove_tree(location)
             deleted.append(location)
     return deleted

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.errors import JobError, TransientError, WalCorruptError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import WalFile
+from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import FileSystem, another_history, filesystem, refuse_another_history
 from airflow_ft.wal.manifest import MANIFEST, Manifest, SinkContent, digest, encode_schema
 from airflow_ft.wal.reader import BYTES_A_BATCH, ROWS_A_BATCH
@@ -87,6 +88,7 @@ class SegmentFolder:
         except FileExistsError as error:
             raise another_history(self.location, self.pipeline) from error
         except (FileNotFoundError, WalCorruptError) as error:
+            roots.require(self.root)
             if all(self.files.exists(self.sink(name)) for name, rows in returned.items() if rows):
                 raise
             raise TransientError(

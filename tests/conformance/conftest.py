@@ -3,19 +3,18 @@
 import pytest
 
 from airflow_ft.testing import ParticipantConformance
-from tests.tiers import TWELFTHS, commits, turn
+from tests.tiers import PARTS, TWELFTHS, content_number
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --all a process is killed at each twelfth of its calls. A case runs in one turn of twelve: so the first
-    of them changes with the dozens of commits, too, and 144 commits in a row try all.
+    """Without --all a process is killed at every twelfth of its calls. The committed files choose the first of them.
 
     A million rows into a server take too long for each change: SQLite shows the same. So do answers that are lost at
     each of the hundred requests that a checkpoint of forty files is: with one file they are thirty. A Delta table in S3
     takes some fifty: `tests/sinks/delta/test_bucket.py` tries some of them. Before each of as many others may come.
     """
     if not config.getoption("--all"):
-        ParticipantConformance.places = ((commits() // TWELFTHS + turn()) % TWELFTHS, TWELFTHS)
+        ParticipantConformance.places = (content_number() // PARTS % TWELFTHS, TWELFTHS)
         ParticipantConformance.patience = 3.0
     for item in items:
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")

@@ -16,7 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_ft import DeltaSink
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.testing import ParticipantConformance, Target, Values, plain
+from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
+from airflow_ft.testing.bags import Row
 from airflow_ft.testing.world import Fate
 from tests.conformance.values import CLOCK, EARLY, FINITE, LATE, LATE_MOMENT, NESTED, NOT_FINITE
 from tests.sinks.delta.world import Table, TableInBucket
@@ -48,6 +49,17 @@ class Changed(Table):
         }
         late = {"late": pa.concat_arrays([EARLY, LATE]), "late_moment": LATE_MOMENT}
         return Values(sink, {**FINITE, **NOT_FINITE, **NESTED, **late}, read, refused=refused)
+
+    def bag(self) -> Bag:
+        uri = f"{self.uri.rpartition('/')[0]}/bag"
+
+        def rows() -> list[Row]:
+            if not DeltaTable.is_deltatable(uri, self.options):
+                return []
+            found = DeltaTable(uri, storage_options=self.options).to_pyarrow_table().to_pylist()
+            return [(each["id"], each["text"], each["note"]) for each in found]
+
+        return Bag(self.beside("bag"), rows)
 
     def plant(self, what: str, id: int) -> bool:
         table = self.open()

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
 from airflow_ft import FilesSink
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
-from airflow_ft.testing import ParticipantConformance, Target, Values, plain
+from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
+from airflow_ft.testing.bags import Row
 from tests.conformance.values import (
     AS_JSON,
     CLOCK,
@@ -71,6 +73,19 @@ class Changed(Folder):
             file.unlink()  # it may be a file of the log, too
             file.write_bytes(data)
         return rows
+
+    def bag(self) -> Bag | None:
+        if self.sink.partition_by:
+            return None  # a partition is a folder of its own
+        path = self.path.with_name("bag")
+
+        def rows() -> list[Row]:
+            found = [
+                row for file in parts(path) for row in ds.dataset(file, format=self.sink.format).to_table().to_pylist()
+            ]
+            return [(each.get("id"), each.get("text") or None, each.get("note") or None) for each in found]
+
+        return Bag(replace(self.sink, folder=str(path)), rows)
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         folder = self.path.parent

@@ -15,7 +15,8 @@ from confluent_kafka import Producer
 
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.testing import ParticipantConformance, Target, Values
+from airflow_ft.testing import Bag, ParticipantConformance, Target, Values
+from airflow_ft.testing.bags import Row
 from airflow_ft.testing.relay import Fate
 from tests.conformance.values import AS_JSON, CLOCK, FINITE, NESTED, REFUSED_BY_JSON
 from tests.integration.guarded_kafka import GuardedKafka
@@ -68,6 +69,16 @@ class Topic(Target):
             yield self._reached(10), lambda: bool(self.proxy.lost)
         finally:
             self.proxy.fate = lambda _: Fate.DELIVER
+
+    def bag(self) -> Bag:
+        topic = f"{self.topic}-bag"
+        self.broker.create_topic(topic, 1)
+
+        def rows() -> list[Row]:
+            found = [value(each) for each in read(self.bootstrap, topic)]
+            return [(each["id"], each["text"], each.get("note")) for each in found]
+
+        return Bag(replace(self.sink, topic=topic), rows)
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         missing = replace(self.sink, topic="no-orders")

@@ -54,6 +54,7 @@ NOT_OF_A_MODEL = (
     "test_verify_finds_what_somebody_else_has_done",
     "test_the_doctor_finds_nothing_wrong_where_nothing_is",
     "test_a_mistake_is_told_by_the_doctor_and_before_anything_is_visible",
+    "test_many_rows_come_all_or_none",
     "test_memory_does_not_grow_with_rows",
 )
 for name in NOT_OF_A_MODEL:

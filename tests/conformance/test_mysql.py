@@ -14,7 +14,7 @@ import pytest
 
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.testing import ParticipantConformance, Target, Values
+from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
 from tests.conformance.values import INF, LATE, MICRO, NAN, by_place
 from tests.integration.test_mysql_values import CASES
 from tools.servers import Database, MariaDb
@@ -83,6 +83,24 @@ class Table(Target):
             self.database.sql("ALTER TABLE orders DROP PRIMARY KEY")
         self.database.sql(PLANTED[what].format(id=id))
         return True
+
+    def bag(self) -> Bag | None:
+        if self.sink.strategy == "upsert":
+            return None  # a key stands there once
+        self.database.sql("CREATE TABLE bag (id BIGINT, text TEXT, note TEXT) ENGINE=InnoDB")
+        return Bag(replace(self.sink, table="bag"), lambda: self.database.sql("SELECT id, text, note FROM bag"))
+
+    def upserts(self) -> Upserts | None:
+        if self.sink.strategy != "upsert":
+            return None
+        self.database.sql(
+            "CREATE TABLE keyed (id BIGINT PRIMARY KEY, text VARCHAR(20), version BIGINT NOT NULL) ENGINE=InnoDB"
+        )
+        return Upserts(
+            replace(self.sink, table="keyed", change_column="op"),
+            lambda: dict(self.database.sql("SELECT id, text FROM keyed")),
+            lambda id, text, number: self.database.sql(f"REPLACE INTO keyed VALUES ({id}, '{text}', {number})"),
+        )
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         missing = replace(self.sink, table="no_orders")

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.postgres.spec import PostgresSink
-from airflow_ft.testing import ParticipantConformance, Target, Values
+from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
 from tests.conformance.values import EARLY, by_place
 from tests.sinks.postgres.test_types import EXTENSIONS, MADE, VALUES
 from tools.servers import Database, Postgres
@@ -71,6 +71,25 @@ class Table(Target):
             self.database.sql("ALTER TABLE orders DROP CONSTRAINT orders_pkey")
         self.database.sql(PLANTED[what].format(id=id))
         return True
+
+    def bag(self) -> Bag | None:
+        if self.sink.strategy == "upsert":
+            return None  # a key stands there once
+        self.database.sql("CREATE TABLE bag (id bigint, text text, note text)")
+        return Bag(replace(self.sink, table="bag"), lambda: self.database.sql("SELECT id, text, note FROM bag"))
+
+    def upserts(self) -> Upserts | None:
+        if self.sink.strategy != "upsert":
+            return None
+        self.database.sql("CREATE TABLE keyed (id bigint PRIMARY KEY, text text, version bigint NOT NULL)")
+        return Upserts(
+            replace(self.sink, table="keyed", change_column="op"),
+            lambda: dict(self.database.sql("SELECT id, text FROM keyed")),
+            lambda id, text, number: self.database.sql(
+                f"INSERT INTO keyed VALUES ({id}, '{text}', {number}) ON CONFLICT (id)"
+                " DO UPDATE SET text = excluded.text, version = excluded.version"
+            ),
+        )
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         missing = replace(self.sink, table="no_orders")

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.sqlite.spec import SqliteSink
-from airflow_ft.testing import ParticipantConformance, Target, Values
+from airflow_ft.testing import Bag, ParticipantConformance, Target, Values
 from tests.conformance.values import CLOCK, FINITE, INF, NAN, digits, instant
 
 PLANTED = {
@@ -51,6 +51,13 @@ class File(Target):
             self.sql("ALTER TABLE again RENAME TO orders")
         self.sql(PLANTED[what].format(id=id))
         return True
+
+    def bag(self) -> Bag:
+        self.sql("CREATE TABLE bag (id INTEGER, text TEXT, note TEXT)")
+        return Bag(
+            SqliteSink(table="bag", conn_id="shop"),
+            lambda: self.sql("SELECT id, text, note FROM bag"),  # type: ignore[arg-type, return-value]
+        )
 
     def mistaken(self) -> dict[str, tuple[SinkSpec, ConnectionInfo]]:
         return {

@@ -326,6 +326,20 @@ def test_a_second_run_waits_for_its_turn(world: World) -> None:
     assert world.store.pipeline(PIPELINE).turn == second.run
 
 
+@pytest.mark.parametrize("error", [KeyError("a mistake"), KeyboardInterrupt()])
+def test_a_confirmation_that_fails_gives_the_turn_back(world: World, error: BaseException) -> None:
+    class Failing(NoArchive):
+        def sweep(self, pipeline: str, keep: object, below_epoch: int) -> None:
+            raise error
+
+    world.stage(1)
+    recover_step(world.context())
+    assert world.store.pipeline(PIPELINE).turn == RUN
+    with pytest.raises(type(error)):
+        confirm_step(world.context(), world.config, Failing())  # type: ignore[arg-type]
+    assert world.store.pipeline(PIPELINE).turn is None
+
+
 def test_a_run_without_new_data_confirms_nothing_and_is_no_failure(world: World) -> None:
     world.stage(0)
     world.steps(world.context())

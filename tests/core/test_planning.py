@@ -1,12 +1,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from datetime import UTC, datetime
 
 import pytest
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Plan, Promise, Segment
+from airflow_ft.core.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    ParticipantPlan,
+    Plan,
+    Promise,
+    Segment,
+    canonical_json,
+)
 from airflow_ft.core.planning import (
     check_sinks_of_segments,
     free_segments,
@@ -148,6 +159,26 @@ def test_plans_and_tombstones_survive_their_way_through_json() -> None:
     assert Plan.from_json(plan.to_json()) == plan
     detail = tombstone_detail(AbortReason.DECLINED, "why", AfterAbort.REWOUND)
     assert read_tombstone(detail) == (AbortReason.DECLINED, "why", AfterAbort.REWOUND)
+
+
+def test_the_declared_order_of_sinks_survives_the_decision_log() -> None:
+    delivery = plan_delivery({"orders": ModelSink("db", ATOMIC), "items": ModelSink("db", ATOMIC)})
+    plan = Plan("p", "i", 2, (), delivery.participants, "db")
+    stored = json.loads(canonical_json(plan.to_json()))
+    assert list(stored["participants"][0]["sinks"]) == ["items", "orders"]
+    again = Plan.from_json(stored)
+    assert list(again.participants[0].sinks) == ["orders", "items"]
+    assert Plan.from_json(json.loads(canonical_json(again.to_json()))) == plan
+
+
+def test_a_plan_of_an_earlier_release_goes_by_name_and_still_matches() -> None:
+    delivery = plan_delivery({"orders": ModelSink("db", ATOMIC), "items": ModelSink("db", ATOMIC)})
+    stored = json.loads(canonical_json(delivery.participants[0].to_json()))
+    del stored["order"]
+    participant = ParticipantPlan.from_json(stored)
+    assert list(participant.sinks) == ["items", "orders"]
+    plan = Plan("p", "i", 2, (), (participant,), "db")
+    assert delivery.matches(plan)
 
 
 def test_the_plan_digest_depends_on_order_and_content() -> None:

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shutil
 import signal
 import time
 from datetime import datetime
@@ -114,6 +115,45 @@ class Crashing:
         if self.point == "before commit" and self.seen == self.batch:
             batch.count()
             self._crash()
+        return {"orders": batch}
+
+
+class Unmounting(Crashing):
+    """Takes the log's disk away at a point of batch `batch`, once: an empty folder stands in its place.
+
+    `back`: it is there again before anything else happens ("at once"), or stays away ("").
+    """
+
+    def __init__(self, root: str, point: str, batch: int, once: str, back: str = "") -> None:
+        super().__init__()
+        self.root, self.unmount_at, self.batch = Path(root), point, batch
+        self.marker, self.back = Path(once), back
+        if point == "publish":
+            original = publisher.Publisher._publish
+
+            def publish(this: Any, now: Any, segment: Any) -> None:
+                if now.batch == batch:
+                    self._unmount()
+                original(this, now, segment)
+
+            publisher.Publisher._publish = publish  # type: ignore[method-assign, assignment]
+
+    def _unmount(self) -> None:
+        if self.marker.exists():
+            return
+        self.marker.touch()
+        elsewhere = self.root.with_name("elsewhere")
+        self.root.rename(elsewhere)
+        self.root.mkdir()
+        if self.back:  # what was written of this batch is lost, as if it lay below the mount point
+            self.root.rename(self.root.with_name("below"))
+            shutil.rmtree(next(elsewhere.glob(f"*/*-*/{self.batch}")))
+            elsewhere.rename(self.root)
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        self.seen += 1
+        if self.unmount_at == "split" and self.seen == self.batch:
+            self._unmount()
         return {"orders": batch}
 
 
@@ -414,6 +454,20 @@ class Counted:
             frame = uid(frame, name) if name else frame
         counts = frame.groupBy("k").agg(F.count(F.lit(1)).alias("rows"))
         return uid(counts, self.count).where("rows > 0") if self.count else counts
+
+
+class Aggregated:
+    """A function of a column by a key, each of which may be another one in the next run, behind dropDuplicates."""
+
+    output_mode = "update"
+
+    def __init__(self, by: str = "k", function: str = "sum", distinct: str = "n", alias: str = "k") -> None:
+        self.by, self.function, self.distinct, self.alias = by, function, distinct, alias
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        frame = uid(cast(DataFrame, sources["numbers"]).dropDuplicates([self.distinct]), "distinct")
+        keyed = frame.withColumn(self.alias, F.col(self.by)).groupBy(self.alias)
+        return uid(keyed.agg(getattr(F, self.function)("n").alias("n")), "totals")
 
 
 class Grown:

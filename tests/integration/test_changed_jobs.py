@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, StateMeaningError
 from airflow_ft.core.from_savepoint import Later
 from airflow_ft.core.lease import Worker
 from airflow_ft.savepoints.converting import Backend, convert
+from airflow_ft.savepoints.metadata import read_metadata
 from airflow_ft.savepoints.rescaling import rescale
 from airflow_ft.savepoints.restoring import restore
 from airflow_ft.savepoints.taking import take
@@ -109,6 +110,39 @@ def test_operators_come_and_go_and_the_count_goes_on(pipeline: StageWorld, tmp_p
         pipeline.stage(_request(pipeline, COUNTED, conf, distinct=[], count="counts"))
     _restore(pipeline, tmp_path / "savepoints", allow=True)
     assert run([("a", 1), ("a", 1)]) == {"a": 7}
+
+
+def test_state_goes_on_with_the_keys_and_functions_that_have_made_it(pipeline: StageWorld, tmp_path: Path) -> None:
+    sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, l string, n bigint, m bigint")}
+
+    def stage(n: int, **arguments: Any) -> list[Any]:
+        pipeline.add_file(f"f{n}", [{"k": "a", "l": "b", "n": n, "m": n}])
+        pipeline.complete(pipeline.request("stage_jobs:Aggregated", sources, job_arguments=arguments))
+        pipeline.deliver()
+        return [row["n"] for row in pipeline.rows(pipeline.published()[-1]).to_pylist()]
+
+    assert stage(1) == [1] and stage(2, alias="key") == [3], "the name of a column has no meaning"
+    published = len(pipeline.published())
+    for arguments, told in (
+        (
+            {"function": "max"},
+            r"'totals' \(an aggregation\): functions were sum.numbers.n., and are max.numbers.n.",
+        ),
+        ({"by": "l"}, r"'totals' .*: keys were numbers.k, and are numbers.l"),
+        ({"distinct": "m"}, r"'distinct' \(dropDuplicates\): keys were numbers.n, and are numbers.m"),
+    ):
+        with pytest.raises(StateMeaningError, match=told):
+            pipeline.stage(pipeline.request("stage_jobs:Aggregated", sources, job_arguments=arguments))
+    assert len(pipeline.published()) == published
+    uri, taken = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
+    assert taken.operators[0].meaning["functions"] == [["sum(numbers.n)"]] and read_metadata(uri) == taken
+    _go_on(pipeline, uri)
+    with pytest.raises(StateMeaningError):
+        pipeline.stage(pipeline.request("stage_jobs:Aggregated", sources, job_arguments={"function": "max"}))
+    _go_on(pipeline, uri, allow_changed_state=True)
+    assert stage(9, function="max") == [9] and stage(10, function="max") == [10], "3 was a sum"
+    with pytest.raises(StateMeaningError, match=r"functions were max\(numbers.n\), and are sum"):
+        stage(11)
 
 
 def test_operators_with_state_of_their_own_are_moved_and_the_number_of_each_goes_on(pipeline: StageWorld) -> None:

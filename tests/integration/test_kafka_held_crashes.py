@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.testing.relay import Fate
 from tests.integration.kafka_children import (
     Children,
@@ -301,6 +302,38 @@ def test_a_transaction_that_timed_out_is_delivered_from_the_log(own_server: Call
     assert proof.detail["attempt"] > world.votes[1].prepared
     assert world.commit(plan) == proof
     assert read_ids(server.bootstrap, "alerts") == expected_ids((1, ROWS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["transaction", "held"])
+def test_a_transaction_that_outlives_its_time_out_names_the_setting(
+    own_server: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    server: Kafka = own_server(Kafka, **{"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500})
+    server.create_topic("alerts", 4)
+    timeout = timedelta(seconds=2) if strategy == "held" else None
+    world = World(tmp_path, server.bootstrap, {"alerts": KafkaSink(topic="alerts", strategy=strategy,
+                                                                   transaction_timeout=timeout)})  # fmt: skip
+    world.extra["transaction.timeout.ms"] = 2_000
+    plan = world.checkpoint(1, 1_000)
+    send = PlanContent.send
+
+    def slowly(self: PlanContent, *given: Any) -> Any:
+        sent = send(self, *given)
+        wait_for(lambda: not is_open(world), 120, "the broker has ended the transaction")
+        return sent
+
+    with monkeypatch.context() as patched, pytest.raises(SinkAccessError, match=r"transaction\.timeout\.ms") as refused:
+        patched.setattr(PlanContent, "send", slowly)
+        world.prepare(plan)
+        world.commit(plan)
+    assert "transaction.max.timeout.ms" in refused.value.remedy
+    world.extra["transaction.timeout.ms"] = 60_000
+    world.sinks = {"alerts": KafkaSink(topic="alerts", strategy=strategy)}
+    plan = world.plan(1, *plan.segments)
+    world.prepare(plan)
+    world.commit(plan)
+    assert read_ids(server.bootstrap, "alerts") == expected_ids((1, 1_000))
 
 
 # --- lost requests and replies -----------------------------------------------------------------------------------

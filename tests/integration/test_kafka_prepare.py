@@ -24,9 +24,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
+from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.participant import open_participant
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
@@ -162,6 +164,20 @@ def test_a_transaction_time_out_that_the_broker_refuses_is_found_in_prepare(make
     world.extra["transaction.timeout.ms"] = 1_000_000
     with pytest.raises(SinkAccessError, match=r"transaction\.max\.timeout\.ms"):
         world.prepare(world.checkpoint(1, 1))
+
+
+def test_the_doctor_tells_of_a_transaction_time_out_that_is_short(make: Make) -> None:
+    world = make()
+    plan = world.checkpoint(1, 1)
+
+    def warned() -> list[str]:
+        checks = examine(world.pipeline, plan.participants[0], world.connection, [open_wal().open(plan.segments[0])])
+        return [check.text for check in checks if check.verdict is Verdict.WARNING and "time-out" in check.name]
+
+    assert warned() == []
+    world.extra["transaction.timeout.ms"] = 5_000
+    [told] = warned()
+    assert "5 s (transaction.timeout.ms) is less than the 60 s" in told
 
 
 def test_a_topic_that_shrinks_after_the_decision_is_an_error_of_the_environment(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan, Plan
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.core.verify import Delivered, SinkReport
@@ -107,9 +107,9 @@ def test_labels_that_were_changed_after_the_vote_make_no_number_of_a_text(
     participant = world.participant(plan)
     participant.prepare(plan, world.fence())
     world.sql(f"ALTER TABLE orders MODIFY v {KINDS}")
-    with pytest.raises(DeclinedError, match="'1', '2' are not of the labels") as declined:
+    with pytest.raises(UnfitTargetError, match="none of the labels") as unfit:
         participant.commit(plan, world.fence())
-    assert (declined.value.sink, declined.value.column) == ("orders", "v")
+    assert (unfit.value.sink, unfit.value.column) == ("orders", "v")
     assert world.count() == 0 and world.markers() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,10 @@ from airflow_ft.core.errors import (
     SinkUnavailableError,
     StoreBehindSinkError,
 )
-from airflow_ft.core.model import Outcome
+from airflow_ft.core.model import Outcome, Plan, canonical_json
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from tests.sinks.mysql.world import MySqlWorld, make_world, orders
+from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
 from tools.servers import Database
 
 
@@ -339,3 +340,26 @@ def test_tls_is_used_where_the_server_offers_it(mysql_database: Database, tmp_pa
         world.extra = extra
         with closing(Session(world.connection(), world.limits)) as session:
             assert bool(session.rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) is encrypted
+
+
+@pytest.mark.parametrize("strategy", ["local", "xa", "parallel", "upsert"])
+def test_rows_go_in_the_declared_order_so_that_a_foreign_key_may_lead_from_one_sink_to_another(
+    any_mysql_database: Database, tmp_path: Path, strategy: str
+) -> None:
+    world = make_world(
+        any_mysql_database,
+        tmp_path,
+        orders="id BIGINT PRIMARY KEY, name VARCHAR(100), version BIGINT DEFAULT 0",
+        items="id BIGINT PRIMARY KEY, `of` BIGINT, version BIGINT DEFAULT 0, FOREIGN KEY (`of`) REFERENCES orders (id)",
+    )
+    keys: dict[str, Any] = {"key_columns": ["id"], "version_column": "version"} if strategy == "upsert" else {}
+    world.use(strategy, **keys)
+    items = pa.table({"id": [1, 2], "of": [1, 4]})
+    segments = [
+        world.segment(1, {"items": items, "orders": orders(1, 3)}),  # the order of the log does not count
+        world.segment(2, {"items": items.slice(0, 0), "orders": orders(4, 1)}),
+    ]
+    plan = Plan.from_json(json.loads(canonical_json(world.plan_of(2, *segments).to_json())))  # as it is stored
+    participant = world.participant(plan)
+    vote = vote_for(participant.prepare(plan, world.fence()))
+    assert participant.commit(plan, world.fence(), vote).counts == {"orders": 4, "items": 2}

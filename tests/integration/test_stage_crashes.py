@@ -1,12 +1,13 @@
 """Drivers killed by SIGKILL around a publication: rows and state always belong to one attempt (I1)."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.core.errors import StageError, StorageUnavailableError
 from airflow_ft.core.model import CheckpointState, SparkPosition
 from airflow_ft.sources import FileSource
 from airflow_ft.wal.filesystem import local_path
@@ -77,6 +78,23 @@ def test_state_goes_on_from_the_published_rows(pipeline: StageWorld, tmp_path: P
     _assert_continuous(pipeline.all_rows())
     last = pipeline.store.pipeline(PIPELINE).base
     assert last is not None and last.location.endswith(f"/{again.epoch}-{again.attempt}")
+
+
+@pytest.mark.parametrize(("point", "back"), [("split", ""), ("publish", ""), ("publish", "at once")])
+def test_nothing_is_published_from_below_a_mount_point(
+    pipeline: StageWorld, tmp_path: Path, point: str, back: str
+) -> None:
+    arguments = {"root": str(pipeline.root), "point": point, "batch": 1, "once": str(tmp_path / "once"), "back": back}
+    with pytest.raises(StorageUnavailableError):
+        pipeline.stage(pipeline.request("stage_jobs:Unmounting", _source(pipeline), job_arguments=arguments))
+    assert [c.number for c in pipeline.published()] == [1]
+    if not back:
+        with pytest.raises(StorageUnavailableError):  # it is still away
+            pipeline.stage(pipeline.request("stage_jobs:Unmounting", _source(pipeline), job_arguments=arguments))
+        shutil.rmtree(pipeline.root)
+        (tmp_path / "elsewhere").rename(pipeline.root)
+    pipeline.complete(pipeline.request("stage_jobs:Unmounting", _source(pipeline), job_arguments=arguments))
+    _assert_continuous(pipeline.all_rows())
 
 
 def test_a_snapshot_that_an_unpublished_batch_left_is_not_loaded(pipeline: StageWorld, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_job_that_is_not_there_is_named(pipeline: StageWorld) -> None:
 
 def test_malformed_input_fails_the_job_instead_of_becoming_null(pipeline: StageWorld) -> None:
     (pipeline.input / "x.json").write_text('{"k": "a", "n": "not a number"}\n')
-    with pytest.raises(JobError, match=r"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*not a number") as told:
+    with pytest.raises(JobError, match=r"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*field n is no") as told:
         pipeline.stage(pipeline.request(f"{JOBS}:Plain", _numbers(pipeline)))
     assert "PERMISSIVE" in told.value.remedy and "\n" not in str(told.value)
 

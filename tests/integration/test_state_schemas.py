@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, JobError
+from airflow_ft.core.errors import ConfigurationError, JobError, StateMeaningError
 from airflow_ft.core.lease import Worker
 from airflow_ft.savepoints.restoring import restore
 from airflow_ft.savepoints.taking import take
@@ -83,7 +83,13 @@ def test_without_avro_nothing_grows_and_other_operators_never_do(pipeline: Stage
         _run(pipeline, 2, "rows int, other bigint", conf=AVRO)
     epoch = pipeline.store.pipeline(PIPELINE).epoch
     assert epoch > 0
-    assert _run(pipeline, 3, "rows int, other int")[0] == [LARGE, 8]
+    published = len(pipeline.published())
+    with pytest.raises(
+        StateMeaningError, match="fields of state variable list were rows integer, other integer, and are other"
+    ):
+        _run(pipeline, 3, "other int, rows int")
+    assert len(pipeline.published()) == published
+    assert _run(pipeline, 4, "rows int, other int")[0] == [LARGE, 8]
 
 
 def test_avro_is_refused_for_operators_that_cannot_have_it(pipeline: StageWorld) -> None:

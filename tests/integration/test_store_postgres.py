@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from psycopg2 import extensions
 
 from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.core.model import RunKey
@@ -195,6 +196,42 @@ class TestConnections:
             }
             for setting, value in settings.items():
                 assert store._database.read(f"SHOW {setting}")[0][setting] == value
+
+    def test_what_others_set_in_a_pooled_backend_changes_nothing(
+        self, postgres: Postgres, schema: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A pooler of transactions hands each of them to any backend, in which others may have set anything."""
+        hostile = (
+            "SET search_path = pg_catalog; SET synchronous_commit = off; SET standard_conforming_strings = off;"
+            " SET default_transaction_isolation = 'serializable'; SET lock_timeout = 1; SET statement_timeout = 0"
+        )
+        execute = PostgresDatabase.execute
+
+        def pooled(database: PostgresDatabase, connection: Any, sql: str, values: tuple[object, ...] = ()) -> Any:
+            if connection.info.transaction_status == extensions.TRANSACTION_STATUS_IDLE:
+                execute(database, connection, hostile)
+            return execute(database, connection, sql, values)
+
+        monkeypatch.setattr(PostgresDatabase, "execute", pooled)
+        shown = "SELECT current_setting('synchronous_commit') AS s, current_setting('transaction_isolation') AS i"
+        with closing(PostgresStore(dsn_of(postgres, schema))) as store:
+            scene = Scene(store)
+            scene.take()
+            assert scene.trigger(RunKey("dag", "run-1")) == 1
+            assert [each.number for each in store.open_checkpoints(PIPELINE)] == [1]
+        with closing(PostgresDatabase(dsn_of(postgres, schema))) as database:
+            assert database.read(shown) == [{"s": "on", "i": "read committed"}]
+            with database.write() as tx:
+                assert tx.rows(shown) == [{"s": "on", "i": "read committed"}]
+
+    def test_a_user_for_whom_triggers_are_passed_over_is_refused(self, postgres: Postgres, schema: str) -> None:
+        user = f"u_{uuid.uuid4().hex[:8]}"
+        postgres.sql(f"CREATE ROLE {user} LOGIN PASSWORD 'p'; ALTER ROLE {user} SET session_replication_role = replica")
+        try:
+            with pytest.raises(ConfigurationError, match="session_replication_role"):
+                PostgresStore(dsn_of(postgres, schema, user=user, password="p"))
+        finally:
+            postgres.sql(f"DROP ROLE {user}")
 
     def test_a_user_who_may_not_create_the_schema_is_told_the_statement(self, postgres: Postgres, schema: str) -> None:
         postgres.sql(f"CREATE ROLE {schema} LOGIN PASSWORD 'sesame'")

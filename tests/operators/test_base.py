@@ -10,10 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 
 from airflow_ft.core import steps
-from airflow_ft.core.errors import AirflowFtError, JobError, SinkUnavailableError
+from airflow_ft.core.errors import AirflowFtError, FencedError, JobError, LeaseHeldError, SinkUnavailableError
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.steps import Context
 from airflow_ft.operators.base import CheckpointOperator
@@ -176,3 +182,56 @@ def test_a_confirmation_without_proof_fails_at_once(tmp_path: Path, monkeypatch:
     world.stage(1)
     with pytest.raises(AirflowFailException, match="checkpoint 1 is STAGED"):
         do(ConfirmOperator(task_id="t", spec=spec(PIPELINE)), world.context())
+
+
+class Ends(CommitOperator):
+    """A task of the run that ends as it is told."""
+
+    error: BaseException
+
+    def step(self, *_: Any) -> Any:
+        raise self.error
+
+
+def ends(error: BaseException) -> Ends:
+    operator = Ends(spec=spec(), task_id="ends", participant="db")
+    operator.error = error
+    return operator
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (JobError("the job raised.", remedy="correct it."), "JobError", "JOB_FAILED"),
+        (SinkUnavailableError("db is away."), "SinkUnavailableError", ""),
+        (ValueError("password=hunter2"), "ValueError", ""),
+        (AirflowTaskTimeout("after a minute"), "AirflowTaskTimeout", ""),
+    ],
+)
+def test_what_ends_a_task_is_stored_for_the_page(tmp_path: Path, error: BaseException, kind: str, code: str) -> None:
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    run = world.context()
+    with pytest.raises(BaseException):  # noqa: B017 - as Airflow is told
+        do(ends(error), run)
+    failure = world.store.standing(PIPELINE).failure
+    assert failure is not None and (failure.kind, failure.code) == (kind, code)
+    assert (failure.task_id, failure.try_number) == ("orders.step", 3) and "hunter2" not in failure.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AirflowSkipException("nothing to do"), FencedError("epoch 1 is over."), LeaseHeldError("another is at work.")],
+)
+def test_what_is_no_failure_of_the_run_is_not_stored(tmp_path: Path, error: BaseException) -> None:
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    with pytest.raises(Exception):  # noqa: B017 - as Airflow is told
+        do(ends(error), world.context())
+    assert world.store.standing(PIPELINE).failure is None
+
+
+def test_an_error_that_cannot_be_stored_is_raised_all_the_same(tmp_path: Path) -> None:
+    world = World(tmp_path)  # which does not know the pipeline
+    with pytest.raises(AirflowFailException, match="the job raised"):
+        do(ends(JobError("the job raised.")), world.context())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Param
+from airflow.sdk.exceptions import ParamValidationError
 
 import airflow_ft as ft
 from airflow_ft.core.errors import ConfigurationError
@@ -131,3 +132,19 @@ def test_a_run_that_has_begun_to_stage_rewinds_no_more(tmp_path: Path) -> None:
     world.stage(1)
     do(recovering(), world.context(), airflow_context())
     assert states(world) == [CheckpointState.STAGED]
+
+
+@pytest.mark.parametrize("value", [None, "", "earliest", "latest", "group_offsets", "2026-11-24T00:00:00+00:00",
+                                   "2026-11-24 07:30Z", "2026-11-24T07:30:00.5-0800"])  # fmt: skip
+def test_the_form_takes_what_a_source_takes(value: str | None) -> None:
+    param = ft.pipeline_params()["starting_offsets"]
+    assert param.resolve(value) == value
+    if value:
+        ft.KafkaSource(topics=["a"], starting_offsets=value, group_id="g")
+
+
+@pytest.mark.parametrize("value", ["newest", "Earliest", " latest", "2026-11-24", "2026-11-24T00:00:00", "17324064000",
+                                   "2026-13-01T00:00Z", "2026-11-24T25:00Z", 5])  # fmt: skip
+def test_the_form_refuses_a_start_that_no_source_takes(value: Any) -> None:
+    with pytest.raises(ParamValidationError):
+        ft.pipeline_params()["starting_offsets"].resolve(value)

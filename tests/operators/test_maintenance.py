@@ -195,6 +195,17 @@ def test_an_operator_says_what_cannot_work_when_the_dag_is_parsed() -> None:
         MaintenanceOperator(task_id="t", pipeline="the orders", action="rewind")
 
 
+def test_a_parameter_that_the_form_lacks_is_refused(world: World) -> None:
+    world.store.register(PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
+    with pytest.raises(AirflowFailException):
+        run("resume", raeson="it is back")
+    assert world.store.pipeline(PIPELINE).status is PipelineStatus.HALTED
+    own = maintenance_dag("own", params={"ticket": Param("", type="string")})
+    run("resume", dag=own, ticket="OPS-1")
+    assert world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
+
+
 def test_an_act_that_another_dag_has_is_refused_whatever_the_form_says(world: World) -> None:
     """An enum of the form alone would be no permission: somebody may have changed the DAG's params."""
     world.store.register(PIPELINE)

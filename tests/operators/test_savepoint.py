@@ -144,6 +144,8 @@ def test_the_form_says_nothing_by_default_and_all_that_a_restore_takes(tmp_path:
     assert told is not None and told.is_given and told.may_leave_state and not told.renames
     told = _rendered(FromSavepoint.from_params(), {**form, "savepoint_rename": True})
     assert told is not None and told.renames and not told.may_leave_state
+    told = _rendered(FromSavepoint.from_params(), {**form, "allow_changed_state": True})
+    assert told is not None and told.may_change_state and not told.may_leave_state
     assert (told.path, told.later, told.claim_mode) == ("/s", "write-again", "CLAIM")
     assert json.dumps([param.dump() for param in params.values()])
 
@@ -155,6 +157,7 @@ def test_the_form_says_nothing_by_default_and_all_that_a_restore_takes(tmp_path:
         ({"path": "/s", "claim_mode": "LEGACY"}, "LEGACY leaves open who deletes"),
         ({"path": "/s", "allow_non_restored_state": "maybe"}, "allow_non_restored_state is 'maybe'"),
         ({"path": "/s", "rename": "perhaps"}, "rename is 'perhaps'"),
+        ({"path": "/s", "allow_changed_state": "perhaps"}, "allow_changed_state is 'perhaps'"),
         ({"later": "refuse"}, "from_savepoint is {'later'"),
         (17, "from_savepoint is 17"),
     ],
@@ -181,7 +184,9 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
     assert "from_savepoint" in task.template_fields
     task.render_template_fields({"params": {"savepoint": "/s"}, "dag": dag, "ti": _Task(), "task": task})
     told = task.rendered()
-    assert told.savepoint == FromSavepoint("/s", allow_non_restored_state="False", rename="False")
+    assert told.savepoint == FromSavepoint(
+        "/s", allow_non_restored_state="False", rename="False", allow_changed_state="False"
+    )
     assert "from_savepoint" not in told.to_json()
     seen: list[Any] = []
     monkeypatch.setattr("airflow_ft.savepoints.restoring.restore_once", lambda *given, **_: seen.append(given[1]))

@@ -53,6 +53,14 @@ class Asking:
         """As Airflow's database says of all of them."""
         self._manager.ended = True
 
+    def pause(self, dag_id: str) -> None:
+        self._manager.paused = frozenset({dag_id})
+
+    def delete_dag(self, dag_id: str) -> None:
+        """As Airflow deletes it: no list of DAGs has it any more."""
+        self._manager.dags = frozenset({*self._manager.dags, "kept"} - {dag_id})
+        self._manager.hidden = frozenset()
+
     def keep_from_xcoms(self) -> None:
         self._manager.xcoms = False
 
@@ -84,6 +92,8 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
         dags: frozenset[str] | set[str] = frozenset({RUN.dag_id})
         declared: Mapping[str, Any] = {}
         ended = False
+        paused: frozenset[str] = frozenset()
+        hidden: frozenset[str] = frozenset({"secret"})
 
         def user(self, role: str, team: str | None) -> None:
             self.asking = SimpleAuthManagerUser(username="somebody", role=role, teams=[team] if team else [])
@@ -105,6 +115,8 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
         acts, "declared", lambda ids: {each: manager.declared[each] for each in manager.declared if each in ids}
     )
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: () if manager.ended else EVERY)
+    monkeypatch.setattr(dag_runs, "paused", lambda dag_ids: manager.paused)
+    monkeypatch.setattr(access, "existing_dags", lambda: frozenset(manager.dags | manager.hidden))
     monkeypatch.setattr(DagModel, "get_team_name", staticmethod(lambda dag_id: TEAM))
     monkeypatch.setattr(state, "handles", type(state.handles)())
     return Asking(TestClient(app, raise_server_exceptions=True), manager)

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.model import PLAIN, HaltReason, RunKey
+from airflow_ft.core.warning import PipelineWarning, warn
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene, a_lease, a_position
 
 pytestmark = pytest.mark.airflow
+
+BROKEN = Failure("JobError", "JOB_FAILED", "the job raised.", "correct it.", task_id="stage", try_number=3)
 
 
 def another(scene: Pipeline, name: str) -> Scene:
@@ -83,9 +87,76 @@ def test_a_run_that_was_killed_with_the_turn_is_not_at_work_for_ever(scene: Pipe
     ask.end_runs()
     store.renew_lease("a", doubtful.epoch, "worker", "it writes")
     told = {each["name"]: (each["condition"], each["at_work"], each["doing"]) for each in ask("").json()["pipelines"]}
-    assert told["a"] == ("IN_DOUBT", "", []) and told["b"] == ("WAITING", "", [])
+    assert told["a"] == ("IN_DOUBT", "", []) and told["b"] == ("FAILED", "", [])
     assert told[PIPELINE][0] == "RUNNING"
-    assert [ask(name).json()["condition"] for name in ("a", "b", PIPELINE)] == ["IN_DOUBT", "WAITING", "RUNNING"]
+    assert [ask(name).json()["condition"] for name in ("a", "b", PIPELINE)] == ["IN_DOUBT", "FAILED", "RUNNING"]
+
+
+def test_a_failed_run_is_told_with_its_error_and_the_task_whose_log_tells_more(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    store = scene.store
+    store.enter_turn(PIPELINE, RUN, None)
+    store.tell_failure(PIPELINE, RUN, BROKEN)
+    store.leave_turn(PIPELINE, RUN)
+    [row], one = ask("").json()["pipelines"], ask(PIPELINE).json()
+    for told in (row, one):
+        assert told["condition"] == "FAILED" and "the job raised" in told["told"] and "correct it" in told["told"]
+    failure = one["failure"]
+    assert (failure["kind"], failure["code"], failure["dag_id"]) == ("JobError", "JOB_FAILED", RUN.dag_id)
+    assert (failure["run_id"], failure["task_id"], failure["try_number"]) == (RUN.run_id, "stage", 3)
+    assert "retire" in one["fitting"] and failure["at"][:2] == "20"
+    ask.pause(RUN.dag_id)
+    assert ask(PIPELINE).json()["condition"] == "IDLE"
+
+
+def test_an_error_of_a_dag_that_one_may_not_see_is_not_told(scene: Pipeline, ask: Asking) -> None:
+    new = another(scene, "new")
+    for run in (RunKey("secret", "run"), RUN):
+        scene.store.tell_failure("new", run, replace(BROKEN, message="of a secret table."))
+        told = ask("new")
+        assert told.json()["condition"] == "FAILED"
+        assert ("secret" in told.text) is (run == RUN), "its message names the secret table"
+    new.stage(made_with={"streaming": True})
+    scene.store.enter_turn("new", RunKey("secret", "run"), None)
+    ask.end_runs()
+    assert ask("new").json()["condition"] == "NOT_RUNNING" and "secret" not in ask("new").text + ask("").text
+
+
+def test_in_doubt_tells_the_last_error_of_each_sink(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    doubtful = another(scene, "a")
+    doubtful.stage()
+    doubtful.prepare(1)
+    doubtful.decide(1)
+    told = ask("a").json()
+    assert told["condition"] == "IN_DOUBT" and told["told"].endswith("delivers it.")
+    scene.store.tell_problem("a", doubtful.epoch, 1, "db", Failure("UnfitTargetError", "", "no column x.", "add x."))
+    [row, _], told = ask("").json()["pipelines"], ask("a").json()
+    assert row["told"] == told["told"] and "no column x" in row["told"] and "fails again until" in row["told"]
+    [checkpoint] = told["open"]
+    problems = {each["name"]: each["problem"] for each in checkpoint["participants"]}
+    assert problems["log"] is None and (problems["db"]["kind"], problems["db"]["remedy"]) == (
+        "UnfitTargetError",
+        "add x.",
+    )
+    assert "abort" not in checkpoint["fitting"] and "commit" in checkpoint["fitting"]
+
+
+def test_warnings_are_counted_and_listed(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    warn(scene.store, PIPELINE, PipelineWarning("SOURCE_FILE_GREW", "orders", "a.json has grown.", "write a new file."))
+    [row], one = ask("").json()["pipelines"], ask(PIPELINE).json()
+    assert (row["condition"], row["warnings"]) == ("IDLE", 1)
+    [warned] = one["warnings"]
+    assert (warned["code"], warned["subject"], warned["remedy"]) == ("SOURCE_FILE_GREW", "orders", "write a new file.")
+
+
+def test_who_may_see_all_dags_sees_the_pipelines_of_a_deleted_one(scene: Pipeline, ask: Asking) -> None:
+    scene.confirmed({"a": 1})
+    ask.delete_dag(RUN.dag_id)
+    assert listed(ask) == [PIPELINE] and ask(PIPELINE).status_code == 200
+    assert listed(ask, f"dag={RUN.dag_id}") == [PIPELINE]
+    assert listed(ask, team="another") == [] and ask(PIPELINE, team="another").status_code == 404
 
 
 def test_it_says_how_far_a_pipeline_is_behind_its_sources(scene: Pipeline, ask: Asking) -> None:

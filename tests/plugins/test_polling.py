@@ -97,7 +97,7 @@ def test_a_whole_answer_costs_a_row_of_each_pipeline_and_what_the_page_shows(
     for questions in ("", "?offset=30", "?search=many-0", "?condition=IDLE"):
         cost.begin()
         assert len(ask(questions).json()["pipelines"]) == PAGE
-        assert len(cost.statements) == 5, cost.statements
+        assert len(cost.statements) == 6, cost.statements
         assert cost.rows <= NEWEST + MANY + 1 + PAGE * 2, questions
     steps, rows = [], []
     for more in (20, 20):

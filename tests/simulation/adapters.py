@@ -255,6 +255,7 @@ def product_over_models() -> Iterator[Running]:
         "Loader": ModelLoader,
         "check_server": lambda *_, **__: [],
         "ensure_ledger": lambda *_: "",
+        "keep_table": lambda *_: None,
         "read_table": lambda session, table: Table(table, {}, [], {}),
         "check_segment": RUNNING.judge_segment,
         "check_rows": lambda *_: None,
@@ -354,6 +355,7 @@ def product_over_models() -> Iterator[Running]:
             "filesystem": lambda _: RUNNING.files,
         }),
         (taking, {
+            "claim": lambda *_: None,
             "filesystem": lambda _: RUNNING.files,
             "uuid": SimpleNamespace(uuid4=RUNNING.id),
             "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
@@ -368,6 +370,7 @@ def product_over_models() -> Iterator[Running]:
         (runner, {
             "time": waiting,
             "open_store": lambda _: RUNNING.store,
+            "claim": lambda *_: None,
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,

@@ -109,8 +109,8 @@ def tombstone_of_the_whole_alone(change: Change) -> None:
 
 @defect(PARALLEL, "I2 I6")
 def whole_marker_before_all_branches_stand(change: Change) -> None:
-    def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, missing: Any, way: Any) -> None:
-        deliver(self, plan, fence, missing[:1], way)
+    def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, vote: Any, missing: Any, way: Any) -> None:
+        deliver(self, plan, fence, vote, missing[:1], way)
 
     def whatever(self: BranchedParticipant, session: Any, plan: Any, fence: Fence, expected: Any, detail: Any) -> Any:
         standing = self._standing_branches(session, self._ledger(plan.pipeline), plan, fence)

@@ -60,6 +60,9 @@ class ModelSession:
         found = self.rows(text, args)
         return found[0] if found else None
 
+    def require_settings(self, *, autocommit: bool = True) -> None:
+        pass
+
     def forget_statements(self) -> None:
         pass
 

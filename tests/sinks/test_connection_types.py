@@ -52,6 +52,20 @@ def test_its_own_and_what_may_lead_anywhere_are_taken(reader: str, conn_type: st
     read(of_type(conn_type if conn_type != "own" else reader.partition(" ")[0]))
 
 
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("wrong", ["planted-\udc80", "planted-\0"])
+@pytest.mark.parametrize("field", ["password", "login", "extra"])
+def test_a_text_that_no_driver_can_encode_is_refused_without_being_shown(reader: str, wrong: str, field: str) -> None:
+    _, read = READERS[reader]
+    given: dict[str, Any] = {field: {"sasl.password": wrong} if field == "extra" else wrong}
+    with pytest.raises(SinkAccessError, match=field) as told:
+        read(ConnectionInfo("shop", reader.partition(" ")[0], host="/data/shop.db", **given))
+    seen: BaseException | None = told.value
+    while seen is not None:
+        assert "planted" not in repr(seen) + repr(vars(seen))
+        seen = seen.__cause__ or seen.__context__
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:

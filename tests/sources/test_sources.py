@@ -202,8 +202,34 @@ def test_options_of_the_file_reader() -> None:
     bytes = FileSource(path="/x", schema="n int", max_bytes_per_trigger=2_000_000)
     assert bytes.reader_options() == {"mode": "FAILFAST", "maxFileAge": "36500d", "maxBytesPerTrigger": "2000000"}
     assert bytes.reader_options(streaming=False) == {"mode": "FAILFAST"}
-    given = FileSource(path="/x", schema="n int", options={"MODE": "PERMISSIVE", "maxfileage": "1d"})
+    given = FileSource(
+        path="/x", schema="n int, _corrupt_record string", options={"MODE": "PERMISSIVE", "maxfileage": "1d"}
+    )
     assert given.reader_options() == {"MODE": "PERMISSIVE", "maxfileage": "1d"}
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "message"),
+    [
+        ("json", {"mode": "DROPMALFORMED"}, "rows would be lost"),
+        ("csv", {"Mode": "dropmalformed"}, "rows would be lost"),
+        ("json", {"mode": "lenient"}, "mode of FileSource is 'lenient'"),
+        ("csv", {"mode": "PERMISSIVE"}, "needs a column _corrupt_record"),
+        ("json", {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}, "needs a column broken"),
+        ("csv", {"enforceSchema": "true"}, "enforceSchema"),
+        ("json", {"allowSingleQuotes": True}, "allowSingleQuotes"),
+        ("json", {"allowcomments": "true"}, "allowComments"),
+        ("json", {"primitivesAsString": "true"}, "primitivesAsString"),
+        ("csv", {"locale": "de-DE"}, "locale='de-DE'"),
+    ],
+)
+def test_options_that_would_lose_rows_or_change_values_are_refused(
+    format: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        FileSource(path="/x", format=format, schema="n int", options=options)
+    assert caught.value.remedy
+    FileSource(path="/x", format="text", options=options)
 
 
 def test_options_may_be_truth_values() -> None:

@@ -2,14 +2,17 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.errors import ConfigurationError, StageError, StateMeaningError, TerminalError
 from airflow_ft.core.model import SparkPosition
-from airflow_ft.spark.state.evolution import Evolution, carry_out, evolution, note_restored
+from airflow_ft.spark.state.evolution import Evolution, carry_out, evolution, is_known, note_restored
+from airflow_ft.spark.state.location_files import keep
 from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.meaning import MEANING_FILE, Memory, meaning_of, remember_meaning
 from airflow_ft.spark.state.operators import Identity, identities, remember
 from airflow_ft.wal.filesystem import local_path
 
@@ -122,6 +125,70 @@ def test_a_location_of_an_earlier_version_is_left_to_spark(tmp_path: Path) -> No
     remember(location, _named((COUNT, "")))  # as the plan said, while Spark has made two
     assert _evolution(location, *_named((COUNT, ""))) is None
     assert [each.kind for each in identities(location)] == [COUNT, DISTINCT]
+
+
+def _memory(*operators: Mapping[str, list[list[str]]], spark: str = "4.2.0") -> Memory:
+    return Memory(spark, operators)
+
+
+SUM = {"keys": [["orders.k"]], "functions": [["sum(orders.x)"]]}
+MAX = {"keys": [["orders.k"]], "functions": [["max(orders.x)"]]}
+IDS = {"keys": [["orders.id"]]}
+
+
+def test_state_that_would_mean_something_else_is_refused_unless_the_restore_allowed_it(tmp_path: Path) -> None:
+    plan = _named((COUNT, "totals"), (DISTINCT, ""))
+    location = _location(tmp_path, COUNT, DISTINCT, plan=plan)
+    base = SparkPosition(location.uri, location.batch)
+    remember_meaning(location, _memory(SUM, IDS))
+    assert is_known(base, _memory(SUM, IDS)) and not is_known(base, _memory(MAX, IDS))
+    assert evolution(PIPELINE, base, plan, _memory(SUM, IDS)) is None
+    with pytest.raises(StateMeaningError) as caught:
+        evolution(PIPELINE, base, plan, _memory(MAX, {"keys": [["orders.x"]]}))
+    assert isinstance(caught.value, TerminalError) and caught.value.pipeline == PIPELINE
+    for told in (
+        "operator 'totals' (an aggregation): functions were sum(orders.x), and are max(orders.x)",
+        "operator 1, dropDuplicates: keys were orders.id, and are orders.x",
+    ):
+        assert told in caught.value.what
+    assert "--allow-changed-state" in caught.value.remedy
+    for batch, allowed in ((BATCH - 1, True), (BATCH, False)):
+        note_restored(SparkLocation("", PIPELINE, location.uri, batch, ""), True, allow_changed_state=allowed)
+        with pytest.raises(StateMeaningError):
+            evolution(PIPELINE, base, plan, _memory(MAX, IDS))
+    note_restored(location, False, allow_changed_state=True)
+    assert evolution(PIPELINE, base, plan, _memory(MAX, IDS)) is None
+
+
+def test_operators_that_have_moved_are_compared_with_themselves(tmp_path: Path) -> None:
+    location = _location(tmp_path, COUNT, DISTINCT, plan=_named((COUNT, "a"), (DISTINCT, "b")))
+    base = SparkPosition(location.uri, location.batch)
+    remember_meaning(location, _memory(SUM, IDS))
+    moved = _named((DISTINCT, "b"), (DISTINCT, "new"), (COUNT, "a"))
+    others = {"keys": [["orders.other"]]}
+    assert evolution(PIPELINE, base, moved, _memory(IDS, others, SUM)) == Evolution({0: 2, 1: 0}, (), (1,))
+    with pytest.raises(StateMeaningError, match=r"operator 'a' .*sum.* max"):
+        evolution(PIPELINE, base, moved, _memory(IDS, others, MAX))
+    remember(location, _named((COUNT, "a")))  # Spark has made two operators of it
+    remember_meaning(location, _memory(SUM))
+    with pytest.raises(StateMeaningError, match=r"operator 'a' .*sum.* max"):
+        evolution(PIPELINE, base, _named((COUNT, "a")), _memory(MAX))
+
+
+def test_what_nobody_knows_is_not_compared(tmp_path: Path) -> None:
+    plan = _named((COUNT, "a"))
+    location = _location(tmp_path, COUNT, plan=plan)
+    base = SparkPosition(location.uri, location.batch)
+    assert evolution(PIPELINE, base, plan, _memory(SUM)) is None, "of an earlier version"
+    remember_meaning(location, _memory(SUM))
+    assert evolution(PIPELINE, base, plan, None) is None, "a plan that cannot be read"
+    assert evolution(PIPELINE, base, plan, _memory(MAX, spark="4.3.0")) is None, "another Spark, another plan"
+    with pytest.raises(StateMeaningError):
+        evolution(PIPELINE, base, plan, _memory(MAX, spark="4.2.1"))
+    keep(location.uri, MEANING_FILE, {"format": 99, "spark": "4.2.0", "operators": [MAX]})
+    assert evolution(PIPELINE, base, plan, _memory(SUM)) is None, "another format"
+    remember_meaning(location, None)
+    assert meaning_of(location) is None
 
 
 @pytest.mark.parametrize("format", ["v1", "v2"])

@@ -382,6 +382,47 @@ def test_nothing_but_a_savepoint_is_disposed_of(scene: Scene, tmp_path: Path) ->
     assert base is not None and (local_path(base.location) / "state/0/0/2.changelog").exists()
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["spark/bin/spark-submit"],  # /opt
+        ["_metadata"],  # of Flink, or of Parquet
+        ["_metadata", "spark/offsets/0"],
+        ["spark/offsets/0", "spark/jars/a.jar"],
+        [],
+    ],
+)
+@pytest.mark.parametrize("contents", ["", "{}", "\0\1", '{"format": 1, "savepoint": {}, "sha256": ""}'])
+def test_what_is_not_a_savepoint_is_never_deleted(tmp_path: Path, files: list[str], contents: str) -> None:
+    opt = tmp_path / "opt"
+    opt.mkdir()
+    for name in files:
+        (opt / name).parent.mkdir(parents=True, exist_ok=True)
+        (opt / name).write_text(contents)
+    with pytest.raises(ConfigurationError):
+        dispose(str(opt))
+    assert all((opt / name).read_text() == contents for name in files) and opt.is_dir()
+
+
+def test_a_strange_file_in_a_savepoint_is_not_deleted(scene: Scene, tmp_path: Path) -> None:
+    uri = _taken(scene, tmp_path)
+    thesis = local_path(uri) / "spark" / "state" / "thesis.txt"
+    thesis.write_text("five years")
+    with pytest.raises(ConfigurationError):
+        dispose(uri)
+    assert thesis.exists() and read_metadata(uri)
+
+
+def test_a_link_to_a_savepoint_is_not_followed(scene: Scene, tmp_path: Path) -> None:
+    uri = _taken(scene, tmp_path)
+    link = tmp_path / "newest"
+    link.symlink_to(local_path(uri))
+    for path in (str(link), f"{tmp_path}/wal/../savepoints/{local_path(uri).name}"):
+        with pytest.raises(ConfigurationError):
+            dispose(path)
+    assert read_metadata(uri)
+
+
 def test_a_folder_that_cannot_be_written_is_named(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

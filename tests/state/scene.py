@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.state.rows import Column, write_row
+from airflow_ft.state.xxhash import xxh32
 from airflow_ft.store import open_store
 from tests.store.scene import PIPELINE, Scene, a_segment
 
@@ -44,7 +45,7 @@ def schema_file(key: tuple[Column, ...] = KEY, value: tuple[Column, ...] = VALUE
 def compressed(data: bytes) -> bytes:
     """As lz4-java's `LZ4BlockOutputStream`: a block, and the empty one at the end."""
     part = pa.Codec("lz4_raw").compress(data, asbytes=True)
-    head = struct.pack("<8sBiiI", b"LZ4Block", 0x25, len(part), len(data), 0)
+    head = struct.pack("<8sBiiI", b"LZ4Block", 0x2F, len(part), len(data), xxh32([data], 0x9747B28C)[0] & 0x0FFFFFFF)
     return head + part + struct.pack("<8sBiiI", b"LZ4Block", 0x15, 0, 0, 0)
 
 

@@ -14,6 +14,7 @@ from airflow_ft.state.records import Changes, lineage, strings
 from airflow_ft.state.schemas import families
 from airflow_ft.state.streams import decompressed
 from airflow_ft.state.versions import changed_keys, has_version, open_version
+from airflow_ft.state.xxhash import xxh32
 from tests.state.scene import KEY, VALUE, compressed, records, schema_file, text
 
 LINEAGE = [{"version": 3, "checkpointUniqueId": "c"}, {"version": 2, "checkpointUniqueId": "b"}]
@@ -73,7 +74,8 @@ def test_files_that_end_in_the_middle_or_are_of_another_kind_are_refused() -> No
 
 def test_codecs() -> None:
     data = b"of Spark, " * 10_000
-    stored = struct.pack("<8sBiiI", b"LZ4Block", 0x15, 5, 5, 0) + b"Spark"
+    stored = struct.pack("<8sBiiI", b"LZ4Block", 0x15, 5, 5, xxh32([b"Spark"], 0x9747B28C)[0] & 0x0FFFFFFF) + b"Spark"
+    stored += struct.pack("<8sBiiI", b"LZ4Block", 0x15, 0, 0, 0)
     assert decompressed(compressed(data), "x") == data and decompressed(stored, "x") == b"Spark"
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
@@ -82,7 +84,14 @@ def test_codecs() -> None:
     assert decompressed(zstd, "x") == data
     with pytest.raises(ConfigurationError, match=r"7\.delta is compressed by another codec than lz4 or zstd"):
         decompressed(b"\x82SNAPPY\0", "7.delta")
-    for broken in (compressed(data)[:40], stored[:-1], b"", compressed(data)[:25] + b"\xff" * 30):
+    for broken in (
+        compressed(data)[:40],
+        stored[:-1],
+        stored[:-21],
+        b"",
+        b"another codec",
+        compressed(data)[:25] + b"\xff" * 30,
+    ):
         with pytest.raises(WalCorruptError, match=r"7\.delta, a file of Spark's state, is damaged"):
             decompressed(broken, "7.delta")
 
@@ -177,3 +186,12 @@ def test_changed_keys_are_told_where_all_files_of_changes_are_there(tmp_path: Pa
     assert changed_keys(folder, 1, 3) == {b"2", b"3", b"both"} and changed_keys(folder, 3, 3) == set()
     assert changed_keys(folder, 0, 3) is None and changed_keys(folder, 1, 4) is None
     assert has_version(folder, 3) and not has_version(folder, 4)
+
+
+def test_checksums_are_those_of_xxhash() -> None:
+    """Values that the algorithm's own implementation gives."""
+    assert xxh32([b"", b"a", b"abc", b"Nobody inspects the spammish repetition"], 0) == [
+        0x02CC5D05, 0x550D7456, 0x32D153FF, 0xE2293B2F,
+    ]  # fmt: skip
+    assert xxh32([b""], 0x9747B28C) == xxh32([b""] * 3, 0x9747B28C)[2:]
+    assert len(set(xxh32([bytes([n]) * 100 for n in range(9)], 1))) == 9

@@ -11,11 +11,13 @@ import pytest
 
 from airflow_ft import state
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.core.lookup import retained
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints.taking import take
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import Identity, remember
 from airflow_ft.wal.filesystem import local_path
-from tests.state.scene import CONF, PROVIDERS, Pipeline, pipeline
+from tests.state.scene import CONF, PROVIDERS, Counts, Pipeline, pipeline
 from tests.store.scene import PIPELINE
 
 
@@ -269,3 +271,33 @@ def test_a_uid_names_an_operator(scene: Pipeline) -> None:
         assert found.get("counts", "a") == found.get("0", "a") == found.get(0, "a") == {"count": 1}
         with pytest.raises(ConfigurationError, match=r"no operator 'other' with state; it has 0 \(counts\)"):
             found.get("other", "a")
+
+
+@pytest.mark.parametrize("how", ["restored", "reset"])
+def test_one_number_never_shows_two_states(scene: Pipeline, how: str) -> None:
+    """As `restore --later write-again` and `reset-state` do: the newest number gets another position."""
+    for number in range(1, 6):
+        scene.confirmed({"a": number})
+    scene.take("a person")
+    location = scene.counts.path.with_name(f"{scene.epoch}-0")
+    shutil.copytree(scene.counts.path, location)
+    position = SparkPosition(location.as_uri(), 2)
+    move = scene.store.restore if how == "restored" else scene.store.reset_state
+    move(PIPELINE, scene.epoch, position, "a test")
+    with pytest.raises(ConfigurationError) as told:
+        state.open(PIPELINE, store=scene.store, at=5)
+    assert told.value.checkpoint == 5
+    assert [each.number for each in retained(scene.store, PIPELINE, 10)] == [4, 3, 2, 1]
+    with state.open(PIPELINE, store=scene.store, at=4) as before:
+        assert before.get(0, "a") == {"count": 4} and not before.restored
+        with pytest.raises(ConfigurationError):
+            list(before.changes(0, 4, 5))
+    with state.open(PIPELINE, store=scene.store) as newest:
+        assert newest.get(0, "a") == {"count": 3} and newest.restored
+        with pytest.raises(ConfigurationError):
+            list(newest.changes(0, 4))
+    scene.take()
+    scene.counts, scene.batches = Counts(location), 3
+    number = scene.confirmed({"a": 9})
+    with state.open(PIPELINE, store=scene.store, at=number) as later:
+        assert later.get(0, "a") == {"count": 9} and not later.restored

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.core.model import Segment
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.filesystem import local_path
@@ -84,3 +84,35 @@ def test_an_interrupted_removal_is_finished_by_the_next_sweep(tmp_path: Path) ->
 
 def test_a_pipeline_without_files_is_swept(tmp_path: Path) -> None:
     assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == []
+
+
+def test_a_sweep_leaves_the_folder_of_a_pipeline_that_is_named_like_an_attempt(tmp_path: Path) -> None:
+    """One log lies at the root, another in the folder of a pipeline of the first one."""
+    of_other = [
+        write_segment(SegmentFolder(str(tmp_path / "orders"), "1-1", 1, 1, 0), 1, ROWS),
+        write_segment(SegmentFolder(str(tmp_path / "orders" / "spark"), "2-1", 1, 1, 0), 1, ROWS),
+    ]
+    sweep(str(tmp_path), "orders", set(), below_epoch=99)
+    assert all(open_wal().open(segment).sinks() == ["s"] for segment in of_other)
+
+
+def test_a_link_is_deleted_and_not_what_it_points_to(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    (archive / "0").mkdir(parents=True)
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "1-1").symlink_to(archive)
+    sweep(str(tmp_path), "orders", set(), below_epoch=99)
+    assert (archive / "0").is_dir() and not (tmp_path / "orders" / "1-1").is_symlink()
+
+
+def test_nothing_is_deleted_across_a_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's list names the mount; its path has a blank, which stands there in octal."""
+    segment = _segment(tmp_path / "my log", 1, 1, 0)
+    read = Path.read_text
+    mounted = f"dev {str(local_path(segment.location) / 's').replace(' ', chr(92) + '040')} ext4 rw 0 0"
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, **how: mounted if str(path) == "/proc/self/mounts" else read(path, **how)
+    )
+    with pytest.raises(StorageUnavailableError):
+        open_archive(str(tmp_path / "my log")).delete(segment)
+    assert open_wal().open(segment).sinks() == ["s"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, UnfitTargetError
 from airflow_ft.sinks.delta.spec import DeltaSink
@@ -30,19 +31,39 @@ _PLAIN = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table. `oddity` says why rows cannot be added beside it; "": they can."""
+    """A column of the table. `oddity` says why rows cannot be added beside it; "": they can.
+
+    `characters`: how long a text may be, by Spark's mark for varchar(n) and char(n) (0: any); `padded`: it is char(n).
+    """
 
     name: str
     type: str
     nullable: bool
     oddity: str = ""
+    characters: int = 0
+    padded: bool = False
 
 
 def of_table(schema: Mapping[str, Any]) -> list[Column]:
     """From a schema as the log has it."""
-    return [
-        Column(field["name"], _of_log(field["type"]), field["nullable"], _oddity(field)) for field in schema["fields"]
-    ]
+    return [_column(field) for field in schema["fields"]]
+
+
+def _column(field: Mapping[str, Any]) -> Column:
+    """One from the log. Spark keeps varchar(n) and char(n) as a mark: to the log they are texts of any length."""
+    mark = re.fullmatch(r"(varchar|char|character)\((\d+)\)", _mark(field))
+    return Column(
+        field["name"],
+        _of_log(field["type"]),
+        field["nullable"],
+        _oddity(field),
+        int(mark[2]) if mark else 0,
+        mark is not None and mark[1] != "varchar",
+    )
+
+
+def _mark(field: Mapping[str, Any]) -> str:
+    return str(field.get("metadata", {}).get("__CHAR_VARCHAR_TYPE_STRING", "")).replace(" ", "").lower()
 
 
 def is_placeholder(columns: Sequence[Column]) -> bool:
@@ -65,9 +86,13 @@ def _oddity(field: Mapping[str, Any]) -> str:
         ("delta.generationExpression", "is generated"),
         ("delta.identity.start", "is an identity column"),
         ("delta.invariants", "has an invariant"),
+        ("CURRENT_DEFAULT", "has a default"),
+        ("delta.typeChanges", "has had another type (type widening)"),
     ):
         if key in field.get("metadata", {}):
             return what
+    if "char" in _mark(field) and not isinstance(field["type"], str):
+        return "has parts that are varchar or char"
     return "" if isinstance(field["type"], str) or not _has_required(field["type"]) else "has parts that are NOT NULL"
 
 
@@ -258,3 +283,20 @@ def _arrow(kind: pa.DataType, wanted: str) -> pa.DataType:
     if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", wanted):
         return pa.decimal128(int(match[1]), int(match[2]))
     return pa.float64()
+
+
+def too_long(column: Column, values: pa.Array) -> dict[int, str]:
+    """Return the rows whose text a varchar(n) or char(n) of Spark would not keep, and why; by position."""
+    kind = f"{'char' if column.padded else 'varchar'}({column.characters})"
+    length = pc.greater(pc.utf8_length(values), column.characters)
+    found = dict.fromkeys(_positions(length), f"column {column.name!r}: longer than its {kind}")
+    if column.padded:  # readers fill char(n) with spaces, and nothing tells those from the value's own
+        ends = pc.ends_with(values, " ")
+        why = f"column {column.name!r}: ends with a space, which {kind} does not keep apart"
+        found = dict.fromkeys(_positions(ends), why) | found
+    return found
+
+
+def _positions(flags: pa.Array) -> list[int]:
+    found: list[int] = pc.indices_nonzero(pc.fill_null(flags, False)).to_pylist()
+    return found

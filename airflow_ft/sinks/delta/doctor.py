@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from airflow_ft.core.doctor import Check
+from airflow_ft.core.errors import together
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
@@ -39,4 +40,6 @@ def _described(participant: str, connection: ConnectionInfo, settings: Mapping[s
             raise place.lacks_its_table()
         if there is None:
             return f"{place} will be made{free}"
+        if problems := list(there.oddities()):
+            raise together(problems)
         return f"{place}, version {there.version:,}, {len(there.columns)} columns{free}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.delta.columns import is_placeholder
@@ -24,11 +24,15 @@ def misfits(
     for name, schema in schemas.items():
         sink = DeltaSink.from_settings(plan.name, plan.sinks[name])
         place = Place.of(sink, connection)
-        with told(place, participant=plan.name, sink=name):
-            there = Snapshot.newest(place)
-            if there is not None:
-                found += (problem.located(sink=name) for problem in there.oddities())
-            columns = there.columns if there is not None and not is_placeholder(there.columns) else None
-            partitions = there.partition_by if there is not None else ()
-            found += misfits_of_columns(sink, schema, columns, partitions, name)
+        try:
+            with told(place, participant=plan.name, sink=name):
+                there = Snapshot.newest(place)
+        except UnfitTargetError as error:  # it was asked, and what it is does not fit
+            found.append(error)
+            continue
+        if there is not None:
+            found += (problem.located(sink=name) for problem in there.oddities())
+        columns = there.columns if there is not None and not is_placeholder(there.columns) else None
+        partitions = there.partition_by if there is not None else ()
+        found += misfits_of_columns(sink, schema, columns, partitions, name)
     return found

@@ -151,13 +151,16 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
 
     def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
         """Runs a step until nobody else commits meanwhile."""
+        cause: BaseException | None = None
         for tried in range(_TRIES):
             try:
                 return step()
-            except OvertakenError:
+            except OvertakenError as error:
+                cause = error.__cause__
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.005 * 2**tried)))
         raise SinkUnavailableError(
-            f"others keep committing into {self.place} while {doing}.", remedy="it is tried again."
+            f"others keep committing into {self.place} while {doing}{f' ({cause})' if cause is not None else ''}.",
+            remedy="it is tried again.",
         ).located(**self._where(plan))
 
     def _where(self, plan: Plan | None) -> dict[str, Any]:

@@ -8,20 +8,22 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import only_sink, room
-from airflow_ft.sinks.delta.place import LOG, Place
+from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
+from airflow_ft.sinks.delta.table import Snapshot, told
 from airflow_ft.sinks.files.failures import telling
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
-    """What `prepare` would refuse: a place that cannot be reached or written, a table that is not there nor made."""
+    """What `prepare` would refuse: a place that cannot be written, a table that is lacking or not supported."""
     name, settings = only_sink(plan, "table")
     sink = DeltaSink.from_settings(plan.name, settings)
     place = Place.of(sink, connection)
     with telling(str(place), sink=name):
         if not place.is_bucket:
             room(sink.path)
-        there = place.files.exists(place.files.uri(place.root, LOG))
-    if there or sink.create:
-        return []
-    return [place.lacks_its_table(sink=name)]
+    with told(place, sink=name):
+        there = Snapshot.newest(place)
+        if there is not None:
+            return [problem.located(sink=name) for problem in there.oddities()]
+    return [] if sink.create else [place.lacks_its_table(sink=name)]

@@ -14,7 +14,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -29,7 +29,7 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import numbers
-from airflow_ft.sinks.delta.columns import as_it_is, cast
+from airflow_ft.sinks.delta.columns import Column, as_it_is, cast, too_long
 from airflow_ft.sinks.delta.table import Snapshot
 from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.writing import Files, large
@@ -127,7 +127,14 @@ class Rows:
             if name in rows.schema.names and rows.column(name).null_count:
                 empty = pc.indices_nonzero(rows.column(name).is_null())
                 found |= dict.fromkeys(numbers(empty).tolist(), f"column {name!r} is NOT NULL")
+        for column in self._limited(rows.schema.names):
+            found |= too_long(column, rows.column(column.name))
         return found
+
+    def _limited(self, names: Collection[str]) -> list[Column]:
+        """The columns among these that hold texts of a certain length alone."""
+        written = {name.lower() for name in names}
+        return [each for each in self.snapshot.columns if each.characters and each.name.lower() in written]
 
     def _fits(self, reader: SegmentReader) -> bool:
         """Whether its files can be the table's as they are: then no row of them is refused either."""
@@ -139,6 +146,7 @@ class Rows:
         return (
             same
             and not self.snapshot.partition_by
+            and not self._limited(reader.schema(self.sink).names)
             and all(name in known and not known[name].nulls for name in self._required)
         )
 

@@ -34,8 +34,10 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
     WalCorruptError,
+    together,
 )
 from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, new_schema, of_table
+from airflow_ft.sinks.delta.features import feature_of_error, unfit, unsupported
 from airflow_ft.sinks.delta.ledger import Ledger
 from airflow_ft.sinks.delta.place import LOG, OURS, Place
 from airflow_ft.sinks.files.failures import telling
@@ -49,11 +51,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COMMIT = re.compile(r"(\d{20})\.(json|checkpoint.*parquet)")
-_FEATURES = frozenset(
-    ("appendOnly", "invariants", "timestampNtz", "deletionVectors", "domainMetadata", "v2Checkpoint", "changeDataFeed",
-     "vacuumProtocolCheck", "checkConstraints", "generatedColumns", "identityColumns", "columnMapping")
-)  # fmt: skip
-"""What rows can be added beside, if no column and no property makes use of the last four."""
 
 
 class OvertakenError(Exception):
@@ -163,17 +160,26 @@ class Snapshot:
                 remedy=f"bring {self.place.below(OURS)} back; compare before resuming.",
             ) from error
 
+    def unsupported(self) -> Iterator[UnfitTargetError]:
+        """Yield what delta-rs cannot commit beside, rows or not: features and versions of the table's protocol."""
+        protocol = self.table.protocol()
+        yield from map(
+            unfit,
+            unsupported(
+                protocol.min_reader_version, protocol.min_writer_version,
+                {*(protocol.writer_features or ()), *(protocol.reader_features or ())},
+            ),
+        )  # fmt: skip
+
     def oddities(self) -> Iterator[UnfitTargetError]:
         """What keeps anybody but Spark from adding rows here."""
+        yield from self.unsupported()
         properties = self.table.metadata().configuration
-        protocol = self.table.protocol()
-        for feature in sorted({*(protocol.writer_features or ()), *(protocol.reader_features or ())} - _FEATURES):
-            yield _unfit(f"the table has the feature {feature!r}, which is not supported here.")
         for name in properties:
             if name.startswith("delta.constraints."):
-                yield _unfit(f"the table has the constraint {name.rpartition('.')[2]!r}, which is not checked here.")
+                yield unfit(f"the table has the constraint {name.rpartition('.')[2]!r}, which is not checked here.")
         if properties.get("delta.columnMapping.mode") not in (None, "none"):
-            yield _unfit("the table maps columns to other names in its files (delta.columnMapping.mode).")
+            yield unfit("the table maps columns to other names in its files (delta.columnMapping.mode).")
         if "delta.setTransactionRetentionDuration" in properties:
             yield UnfitTargetError(
                 "the table forgets what was delivered: delta.setTransactionRetentionDuration drops app transactions.",
@@ -198,6 +204,8 @@ class Snapshot:
         from deltalake.exceptions import CommitFailedError
 
         before, failure = self.of_app(app), None
+        if problems := list(self.unsupported()):  # delta-rs would refuse the commit, and nothing else would tell why
+            raise together(problems)
         self.sync(ledger)
         ledger.synced = self.version
         version = ledger.write()
@@ -275,10 +283,6 @@ def _properties(transactions: list[Any], says: dict[str, Any] | None = None) -> 
     return CommitProperties(custom_metadata=says, max_commit_retries=0, app_transactions=transactions)
 
 
-def _unfit(what: str) -> UnfitTargetError:
-    return UnfitTargetError(what, remedy="deliver into a table without, and copy from there by Spark.")
-
-
 @contextmanager
 def told(place: Place, **where: Any) -> Iterator[None]:
     """Errors of delta-rs, of the file system and of the store as ours, and all of ours with their place."""
@@ -303,7 +307,9 @@ def _told(place: Place, error: Exception) -> Exception:
     if type(error).__module__.partition(".")[0] not in ("_internal", "deltalake"):
         return error
     if type(error).__name__ == "DeltaProtocolError" or "features" in text:
-        return _unfit(f"{place} cannot be written by delta-rs: {text}")
+        return unfit(f"{place} cannot be used by delta-rs: {text}")
+    if (feature := feature_of_error(text)) is not None:
+        return unfit(f"{place} {feature}")
     return SinkAccessError(
         f"the log of the table {place} cannot be used: {text}.",
         remedy=f"if a file in {place.below(LOG)} is damaged or gone, bring it back from a backup.",

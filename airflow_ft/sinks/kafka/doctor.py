@@ -20,7 +20,7 @@ from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_clie
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
 from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, check_times, client_limits
 
-_TRANSACTION_TIMEOUT_MS = 600_000  # what the producer asks for, unless the connection says otherwise
+_SLOW = 5e6  # bytes of the log a second: less than what slow brokers take
 _WEEK_MINUTES = 7 * 24 * 60
 
 
@@ -60,6 +60,9 @@ def examine(
         ids = [f"airflow_ft.{pipeline}.{plan.name}.{n}" for n in range(slots)]
         _permissions(exam, clients, plan.strategy, ids, grants)
         exam.attempt("broker", lambda: _broker(exam, clients))
+        held = [sink.transaction_timeout for sink in sinks.values() if sink.transaction_timeout is not None]
+        longest = max(held).total_seconds() if held else settings.transaction_timeout / 1000
+        _duration(exam, clients, longest, [reader for reader in rows if set(reader.sinks()) & set(sinks)])
     if plan.strategy == "held":
         _holding(exam, clients, sinks)
     if len(limits) == len(names):
@@ -148,7 +151,7 @@ def _broker(exam: Examination, clients: KafkaClients) -> None:
             "make sure that transaction.max.timeout.ms, offsets.retention.minutes, offset.metadata.max.bytes suffice.",
         )
         return
-    wanted = int(clients.settings.producer.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
+    wanted = clients.settings.transaction_timeout
     longest = int(found.get("transaction.max.timeout.ms", wanted))
     if wanted > longest:
         exam.problem(
@@ -170,6 +173,28 @@ def _broker(exam: Examination, clients: KafkaClients) -> None:
     if room <= METADATA_LIMIT:
         exam.problem(
             "token size", f"offset.metadata.max.bytes is {room}", f"raise it to {METADATA_LIMIT + 1} on the brokers."
+        )
+
+
+def _duration(exam: Examination, clients: KafkaClients, longest: float, rows: Sequence[SegmentReader]) -> None:
+    """Whether a transaction may be too long for its time-out, in seconds; the brokers end it then."""
+    remedy = (
+        "raise transaction.timeout.ms in the connection's extra (with 'held': KafkaSink(transaction_timeout=...)), and"
+        " the brokers' transaction.max.timeout.ms where it is lower."
+    )
+    size = max((reader.segment.bytes for reader in rows), default=0)
+    if longest < clients.timeout:
+        exam.warn(
+            "transaction time-out",
+            f"{longest:g} s (transaction.timeout.ms) is less than the {clients.timeout:g} s for which a broker may be"
+            " silent (airflow_ft_timeout): a transaction that is delayed so long is ended, and begins again",
+            remedy,
+        )
+    elif size > longest * _SLOW:
+        exam.warn(
+            "transaction time-out",
+            f"a checkpoint of {size / 1e6:,.0f} MB has {longest:g} s (transaction.timeout.ms) to be sent",
+            remedy,
         )
 
 

@@ -43,6 +43,8 @@ from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, 
 log = logging.getLogger(__name__)
 
 _REDELIVER = "If the topics do not hold the rows of this checkpoint, `airflow ft in-doubt --redeliver` sends them."
+TIMEOUT = "timeout_ms"  # the note that says how long a transaction was to be held
+_SETTING = "transaction.timeout.ms"
 HELD = "held"  # the note that names the open transactions, by transactional id
 
 
@@ -52,6 +54,7 @@ class HeldParticipant(KafkaParticipant):
     def __init__(self, plan: ParticipantPlan, clients: KafkaClients, wal: WalReader) -> None:
         super().__init__(plan, clients, wal)
         self._coordinator = TransactionCoordinator(clients)
+        self._longest = 0  # milliseconds that a delivery from the log may take; 0: as the connection says
 
     # --- the protocol --------------------------------------------------------------------------------------------
 
@@ -68,7 +71,11 @@ class HeldParticipant(KafkaParticipant):
         if self._waits(plan, fence):
             notes = self._check_rows(plan, self._known.limits(self._topics))
             predecessor = plan.participant(self._plan.name).predecessor
-            return {**notes, "deferred": f"number {predecessor} is not delivered yet: sent after the decision"}
+            return {
+                **notes,
+                TIMEOUT: hold.get(_SETTING),
+                "deferred": f"number {predecessor} is not delivered yet: sent after the decision",
+            }
         notes = dict(super().prepare(plan, fence))
         del notes[PRODUCER]  # the commit of what is held needs none
         held: dict[str, Any] = {}
@@ -89,6 +96,7 @@ class HeldParticipant(KafkaParticipant):
             TokenLostError: a token is gone. Nothing that is held is committed: nothing would prove it.
         """
         held = vote.notes.get(HELD, {}) if vote is not None else {}
+        self._longest = _longest(self._sinks.values(), [*held.values(), vote.notes if vote is not None else {}])
         waiting = []
         for slot in self._tokens.slots(plan.pipeline):
             token = slot.last_committed(fence)  # I5: a newer head refuses this fence
@@ -201,6 +209,10 @@ class HeldParticipant(KafkaParticipant):
         self._coordinator.close()
         super().close()
 
+    def _limits(self) -> Mapping[str, Any]:
+        """A delivery from the log may take as long as a transaction is held."""
+        return {**super()._limits(), **({_SETTING: self._longest} if self._longest else {})}
+
     # --- holding -------------------------------------------------------------------------------------------------
 
     def _hold(self, slot: Slot, plan: Plan, fence: Fence, hold: Mapping[str, Any], held: dict[str, Any]) -> None:
@@ -222,7 +234,7 @@ class HeldParticipant(KafkaParticipant):
                 "epoch": identity.epoch,
                 "records": _records(after.ends or {}),
                 "topics": dict(after.topics),
-                "timeout_ms": hold.get("transaction.timeout.ms"),
+                TIMEOUT: hold.get(_SETTING),
             }
 
         with closing(self._content.read(plan, slot.index)) as reading:
@@ -300,6 +312,12 @@ def holding(
             participant=clients.conn_id,
         )
     return {"transaction.timeout.ms": wanted}
+
+
+def _longest(sinks: Collection[KafkaSink], notes: Sequence[Mapping[str, Any]]) -> int:
+    """Milliseconds that the sinks or the vote have named; 0: none."""
+    given = [int(sink.transaction_timeout.total_seconds() * 1000) for sink in sinks if sink.transaction_timeout]
+    return max([*given, *(int(note.get(TIMEOUT) or 0) for note in notes)], default=0)
 
 
 def _identity(note: Mapping[str, Any]) -> ProducerIdentity:

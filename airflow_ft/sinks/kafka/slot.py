@@ -20,6 +20,7 @@ from airflow_ft.core.errors import (
     ConfigurationError,
     FencedError,
     ForeignOwnerError,
+    SinkAccessError,
     SinkUnavailableError,
     TokenLostError,
 )
@@ -166,9 +167,11 @@ class Slot:
 
         Raises:
             FencedError: a newer owner; or the id was taken away again and again without one.
+            SinkAccessError: the transaction took longer than its time-out, so the brokers ended it.
             SinkUnavailableError, SinkAccessError: as the brokers answer, or do not.
         """
         lost: ProducerLostError | None = None
+        too_long: tuple[float, float] | None = None
         for beginning in range(_BEGINNINGS):
             if beginning:
                 time.sleep(random.uniform(0.02, 0.1) * 2**beginning)  # two owners must not stay in step
@@ -186,13 +189,20 @@ class Slot:
             except ProducerLostError as failure:
                 lost = failure
                 _forget_frames(failure)
+                if transaction is not None and transaction.took >= transaction.timeout and not _is_silence(failure):
+                    too_long = transaction.took, transaction.timeout
+                    break
                 log.warning("transactional id %s: %s; beginning again", self.group, failure)
-                if is_refusal(failure.error) or failure.error.code() in _SILENCE:
+                if is_refusal(failure.error) or _is_silence(failure):
                     break
             finally:
                 if transaction is not None:
                     transaction.discard()
         assert lost is not None
+        if too_long is not None:
+            if not foreign:
+                self.last_committed(fence)  # a successor of a process that stood still has fenced it
+            raise self._timed_out(*too_long) from lost
         if is_fenced(lost.error):
             raise FencedError(
                 f"another process keeps taking the transactional id {self.group!r}.",
@@ -201,6 +211,16 @@ class Slot:
                 participant=self._clients.conn_id,
             ) from lost
         raise self._clients.error(lost.error, f"transactional id {self.group!r}: {lost.doing}") from lost
+
+    def _timed_out(self, took: float, timeout: float) -> SinkAccessError:
+        return SinkAccessError(
+            f"the transaction of {self.group!r} took {took:.1f} s, and the brokers end one after {timeout:g} s"
+            " (transaction.timeout.ms): nothing of it is visible.",
+            remedy="raise transaction.timeout.ms in the connection's extra (with strategy 'held':"
+            " KafkaSink(transaction_timeout=...)), up to the brokers' transaction.max.timeout.ms (900000 unless it was"
+            " changed); or deliver fewer rows at a time: CheckpointConfig(max_delivery_rows=...).",
+            participant=self._clients.conn_id,
+        )
 
     def _expect_another(self, limits: Mapping[str, Any]) -> None:
         """Where transactions follow each other, the next one shall not wait for connections to the brokers."""
@@ -285,6 +305,10 @@ _SETTLING = frozenset(
 )
 # The brokers were silent for the whole time-out already.
 _SILENCE = frozenset({KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._ALL_BROKERS_DOWN})
+
+
+def _is_silence(failure: ProducerLostError) -> bool:
+    return failure.error.code() in _SILENCE
 
 
 def _forget_frames(failure: BaseException | None) -> None:

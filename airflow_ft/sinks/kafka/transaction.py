@@ -6,6 +6,7 @@ A producer that failed in any way is thrown away; what it did is in the token, f
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from airflow_ft.kafka.client import KafkaClients, bounded
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender
 from airflow_ft.sinks.kafka.token import Token
 
+_NO_TIMEOUT = "transaction.two.phase.commit.enable"
 _GRACE_SECONDS = 1.0
 _ABORT_SECONDS = 5.0  # politeness to readers only: the next init aborts what stays open (I5)
 
@@ -74,6 +76,10 @@ class Transaction(Sender):
         forced = {"statistics.interval.ms": 100, "stats_cb": self._statistics, **hold} if hold is not None else {}
         super().__init__(clients, clients.producer(slot.group, limits, forced))
         self._open = False
+        self._began = math.inf
+        wanted = {"transaction.timeout.ms": clients.settings.transaction_timeout, **limits, **(hold or {})}
+        self.timeout = math.inf if _NO_TIMEOUT in wanted else int(wanted["transaction.timeout.ms"]) / 1000
+        """Seconds after which the brokers end the transaction, by `transaction.timeout.ms`."""
         try:
             self._until_done("initialising the transactional id", self._producer.init_transactions)
         except ProducerLostError:
@@ -84,7 +90,12 @@ class Transaction(Sender):
         """Begins the transaction; local to this process."""
         with self._failures("beginning a transaction"):
             self._producer.begin_transaction()
-            self._open = True
+            self._open, self._began = True, time.monotonic()
+
+    @property
+    def took(self) -> float:
+        """Seconds since it was begun; 0: it was not."""
+        return max(0.0, time.monotonic() - self._began)
 
     def write(self, token: Token) -> None:
         """Writes the token: from now on nothing more is sent in this transaction."""

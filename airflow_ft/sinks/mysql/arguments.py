@@ -29,7 +29,7 @@ def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[
         "host": info.host or "localhost",
         "port": info.port or 3306,
         "user": info.login or None,
-        "password": info.password,
+        "password": info.password.encode(),  # servers keep a hash of its UTF-8; PyMySQL would encode it as latin-1
         "database": info.schema or None,
         "charset": "utf8mb4",
         "autocommit": True,

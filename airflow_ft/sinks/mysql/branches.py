@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import Any, TypeVar
 
 from airflow_ft.core.errors import DeclinedError, FencedError, HaltError, SinkUnavailableError
-from airflow_ft.core.model import Fence, Outcome, Plan, Proof
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.core.ports import WalReader
 from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.core.set_aside import read_detail, together
@@ -80,9 +80,10 @@ class BranchedParticipant(ServerParticipant):
         """The rows of a branch whose marker is in, then what the server counted into that marker."""
         counts = dict.fromkeys(part.rows, 0)
         refused = way.refused(part.label)
-        for reader in part.readers(self._opened(plan)):
-            for name, rows in self._send(session, plan, reader, targets, way, refused).items():
-                counts[name] += rows
+        readers = list(part.readers(self._opened(plan)))
+        for name, target in targets.items():  # in the declared order
+            for reader in readers:
+                counts[name] = counts.get(name, 0) + self._send(session, plan, reader, target, way, refused)
         if refused is not None:  # durable before COMMIT, and named by the branch's marker
             detail = {**detail, **set_aside_detail(refused.write())}
         if ledger.fill_marker(session, plan.number, counts, detail, part.label) != 1:
@@ -107,15 +108,15 @@ class BranchedParticipant(ServerParticipant):
             check_marker(marker, plan, fence.installation)
         return found
 
-    def _deliver_branches(self, plan: Plan, fence: Fence, missing: Sequence[Slice], way: Way) -> None:
+    def _deliver_branches(
+        self, plan: Plan, fence: Fence, vote: Vote | None, missing: Sequence[Slice], way: Way
+    ) -> None:
         """Delivers these branches side by side; the head must name this object's nonce."""
         with closing(self._open()) as session:
-            targets = self._targets(session)
-        side_by_side([self._one_branch(plan, fence, part, targets, way) for part in missing])
+            self._fitting(session, plan, vote, way, judge=True)
+        side_by_side([self._one_branch(plan, fence, vote, part, way) for part in missing])
 
-    def _one_branch(
-        self, plan: Plan, fence: Fence, part: Slice, targets: Mapping[str, Target], way: Way
-    ) -> Callable[[], None]:
+    def _one_branch(self, plan: Plan, fence: Fence, vote: Vote | None, part: Slice, way: Way) -> Callable[[], None]:
         ledger = self._ledger(plan.pipeline)
 
         def deliver() -> None:
@@ -126,6 +127,7 @@ class BranchedParticipant(ServerParticipant):
                 detail = self._detail(session, fence, way, part)
                 if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail, part.label):
                     return  # settled: what stands there is read by `_conclude`
+                targets = self._fitting(session, plan, vote, way)
                 self._fill(session, ledger, plan, part, targets, detail, way)
                 self._end(session)
 

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.mysql.labels import Labels
 
 
+def computed(extra: str) -> bool:
+    """Whether EXTRA of information_schema tells of a column that the server computes."""
+    extra = extra.upper().replace("DEFAULT_GENERATED", "")
+    return "GENERATED" in extra or "VIRTUAL" in extra or "PERSISTENT" in extra
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a target. `type` is the bare type ("bigint"), `full_type` as declared ("bigint(20) unsigned").
@@ -55,8 +61,7 @@ class Column:
     @property
     def generated(self) -> bool:
         """Computed by the server; refuses values."""
-        extra = self.extra.upper().replace("DEFAULT_GENERATED", "")
-        return "GENERATED" in extra or "VIRTUAL" in extra or "PERSISTENT" in extra
+        return computed(self.extra)
 
     @property
     def fills_itself(self) -> bool:
@@ -88,7 +93,11 @@ class Table:
     @property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of what the checks looked at, so that a later change shows."""
-        described = [[c.name, c.full_type, c.nullable, c.default, c.extra, c.charset] for c in self.columns.values()]
+        described = [
+            [c.name, c.full_type, c.nullable, c.default, c.extra, c.charset, c.collation, c.characters, c.octets,
+             c.precision, c.scale, c.fraction]
+            for c in self.columns.values()
+        ]  # fmt: skip
         return hashlib.sha256(
             canonical_json(
                 [described, list(self.key), {event: list(names) for event, names in self.triggers.items()}]

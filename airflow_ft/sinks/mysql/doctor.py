@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from contextlib import closing
 
+import pymysql
+
 from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.core.model import ParticipantPlan, Promise
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
 from airflow_ft.sinks.mysql.failures import telling
@@ -29,6 +32,8 @@ from airflow_ft.sinks.mysql.vote import Target, check_rows, check_segment, read_
 from airflow_ft.sinks.mysql.xa_preflight import check_listing, try_xa
 
 CLOCK_TOLERANCE = 60.0  # seconds
+_BRANCHED = (Promise.TWO_PHASE, Promise.REDO)
+_LIMITS = re.compile(r"\b(MAX_(?:QUERIES|UPDATES|CONNECTIONS)_PER_HOUR|MAX_USER_CONNECTIONS) (\d+)", re.IGNORECASE)
 
 
 def examine(
@@ -90,9 +95,27 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
             if session.local_infile_allowed
             else 'take "local_infile": false out of the extra.',
         )
+    _limits(exam, session, 1 + max((sink.branches for sink in sinks.values() if sink.promise in _BRANCHED), default=1))
     difference = float(now) - time.time()
     if abs(difference) > CLOCK_TOLERANCE:
         exam.warn("clock", f"it differs from this machine's by {difference:+.0f} s", "let both follow NTP.")
+
+
+def _limits(exam: Examination, session: Session, needed: int) -> None:
+    """Limits of the account that end deliveries (error 1226); `needed` connections are open at a time."""
+    try:
+        created = str((session.row("SHOW CREATE USER CURRENT_USER()") or [""])[0])
+    except pymysql.err.MySQLError:  # some servers answer privileged users alone
+        return
+    found = {name.upper(): int(most) for name, most in _LIMITS.findall(created) if int(most)}
+    if not found:
+        return
+    listed = ", ".join(f"{name} {most}" for name, most in found.items())
+    remedy = f"ALTER USER ... WITH {' '.join(f'{name} 0' for name in found)}."
+    if found.get("MAX_USER_CONNECTIONS", needed) < needed:
+        exam.problem("limits of the account", f"{listed}; this pipeline needs {needed} connections at a time", remedy)
+    else:
+        exam.warn("limits of the account", f"{listed}: deliveries fail while one is used up", remedy)
 
 
 def _ledger(exam: Examination, session: Session, ledger: Ledger) -> Ledger | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ from airflow_ft.sinks.base.failures import failure_of
 DUPLICATE_KEY = 1062
 LOCK_WAIT_TIMEOUT = 1205
 DEADLOCK = 1213
+RESOURCE_EXCEEDED = 1226
+TOO_MANY_OF_THE_USER = 1203
 NO_SUCH_TABLE = 1146
 NO_SUCH_THREAD = 1094
 # 1148: not allowed (MySQL 5.7), 3948: disabled in the server (MySQL), 4166: in server or client (MariaDB).
@@ -66,6 +69,56 @@ _REFUSED_ACCESS = frozenset(
 )  # fmt: skip
 
 
+_OWN_WORDS = {
+    1020: "Record has changed since last read",
+    1021: "Disk full",
+    1037: "Out of memory",
+    1038: "Out of sort memory",
+    1040: "Too many connections",
+    1041: "Out of memory",
+    1053: "Server shutdown in progress",
+    1114: "The table '",
+    TOO_MANY_OF_THE_USER: "User ",
+    LOCK_WAIT_TIMEOUT: "Lock wait timeout exceeded",
+    1206: "The total number of locks exceeds",
+    DEADLOCK: "Deadlock found",
+    RESOURCE_EXCEEDED: "User '",
+    1317: "Query execution was interrupted",
+    1412: "Table definition has changed",
+    1461: "Can't create more than max_prepared_stmt_count",
+    1615: "Prepared statement needs to be re-prepared",
+    1637: "Too many active concurrent transactions",
+    1927: "Connection was killed",
+    1969: "Query execution was interrupted",  # MariaDB: max_statement_time
+    3024: "Query execution was interrupted",  # MySQL: max_execution_time
+    3101: "Plugin instructed the server to rollback",
+}
+"""How the server's own message of an error begins that says nothing of the rows: a trigger may SIGNAL any number."""
+
+_OF_THE_SERVER = frozenset(
+    {
+        1016, 1017, 1023, 1024, 1026, 1030, 1034, 1180, 1194, 1195, 1296, 1297, 1712, 1812, 1813, 1814, 1815, 1877,
+        1932,  # files, indexes and tablespaces
+        1047, 1243, 1295, 1390, 1835,  # a node that is not ready, statements that it does not know
+        1099, 1100, 1192, 1223,  # LOCK TABLES
+        3100,  # a hook of the replication
+        *LOCAL_INFILE_REFUSED,
+    }
+)  # fmt: skip
+"""Further errors of a statement that say nothing of the rows."""
+
+_LIMITS = {
+    "max_questions": "MAX_QUERIES_PER_HOUR",
+    "max_queries_per_hour": "MAX_QUERIES_PER_HOUR",
+    "max_updates": "MAX_UPDATES_PER_HOUR",
+    "max_updates_per_hour": "MAX_UPDATES_PER_HOUR",
+    "max_connections_per_hour": "MAX_CONNECTIONS_PER_HOUR",
+    "max_user_connections": "MAX_USER_CONNECTIONS",
+    "max_statement_time": "MAX_STATEMENT_TIME",
+}
+"""What ALTER USER calls the resource that error 1226 names."""
+
+
 def code_of(error: BaseException) -> int:
     """The number of the server's or the driver's error; -1 when it has none."""
     if isinstance(error, OSError):
@@ -85,9 +138,33 @@ def meaning(error: BaseException) -> Meaning:
     state = str(getattr(error, "sqlstate", None) or "")
     if code in _REFUSED_ROWS or state[:2] in ("22", "23", "45"):
         return Meaning.ROWS
-    if code in _REFUSED_ACCESS:
+    if code in _REFUSED_ACCESS or is_used_up(error):
         return Meaning.ACCESS
     return Meaning.UNAVAILABLE
+
+
+def meaning_of_rows(error: BaseException) -> Meaning:
+    """Sorts an error of a statement that sends rows: they are refused, unless it is known to speak of something else.
+
+    Triggers, functions, CHECKs and generated columns raise errors of any number, and a statement that is repeated for
+    one of these would be repeated for ever.
+    """
+    code = code_of(error)
+    if not _is_answer(error):
+        return meaning(error)
+    if code in _OWN_WORDS:
+        message = str(error.args[1]) if len(error.args) > 1 else ""
+        return meaning(error) if message.startswith(_OWN_WORDS[code]) else Meaning.ROWS
+    if code in _OF_THE_SERVER:
+        return Meaning.UNAVAILABLE
+    return Meaning.ACCESS if code in _REFUSED_ACCESS and not 2000 <= code < 3000 else Meaning.ROWS
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether the server has sent the error; the numbers from 2000 to 2999 are the driver's, unless it did."""
+    code = code_of(error)
+    told = getattr(error, "sqlstate", None)  # since PyMySQL 1.2
+    return isinstance(error, pymysql.err.MySQLError) and code > 0 and (bool(told) or not 2000 <= code < 3000)
 
 
 def refuses_rows(code: int) -> bool:
@@ -106,10 +183,31 @@ def describe(error: BaseException) -> str:
 def failure(error: BaseException, doing: str, *, rows: bool = False) -> AirflowFtError:
     """The error to raise for an error met while `doing`; only statements that send rows may be declined."""
     found = meaning(error)
-    if found is Meaning.ROWS and rows:
-        remedy = "mend the rows (the job) or the table, then run again."
-        return DeclinedError(f"{doing}: {describe(error)}", remedy=remedy)
-    return failure_of(error, doing, found, describe(error))
+    if rows and meaning_of_rows(error) is Meaning.ROWS:
+        return declined(error, doing)
+    return failure_of(error, doing, found, describe(error), _remedy_of_limit(error))
+
+
+def declined(error: BaseException, doing: str) -> DeclinedError:
+    """The error for rows that the server refuses."""
+    remedy = "mend the rows (the job) or the table (its keys, constraints and triggers), then run again."
+    return DeclinedError(f"{doing}: {describe(error)}", remedy=remedy)
+
+
+def is_used_up(error: BaseException) -> bool:
+    """Whether the account has used up one of its limits."""
+    return code_of(error) in (RESOURCE_EXCEEDED, TOO_MANY_OF_THE_USER)
+
+
+def _remedy_of_limit(error: BaseException) -> str:
+    if not is_used_up(error):
+        return ""
+    found = re.search(r"'(max_\w+)'", describe(error))
+    limit = _LIMITS.get(found[1].lower() if found else "", "MAX_USER_CONNECTIONS")
+    return (
+        f"raise the account's limit: ALTER USER ... WITH {limit} 0 (no limit), or a higher number; limits by the hour"
+        " begin again after an hour, or with FLUSH USER_RESOURCES."
+    )
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -12,16 +12,17 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pymysql
 
-from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
-from airflow_ft.sinks.mysql.failures import Meaning, describe, failure, meaning, refuses_rows
+from airflow_ft.sinks.mysql.failures import Meaning, declined, describe, meaning_of_rows, refuses_rows
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
+from airflow_ft.sinks.mysql.preflight import check_privileges
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
 from airflow_ft.sinks.mysql.slices import SlicedSegment
-from airflow_ft.sinks.mysql.vote import Target
+from airflow_ft.sinks.mysql.vote import Target, unfit_rows
 from airflow_ft.sinks.refused import Refused
 
 T = TypeVar("T")
@@ -35,18 +36,25 @@ _ROW = re.compile(r" at row (?P<row>\d+)")
 
 
 @contextmanager
-def refusals(target: Target, file: WalFile, before: int) -> Iterator[None]:
-    """Around one statement, behind `before` rows of the file: rows that are refused raise DeclinedError."""
+def refusals(
+    target: Target, file: WalFile, before: int, is_accessible: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Around one statement, behind `before` rows of the file: rows that are refused raise DeclinedError.
+
+    `is_accessible` tells whether the server takes a statement without rows: then what looks like a lacking privilege
+    or table comes of the rows, by way of a trigger.
+    """
     try:
         yield
     except pymysql.err.MySQLError as error:
-        if meaning(error) is not Meaning.ROWS:
+        found = meaning_of_rows(error)
+        if found is not Meaning.ROWS and not (found is Meaning.ACCESS and is_accessible()):
             raise
         # The marker is in already, so a duplicate key is one of the user's own.
         column, row = place(describe(error))
-        declined = failure(error, f"table {target.table.name}", rows=True)
         where = f"{before + row} of {file.path}" if row else ""
-        raise declined.located(sink=target.sink, column=column, row=where) from error
+        refused = declined(error, f"table {target.table.name}")
+        raise refused.located(sink=target.sink, column=column, row=where) from error
 
 
 def place(message: str) -> tuple[str, int]:
@@ -110,6 +118,7 @@ class Loader:
         self._limits = limits
         self._way = way
         self._path = path(session, way)
+        self._before = 0  # rows of the file that went before the present statement
 
     def send(self, reader: SegmentReader, target: Target) -> int:
         """Sends all rows of one sink in one segment; returns the rows that the server counted.
@@ -127,14 +136,51 @@ class Loader:
         encode, send = self._way_of(reader, target, columns)
         pieces = (piece for file in files for piece in self._pieces(reader, target, file))
         encoded: Ahead[_Encoded[Any]] = Ahead((piece.num_rows, encode(piece)) for piece in pieces)
+        sent = 0
         with closing(encoded):
-            try:
-                sent = sum(send(encoded, target, columns, file) for file in files)
-            except DeclinedError as error:  # of the encoder, which does not know for whom it works
-                raise error.located(sink=target.sink) from error.__cause__
+            for file in files:
+                self._session.run("SAVEPOINT airflow_ft_file")
+                try:
+                    sent += send(encoded, target, columns, file)
+                except DeclinedError as error:
+                    if not error.row and self._session.is_open:
+                        error.located(row=self._place(reader, target, columns, file))
+                    # The encoder does not know for whom it works.
+                    raise error.located(sink=target.sink) from error.__cause__
             if next(encoded, None) is not None:  # it is at its end that a file's rows are counted
                 raise AssertionError(f"{target.sink}: more rows than its files should have")
         return sent
+
+    def _place(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn], file: WalFile) -> str:
+        """Finds the row of a refused statement by halving its rows; "" where it cannot be found.
+
+        In the transaction that is to be rolled back.
+        """
+        put = partial(self._put, self._way_of(reader, target, columns), target, columns, file)
+        self._way = replace(self._way, ahead=False)
+        before = self._before
+
+        def first_refused(rows: pa.RecordBatch) -> int | None:
+            if not rows.num_rows or not put(rows):
+                return None
+            if rows.num_rows == 1:
+                return 0
+            middle = rows.num_rows // 2
+            if (found := first_refused(rows.slice(0, middle))) is not None:
+                return found
+            return None if (found := first_refused(rows.slice(middle))) is None else middle + found
+
+        first = 0
+        with suppress(pymysql.err.MySQLError, AirflowFtError):
+            self._session.run("ROLLBACK TO SAVEPOINT airflow_ft_file")
+            for piece in self._pieces(reader, target, file):
+                start = min(piece.num_rows, max(0, before - first))
+                if start and put(piece.slice(0, start)):
+                    return ""
+                if start < piece.num_rows and (found := first_refused(piece.slice(start))) is not None:
+                    return f"{first + start + found + 1} of {file.path}"
+                first += piece.num_rows
+        return ""
 
     def send_around(self, reader: SegmentReader, target: Target, refused: Refused) -> int:
         """As `send`, but rows that the server refuses by themselves go into `refused`; returns the rows that it took.
@@ -148,9 +194,14 @@ class Loader:
             first = reader.first_row(target.sink, file) if isinstance(reader, SlicedSegment) else 0
             put = partial(self._put, self._way_of(reader, target, columns), target, columns, file)
             for piece in self._pieces(reader, target, file):
-                taken += refused.around(target.sink, reader.segment, file, first, piece, {}, put)
+                wrong = self._unfit(target, piece) if target.judged_when_sent else {}
+                taken += refused.around(target.sink, reader.segment, file, first, piece, wrong, put)
                 first += piece.num_rows
         return taken
+
+    def _unfit(self, target: Target, rows: pa.RecordBatch) -> dict[int, str]:
+        """Rows that the table would take and change, by their place (from 0), and why."""
+        return unfit_rows(target, rows)
 
     def _put(
         self, way: _Steps, target: Target, columns: Sequence[TargetColumn], file: WalFile, rows: pa.RecordBatch
@@ -178,7 +229,8 @@ class Loader:
         self, encoded: Ahead[_Encoded[memoryview]], target: Target, columns: Sequence[TargetColumn], file: WalFile
     ) -> int:
         self._await_first(encoded)
-        with refusals(target, file, 0):
+        self._before = 0
+        with refusals(target, file, 0, partial(self._is_accessible, target, columns)):
             statement = self._session.load(load_statement(target.table.name.sql, columns), _of(file, encoded))
         self._check(statement, file.rows, target, file, 0)
         return statement.affected
@@ -190,7 +242,8 @@ class Loader:
         self._await_first(encoded)
         answers = self._session.send(_of(file, encoded), ahead=self._way.ahead)
         while True:
-            with refusals(target, file, sent):
+            self._before = sent
+            with refusals(target, file, sent, partial(self._is_accessible, target, columns)):
                 answer = next(answers, None)
             if answer is None:
                 return sent
@@ -198,6 +251,17 @@ class Loader:
             counted = replace(statement, affected=self._counted(request, statement))
             self._check(counted, request.rows, target, file, sent)
             sent += request.rows
+
+    def _is_accessible(self, target: Target, columns: Sequence[TargetColumn]) -> bool:
+        """Whether the server takes the same statements without rows, now."""
+        try:
+            self._require_access(target, columns)
+        except (pymysql.err.MySQLError, SinkAccessError):
+            return False
+        return True
+
+    def _require_access(self, target: Target, columns: Sequence[TargetColumn]) -> None:
+        check_privileges(self._session, target, columns)
 
     def _encoder(self, schema: pa.Schema, target: Target, columns: Sequence[TargetColumn]) -> Encoder[Request]:
         """What makes statements of rows."""

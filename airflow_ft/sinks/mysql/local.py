@@ -4,9 +4,10 @@ The transaction, in this order, each step safe against dying before or after it:
 
 1. announce: the head is raised and names this session, in a statement of its own (`fencing`);
 2. BEGIN; lock the head; still mine? Is the number settled, does the head fit the plan?
-3. insert the marker: whoever comes later meets it, and 'duplicate key' means settled, never 'committed' (R1);
-4. send the rows; each file's affected rows and warnings are checked;
-5. what the server counted goes into the marker, the number into the head; COMMIT.
+3. keep ALTER out of the tables, and compare them with the ones that the vote has judged (`kept`);
+4. insert the marker: whoever comes later meets it, and 'duplicate key' means settled, never 'committed' (R1);
+5. send the rows; each file's affected rows and warnings are checked;
+6. what the server counted goes into the marker, the number into the head; COMMIT.
 
 A process that dies before COMMIT leaves nothing. When COMMIT is not answered, or any other answer is lost, the same
 steps run again on a new connection and the marker decides (I6).
@@ -33,12 +34,12 @@ class LocalParticipant(ServerParticipant):
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             killed = self._announce(session, ledger, fence)
-            targets = self._targets(session)
             session.begin()
             head = guarded_head(session, ledger, fence, self._nonce)
             marker = settled(session, ledger, plan, fence, head, exactly=True)
             if marker is not None:
                 return marker.proof(self._plan.name, plan.number)
+            targets = self._fitting(session, plan, vote, way, judge=True)
             detail: dict[str, Any] = {
                 "server": session.product,
                 "connection": session.id,
@@ -55,10 +56,10 @@ class LocalParticipant(ServerParticipant):
                 return self._standing(plan)
             counts = dict.fromkeys(targets, 0)
             refused = way.refused()
-            for segment in plan.segments:
-                sent = self._send(session, plan, self._wal.open(segment), targets, way, refused)
-                for name, rows in sent.items():
-                    counts[name] += rows
+            readers = [self._wal.open(segment) for segment in plan.segments]
+            for name, target in targets.items():  # in the declared order: a foreign key may lead from one to another
+                for reader in readers:
+                    counts[name] += self._send(session, plan, reader, target, way, refused)
             if refused is not None:  # durable before COMMIT, and named by the marker
                 detail |= set_aside_detail(refused.write())
             if ledger.fill_marker(session, plan.number, counts, detail) != 1:

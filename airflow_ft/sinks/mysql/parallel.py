@@ -40,7 +40,8 @@ class ParallelParticipant(BranchedParticipant):
                 return marker.proof(self._plan.name, plan.number)
             standing = self._standing_branches(session, ledger, plan, fence)
         missing = [part for part in slices if part.label not in standing]
-        self._deliver_branches(plan, fence, missing, way)
+        if missing:
+            self._deliver_branches(plan, fence, vote, missing, way)
         detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
         if killed:
             detail["killed"] = list(killed)

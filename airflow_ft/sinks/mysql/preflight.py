@@ -10,7 +10,7 @@ import pymysql
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, cannot_create
-from airflow_ft.sinks.mysql.failures import Meaning, describe, meaning
+from airflow_ft.sinks.mysql.failures import Meaning, describe, is_used_up, meaning
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Session, is_on
@@ -72,7 +72,7 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
             for statement in ledger.ddl():
                 session.run(statement)
         except pymysql.err.MySQLError as error:
-            if meaning(error) is not Meaning.ACCESS:
+            if meaning(error) is not Meaning.ACCESS or is_used_up(error):
                 raise
             raise cannot_create(ledger.schema, describe(error), ledger.ddl()) from error
         created = f"{LEDGER} and {HEAD} in schema {ledger.schema}"
@@ -145,7 +145,7 @@ def _probe(session: Session, statement: str, grant: str, sink: str = "") -> None
     try:
         session.run(statement)
     except pymysql.err.MySQLError as error:
-        if meaning(error) is not Meaning.ACCESS:
+        if meaning(error) is not Meaning.ACCESS or is_used_up(error):
             raise
         raise SinkAccessError(
             f"the connection's user lacks a privilege or the table has another shape: {describe(error)}",

@@ -17,11 +17,19 @@ from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, ForeignOwnerError, SinkUnavailableError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    ForeignOwnerError,
+    SinkUnavailableError,
+    UnfitTargetError,
+    together,
+)
 from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 from airflow_ft.core.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
+from airflow_ft.sinks.mysql.catalog import whole_name
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
     LOCAL_INFILE_REFUSED,
@@ -35,6 +43,7 @@ from airflow_ft.sinks.mysql.failures import (
     suppressed,
 )
 from airflow_ft.sinks.mysql.fencing import announce, guarded_head
+from airflow_ft.sinks.mysql.kept import Judged, keep_table, unfit_since
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, settled
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way, path
@@ -48,7 +57,7 @@ from airflow_ft.sinks.mysql.remnants import (
 )
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.vote import Target, check_rows, check_segment, read_target
+from airflow_ft.sinks.mysql.vote import Target, Verdict, check_rows, check_segment, misfits, read_target
 from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -79,6 +88,7 @@ class ServerParticipant(ABC):
         self._limits = limits
         self._nonce = ""  # of the sessions that the head names, if it names this object's
         self._nonces: set[str] = set()  # of all sessions that this object announced
+        self._known = Judged()
 
     # --- the protocol -------------------------------------------------------------------------------------------
 
@@ -177,21 +187,13 @@ class ServerParticipant(ABC):
             if notes["path"] == "insert" and not session.is_mariadb and not session.can_load_local:
                 warnings.append("LOAD DATA LOCAL is switched off: rows go by INSERT, which costs the server more")
                 log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
-            readers = [self._wal.open(segment) for segment in plan.segments]
-            ask = self._open if self._must_not_refuse(plan) else None
-            targets = {name: target.to_judge(session, ask) for name, target in self._targets(session).items()}
-            verdicts = []
-            for target in targets.values():
-                for reader in readers:
-                    if target.sink not in reader.sinks():
-                        continue
-                    for part, judged in self._judged(reader, target):
-                        verdict = check_segment(part, judged)
-                        check_privileges(session, part, verdict.columns)
-                        verdicts.append((part, judged, verdict))
+            targets = self._targets(session)
+            verdicts = self._verdicts(session, plan, targets)
         # From here on no connection is held: looking at rows may take longer than the server waits.
         for target, reader, verdict in verdicts:
             check_rows(target, reader, verdict)
+        for name, target in targets.items():
+            self._known.add(plan.digest, name, target.fingerprint)
         tables: dict[str, Any] = {}
         for name, target in targets.items():
             found = [note for other, _, verdict in verdicts if other.sink == name for note in verdict.notes]
@@ -200,10 +202,83 @@ class ServerParticipant(ABC):
             tables[name] = {
                 "table": str(target.table.name),
                 "rows": sum(segment.rows.get(name, 0) for segment in plan.segments),
-                "fingerprint": target.table.fingerprint,
+                "fingerprint": target.fingerprint,
                 "notes": sorted(set(found)),
             }
         return notes | {"tables": tables, "warnings": warnings}
+
+    def _verdicts(
+        self, session: Session, plan: Plan, targets: Mapping[str, Target]
+    ) -> list[tuple[Target, SegmentReader, Verdict]]:
+        """What schemas, statistics and privileges tell of a plan's rows; raises what speaks against them."""
+        readers = [self._wal.open(segment) for segment in plan.segments]
+        ask = self._open if self._must_not_refuse(plan) else None
+        verdicts = []
+        for target in targets.values():
+            whole = target.to_judge(session, ask)
+            for reader in readers:
+                if whole.sink not in reader.sinks():
+                    continue
+                for part, judged in self._judged(reader, whole):
+                    verdict = check_segment(part, judged)
+                    check_privileges(session, part, verdict.columns)
+                    verdicts.append((part, judged, verdict))
+        return verdicts
+
+    def _fitting(
+        self, session: Session, plan: Plan, vote: Vote | None, way: Way, *, judge: bool = False
+    ) -> dict[str, Target]:
+        """The targets inside the delivering transaction: ALTER waits for its end, and the rows fit them.
+
+        The vote has judged them by their fingerprint. Where a table was changed since, `judge` compares its rows again,
+        while no connection is held, and has the transaction repeated.
+
+        Raises:
+            AnotherWay: the transaction must be rolled back and repeated, since a table was changed.
+            UnfitTargetError: rows that were judged do not fit any more. Nothing was sent.
+        """
+        refused = [
+            error
+            for sink in self._sinks.values()
+            if (error := keep_table(session, whole_name(sink.table, self._connection.schema))) is not None
+        ]
+        targets = self._targets(session)
+        known = {name: self._known.of(plan.digest, name, vote) for name in targets}
+        changed = {name: target for name, target in targets.items() if target.fingerprint not in known[name]}
+        if not changed and refused:
+            raise refused[0]
+        if not changed:
+            return targets
+        if way.letters is not None:  # a person's word: rows that do not fit are set aside when they are sent
+            return {name: self._to_set_aside(session, plan, target) for name, target in targets.items()}
+        if judge:
+            self._judge_again(session, plan, changed, known)
+        names = ", ".join(str(target.table.name) for target in changed.values())
+        raise AnotherWay(way, f"checkpoint {plan.number}: {names} is not as it was judged before: its rows go again")
+
+    def _judge_again(
+        self, session: Session, plan: Plan, targets: Mapping[str, Target], known: Mapping[str, set[str]]
+    ) -> None:
+        """Judges the rows by the tables as they are now. Ends the session."""
+        try:
+            verdicts = self._verdicts(session, plan, targets)
+            session.close()  # looking at rows may take longer than the server waits
+            for part, reader, verdict in verdicts:
+                check_rows(part, reader, verdict)
+        except (DeclinedError, UnfitTargetError) as error:
+            raise (unfit_since(error) if any(known.values()) else error) from error.__cause__
+        for name, target in targets.items():
+            self._known.add(plan.digest, name, target.fingerprint)
+            if firing := triggers_that_fire(target, self._sinks[name]):
+                log.warning("%s: table %s: %s", self._plan.name, target.table.name, firing)
+
+    def _to_set_aside(self, session: Session, plan: Plan, target: Target) -> Target:
+        """The target as its rows are judged one by one; UnfitTargetError where none of them could go in."""
+        for reader in map(self._wal.open, plan.segments):
+            schema = reader.schema(target.sink) if target.sink in reader.sinks() else None
+            if schema is not None and schema.names and (problems := misfits(target, schema)):
+                raise unfit_since(together(problems))
+        return replace(target.to_judge(session), judged_when_sent=True)
 
     def _must_not_refuse(self, plan: Plan) -> bool:
         """Whether the decision falls before the server has seen the rows."""
@@ -233,41 +308,36 @@ class ServerParticipant(ABC):
         session: Session,
         plan: Plan,
         reader: SegmentReader,
-        targets: Mapping[str, Target],
+        target: Target,
         way: Way,
         refused: Refused | None = None,
-    ) -> dict[str, int]:
-        """All rows of a segment, or of a slice of it; returns what the server counted, which is what was sent.
+    ) -> int:
+        """All rows of one sink in a segment, or in a slice of it; returns what the server counted, which is as many.
 
         With `refused` it takes up those that the server does not take.
         """
-        counts: dict[str, int] = {}
+        name = target.sink
+        if name not in reader.sinks():
+            return 0
         loader = self._loader(session, plan, way)
-        for name, target in targets.items():
-            if name not in reader.sinks():
-                continue
-            before = refused.rows(name) if refused is not None else 0
-            try:
-                if refused is None:
-                    affected = loader.send(reader, target)
-                else:
-                    affected = loader.send_around(reader, target, refused)
-            except pymysql.err.MySQLError as error:
-                if way.load and code_of(error) in LOCAL_INFILE_REFUSED:
-                    reason = f"LOAD DATA LOCAL was refused ({describe(error)}): rows go by INSERT"
-                    raise AnotherWay(replace(way, load=False), reason) from error
-                raise
-            expected = reader.segment.rows.get(name, 0)
-            if refused is not None:
-                expected -= refused.rows(name) - before
-            if affected != expected:
-                raise SinkUnavailableError(
-                    f"the server counted {affected} rows, segment {reader.segment.number} has {expected}.",
-                    remedy="nothing was committed; the manifest and its files disagree: report it.",
-                    sink=name,
-                )
-            counts[name] = affected
-        return counts
+        before = refused.rows(name) if refused is not None else 0
+        try:
+            affected = loader.send(reader, target) if refused is None else loader.send_around(reader, target, refused)
+        except pymysql.err.MySQLError as error:
+            if way.load and code_of(error) in LOCAL_INFILE_REFUSED:
+                reason = f"LOAD DATA LOCAL was refused ({describe(error)}): rows go by INSERT"
+                raise AnotherWay(replace(way, load=False), reason) from error
+            raise
+        expected = reader.segment.rows.get(name, 0)
+        if refused is not None:
+            expected -= refused.rows(name) - before
+        if affected != expected:
+            raise SinkUnavailableError(
+                f"the server counted {affected} rows, segment {reader.segment.number} has {expected}.",
+                remedy="nothing was committed; the manifest and its files disagree: report it.",
+                sink=name,
+            )
+        return affected
 
     def _abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         ledger = self._ledger(plan.pipeline)

@@ -14,6 +14,7 @@ import pymysql
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.sinks.mysql import session_settings
 from airflow_ft.sinks.mysql.arguments import arguments, flag
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.wire import WireConnection
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.mysql.parameters import Parameters
 
 Row = tuple[Any, ...]
-
-SQL_MODE = (
-    "STRICT_TRANS_TABLES,STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,"
-    "NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
-)
-"""Strict, and 0 in an AUTO_INCREMENT column stays 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +71,11 @@ Request = Insert | Changes | Load
 class Session:
     """One connection, used for one purpose and closed. Not thread-safe.
 
-    It begins in autocommit mode with READ COMMITTED, strict SQL, UTC, utf8mb4 and short time-outs; `begin` turns
-    autocommit off for good. Every method may raise `pymysql.err.MySQLError`.
+    It begins in autocommit mode with READ COMMITTED, strict SQL, UTC, utf8mb4 and short time-outs
+    (`session_settings`); `begin` turns autocommit off for good. Every method may raise `pymysql.err.MySQLError`.
 
     Raises:
-        SinkAccessError: the connection's TLS settings cannot be used.
+        SinkAccessError: the connection's TLS settings cannot be used, or a session setting cannot be had.
         pymysql.err.MySQLError: the server cannot be reached, or refuses user, schema or settings.
     """
 
@@ -106,14 +101,18 @@ class Session:
             raise
 
     def _set_up(self) -> None:
-        limits = self._limits
-        self.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        self.run(
-            f"SET SESSION sql_mode='{SQL_MODE}', time_zone='+00:00', lc_messages='en_US', sql_notes=1,"
-            f" completion_type=0, foreign_key_checks=1, unique_checks=1, sql_safe_updates=0,"
-            f" innodb_lock_wait_timeout={limits.lock_wait}, lock_wait_timeout={limits.metadata_wait},"
-            f" wait_timeout={limits.idle}, net_read_timeout={limits.idle}, net_write_timeout={limits.idle}"
-        )
+        for statement in session_settings.statements(self._limits):
+            self.run(statement)
+        session_settings.ensure(self.rows, self.run, self._calls_itself, self._limits)
+
+    def require_settings(self, *, autocommit: bool = True) -> None:
+        """In a transaction or branch that has begun: SinkAccessError when the server has other settings there."""
+        session_settings.require(self.rows, self._calls_itself, self._limits, autocommit=autocommit)
+
+    @property
+    def _calls_itself(self) -> str:
+        connection: Any = self._connection
+        return str(connection.get_server_info())
 
     @property
     def id(self) -> int:
@@ -253,6 +252,7 @@ class Session:
         """From here on everything is one transaction, until `commit`."""
         self._free.autocommit(False)
         self._connection.begin()
+        self.require_settings(autocommit=False)
 
     def commit(self) -> None:
         """COMMIT. An error leaves the outcome in doubt."""

@@ -20,12 +20,13 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.core.model import Plan
 from airflow_ft.core.ports import SegmentReader
-from airflow_ft.sinks.arrow import booleans
-from airflow_ft.sinks.base.changes import DeletedKeys, LiveRows, is_delete, missing_kind
+from airflow_ft.sinks.arrow import booleans, flags
+from airflow_ft.sinks.base.changes import DELETES, DeletedKeys, LiveRows, is_delete, missing_kind
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
 from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.limits import Limits
@@ -93,9 +94,33 @@ class Upserter(Loader):
 
         return lambda piece: list(requests(piece))
 
+    def _unfit(self, target: Target, rows: pa.RecordBatch) -> dict[int, str]:
+        sink = self._sinks[target.sink]
+        if sink.change_column is None:
+            return super()._unfit(target, rows)
+        kinds = rows.column(rows.schema.get_field_index(sink.change_column)).cast(pa.large_string())
+        words = pc.is_in(pc.utf8_lower(kinds), value_set=pa.array(DELETES, pa.large_string()))
+        deletes = booleans(pc.fill_null(words, False))
+        found: dict[int, str] = {}
+        keys = _only_keys(target, rows.schema)
+        for part, columns, mask in (
+            (target, rows.schema.names, ~deletes),
+            (keys, [column.source for column in keys.written(rows.schema)], deletes),
+        ):
+            places = np.flatnonzero(mask).tolist()
+            some = rows.filter(flags(mask)).select(columns)
+            found |= {places[index]: why for index, why in super()._unfit(part, some).items()}
+        return found
+
     def _counted(self, request: Request, statement: Statement) -> int:
         """Unchanged rows count 0, replaced ones 2; the server says how many records of several it has processed."""
         return statement.records if isinstance(request, Insert) and request.rows > 1 else request.rows
+
+    def _require_access(self, target: Target, columns: Sequence[TargetColumn]) -> None:
+        super()._require_access(target, columns)
+        sink = self._sinks[target.sink]
+        assert sink.version_column is not None
+        check_changes_allowed(self._session, target, sink.version_column, deletes=sink.change_column is not None)
 
     def _suffix(self, target: Target, sink: MySqlSink, columns: Sequence[TargetColumn]) -> str:
         """The guard: nothing changes where the row there has a higher version. It is assigned last: it is compared."""
@@ -146,13 +171,18 @@ def judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Seque
     columns, problems = target.mapped(schema)
     if problems:  # the vote on the rows that stay tells them, with whatever else does not fit
         return [(target, LiveRows(reader, sink.change_column))]
+    deletes = _only_keys(target, schema)
     keys = [column.source for column in columns if column.name.lower() in target.required]
-    mapping = None if target.mapping is None else {key: target.mapping[key] for key in keys}
-    deletes = replace(target, mapping=mapping, only_keys=True)
     return [
         (target, LiveRows(reader, sink.change_column)),
         (deletes, DeletedKeys(reader, sink.change_column, keys)),
     ]
+
+
+def _only_keys(target: Target, schema: pa.Schema) -> Target:
+    """The target as deletes of these rows see it: the columns of its key."""
+    keys = {column.source: column.name for column in target.mapped(schema)[0] if column.name.lower() in target.required}
+    return replace(target, mapping=keys, only_keys=True)
 
 
 def fit_target(session: Session, target: Target, sink: MySqlSink) -> Target:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError, together
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
-from airflow_ft.sinks.arrow import is_text
+from airflow_ft.sinks.arrow import booleans, is_text
 from airflow_ft.sinks.mysql.asked_checks import Question, questions
 from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
 from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
@@ -32,8 +33,9 @@ class Target:
 
     `ignored` are source columns that are not written; of the table's columns (in lower case) `own` are filled by the
     sink itself, and `required` must come from the rows. `only_keys`: the rows are deletes, of which nothing but the key
-    is sent. When rows are to be judged (`to_judge`), `repertoires` are of the character sets that lack characters, and
-    `questions`, by column, what the server must be asked of texts.
+    is sent. `judged_when_sent`: the table was changed since the vote, and rows that do not fit are set aside. When rows
+    are to be judged (`to_judge`), `repertoires` are of the character sets that lack characters, and `questions`, by
+    column, what the server must be asked of texts.
     """
 
     sink: str
@@ -45,8 +47,14 @@ class Target:
     own: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     only_keys: bool = False
+    judged_when_sent: bool = False
     repertoires: Mapping[str, Repertoire] = field(default_factory=dict)
     questions: Mapping[str, Question] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the table, and of what else the judgement rests on: the same one means that it still holds."""
+        return self.table.fingerprint + ("+2106" if self.timestamps_to_2106 else "")
 
     def to_judge(self, session: Session, ask: Callable[[], Session] | None = None) -> Target:
         """The target, knowing the characters that its columns can hold.
@@ -178,13 +186,9 @@ def check_segment(target: Target, reader: SegmentReader) -> Verdict:
         column = target.table.column(written.name)
         assert column is not None
         kind = schema.field(written.source).type
-        verdict = target.judge(kind, column, written.source)
-        assert not isinstance(verdict, Objection)  # that is a misfit
         known = statistics.get(written.source)
         _check_size(target, written.source, kind, known)
-        nulls = (NULL_IN_A_DELETE,) if target.only_keys else null_checks(column)
-        asked = target.questions.get(column.name) if is_text(kind) else None
-        for check in (*nulls, *verdict, *([_question(column, asked)] if asked is not None else [])):
+        for check in _checks(target, kind, column, written.source):
             if check.by_statistics is None or known is None:
                 undecided.append((written.source, column, check))
             elif check.by_statistics(known):
@@ -194,6 +198,32 @@ def check_segment(target: Target, reader: SegmentReader) -> Verdict:
         if pa.types.is_timestamp(kind) and kind.tz is None and column.type == "timestamp":
             notes.append(f"{target.table.name}.{column.name}: timestamps without a zone are taken as UTC")
     return Verdict(columns, notes, undecided)
+
+
+def _checks(target: Target, kind: pa.DataType, column: Column, source: str) -> Sequence[Check]:
+    """All conditions on the values of a column whose type fits."""
+    verdict = target.judge(kind, column, source)
+    assert not isinstance(verdict, Objection)  # that is a misfit
+    nulls = (NULL_IN_A_DELETE,) if target.only_keys else null_checks(column)
+    asked = target.questions.get(column.name) if is_text(kind) else None
+    return (*nulls, *verdict, *([_question(column, asked)] if asked is not None else []))
+
+
+def unfit_rows(target: Target, batch: pa.RecordBatch) -> dict[int, str]:
+    """Rows whose values do not fit, by their place in the batch (from 0), and why. The types must fit."""
+    found: dict[int, str] = {}
+    for written in target.written(batch.schema):
+        column = target.table.column(written.name)
+        assert column is not None
+        array = batch.column(batch.schema.get_field_index(written.source))
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        for check in _checks(target, array.type, column, written.source):
+            wrong = booleans(pc.fill_null(check.offends(array), False))
+            why = f"found {check.found}; {target.table.name}.{column.name} allows {check.allowed}"
+            for index in np.flatnonzero(wrong).tolist():
+                found.setdefault(index, why)
+    return found
 
 
 def _question(column: Column, question: Question) -> Check:

@@ -52,7 +52,6 @@ from airflow_ft.sinks.mysql.remnants import refuse_branches_of_others
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.slices import Slice
-from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.mysql.xa_preflight import check_xa
 from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, lock_of, owner_of, recover
 
@@ -131,11 +130,11 @@ class XaParticipant(BranchedParticipant):
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
             self._announce(session, ledger, fence)
-            targets = self._targets(session)
+            self._fitting(session, plan, None, way, judge=True)
         owner = owner_of(ledger, fence.installation)
         xids = [Xid(owner, plan.number, fence.epoch, fence.attempt, part.label, self._nonce) for part in slices]
         pairs = list(zip(xids, slices, strict=True))
-        side_by_side([self._branch(plan, fence, xid, part, targets, way) for xid, part in pairs])
+        side_by_side([self._branch(plan, fence, xid, part, way) for xid, part in pairs])
         with closing(self._open()) as session:
             lacking = set(xids) - self._listed(session, ledger, fence).xids
             still_named(ledger.head(session), fence, self._nonce)  # a newer attempt may have rolled them back
@@ -145,18 +144,18 @@ class XaParticipant(BranchedParticipant):
                 remedy="somebody has ended them, or the server forgot them; it is tried again.",
             )
 
-    def _branch(
-        self, plan: Plan, fence: Fence, xid: Xid, part: Slice, targets: Mapping[str, Target], way: Way
-    ) -> Callable[[], None]:
+    def _branch(self, plan: Plan, fence: Fence, xid: Xid, part: Slice, way: Way) -> Callable[[], None]:
         ledger = self._ledger(plan.pipeline)
 
         def prepare() -> None:
             with closing(self._open()) as session:  # closing an unprepared branch rolls it back
                 hold_lock(session, ledger, fence, xid.nonce, xid.branch)
                 session.run(f"XA START {xid.sql}")
+                session.require_settings()
                 detail = self._detail(session, fence, way, part)
                 self._claim(session, ledger, plan, fence, xid, detail)
                 still_named(ledger.head(session), fence, xid.nonce)  # I5: after the place is taken, never before
+                targets = self._fitting(session, plan, None, way)
                 self._fill(session, ledger, plan, part, targets, detail, way)
                 session.forget_statements()  # they would hold up the end of this connection (`fencing.await_end`)
                 session.run(f"XA END {xid.sql}")
@@ -221,7 +220,7 @@ class XaParticipant(BranchedParticipant):
         log.warning("%s: branches %s of checkpoint %d are lost: they are delivered from the write-ahead log",
                     self._plan.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
         detail["redelivered"] = [part.label for part in lost]
-        self._deliver_branches(plan, fence, lost, way)
+        self._deliver_branches(plan, fence, vote, lost, way)
         return self._conclude(plan, fence, expected, detail)
 
     def _commit_prepared(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, vote: Vote) -> Listed:

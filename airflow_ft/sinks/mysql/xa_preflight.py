@@ -14,6 +14,7 @@ There is no limit of prepared transactions to check: neither server has one.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -21,7 +22,7 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Fence
 from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
@@ -31,6 +32,8 @@ from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.session import Session, is_on
 from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, may_not_list, owner_of, recover
+
+log = logging.getLogger(__name__)
 
 SAFE_MARIADB = (10, 5, 2)
 SAFE_MYSQL = (8, 0, 30)
@@ -52,8 +55,7 @@ def check_xa(
     """
     check_listing(session)
     began = time.monotonic()
-    xid = _prepare(open_session, ledger, fence, nonce)
-    if not _end_from_here(session, ledger, fence, xid, limits, "COMMIT"):
+    if not _try_branch(open_session, session, ledger, fence, nonce, limits, "COMMIT"):
         head = ledger.head(session)
         if head is not None:
             check_owner(head, fence)
@@ -78,22 +80,51 @@ def try_xa(
     fence = Fence(ledger.pipeline, installation, 0, 0)
     for _ in range(_TRIES):
         began = time.monotonic()
-        xid = _prepare(open_session, ledger, fence, new_nonce())
-        if _end_from_here(session, ledger, fence, xid, limits, "ROLLBACK"):
+        if _try_branch(open_session, session, ledger, fence, new_nonce(), limits, "ROLLBACK"):
             return round((time.monotonic() - began) * 1000, 1)
     raise _vanished()
 
 
-def _prepare(open_session: Callable[[], Session], ledger: Ledger, fence: Fence, nonce: str) -> Xid:
-    """A prepared branch that leaves nothing behind; the connection that prepared it is closed."""
+def _try_branch(
+    open_session: Callable[[], Session],
+    session: Session,
+    ledger: Ledger,
+    fence: Fence,
+    nonce: str,
+    limits: Limits,
+    verb: str,
+) -> bool:
+    """Prepares a branch on one connection and ends it from another; False: it vanished in between.
+
+    Whatever fails, the branch is rolled back: a server must not gather the branches of preflights.
+    """
     xid = Xid(owner_of(ledger, fence.installation), PROBE_NUMBER, fence.epoch, fence.attempt, "test", nonce)
+    try:
+        _prepare(open_session, ledger, fence, xid)
+        return _end_from_here(session, ledger, fence, xid, limits, verb)
+    except BaseException:
+        _clean_up(open_session, ledger, fence, xid, limits)
+        raise
+
+
+def _clean_up(open_session: Callable[[], Session], ledger: Ledger, fence: Fence, xid: Xid, limits: Limits) -> None:
+    """Rolls the branch back on a connection of its own, if that can be done now."""
+    try:
+        with closing(open_session()) as session:
+            if xid in recover(session).xids:
+                end_branch(session, ledger, fence.installation, xid, "ROLLBACK", limits.head_wait)
+    except (AirflowFtError, pymysql.err.MySQLError) as error:
+        log.warning("the branch of a preflight is left to the next one, which rolls it back: %s", error)
+
+
+def _prepare(open_session: Callable[[], Session], ledger: Ledger, fence: Fence, xid: Xid) -> None:
+    """A prepared branch that leaves nothing behind; the connection that prepared it is closed."""
     with closing(open_session()) as other:
         hold_lock(other, ledger, fence, xid.nonce, xid.branch)  # else nobody could end it while this process is stopped
         other.run(f"XA START {xid.sql}")
         ledger.touch(other, fence, xid.nonce)
         other.run(f"XA END {xid.sql}")
         other.run(f"XA PREPARE {xid.sql}")
-    return xid
 
 
 def check_listing(session: Session) -> None:

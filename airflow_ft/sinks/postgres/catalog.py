@@ -25,7 +25,7 @@ WITH RECURSIVE found AS (
     FROM found JOIN pg_type t ON t.oid = type WHERE t.typtype = 'd'
 )
 SELECT attname, t.typname, t.typtype::text, coalesce(e.typname, ''), modifier, declared, filled, fills OR numbered,
-       refuses, allowed
+       refuses, allowed, format_type(type, modifier)
 FROM found JOIN pg_type t ON t.oid = type LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 WHERE t.typtype <> 'd' ORDER BY attnum
 """
@@ -64,7 +64,7 @@ class Column:
     """A column of a target: of type `type` ("int4"), an array of `element` unless that is "", a kind of `sort` ("b"
     base, "e" enum, "r" range, ...), as a person has `declared` it. `modifier` is the server's own form of lengths and
     digits (-1: none). `must`: rows have to fill it. `refuses` values: it is computed, or an identity that is ALWAYS.
-    `allowed`: this user may write it.
+    `allowed`: this user may write it. `base`: what a domain is made of, else as declared.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Column:
     fills_itself: bool
     refuses: bool
     allowed: bool
+    base: str
 
     @property
     def must(self) -> bool:
@@ -119,6 +120,7 @@ class Table:
     unlogged: tuple[str, ...]
     guarded: bool
     triggers: tuple[str, ...]
+    is_partitioned: bool = False
 
     def column(self, name: str) -> Column | None:
         """The column of that name; else the one that PostgreSQL means by it without quotes."""
@@ -163,7 +165,7 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
         )
     columns = {row[0]: Column(*row) for row in session.rows(_COLUMNS, (oid,))}
     emptied = (*([table.sql] if persistence == "u" else []), *unlogged)
-    return Table(table, columns, emptied, guarded, tuple(triggers))
+    return Table(table, columns, emptied, guarded, tuple(triggers), kind == "p")
 
 
 def may_leave_out(session: Session, table: Table) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 
+import psycopg2
+
 from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Fence, ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
@@ -49,7 +52,9 @@ def examine(
         exam.attempt("ledger", telling("the ledger")(lambda: _ledger(exam, session, pipeline, plan, sinks)))
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
-            took = exam.attempt("prepared transactions", telling("preparing")(lambda: _try(session, fence, plan)))
+            took = exam.attempt(
+                "prepared transactions", telling("preparing")(lambda: _try(session, connection, fence, plan))
+            )
             if took is not None:
                 exam.ok("prepared transactions", f"one was prepared, found and rolled back in {took:.0f} ms")
         for name, sink in sinks.items():
@@ -86,18 +91,25 @@ def _ledger(
         )
 
 
-def _try(session: Session, fence: Fence, plan: ParticipantPlan) -> float:
+def _try(session: Session, connection: ConnectionInfo, fence: Fence, plan: ParticipantPlan) -> float:
     """Prepares a transaction that changes nothing; the milliseconds until it was rolled back.
 
-    Were it left behind, the next `prepare` would roll it back.
+    It is rolled back also if a step fails; where the server is gone, the next `prepare` rolls it back.
     """
     began = time.monotonic()
     gid = new_gid(fence, plan.name, PROBE_NUMBER)
-    session.begin()
-    session.value("SELECT txid_current()")
-    session.run(f"PREPARE TRANSACTION {gid.sql}")
-    if gid not in listed(session, gid.owner) or not end_prepared(session, gid, "ROLLBACK", _SECONDS):
-        log.info("a task at work has rolled back what this has prepared")
+    try:
+        session.begin()
+        session.value("SELECT txid_current()")
+        session.run(f"PREPARE TRANSACTION {gid.sql}")
+        if gid not in listed(session, gid.owner) or not end_prepared(session, gid, "ROLLBACK", _SECONDS):
+            log.info("a running task has rolled back the probe")
+    except BaseException:
+        with suppress(psycopg2.Error, AirflowFtError), closing(Session(connection, Limits())) as other:
+            end_prepared(other, gid, "ROLLBACK", _SECONDS)
+        with suppress(psycopg2.Error):
+            session.run("ROLLBACK")
+        raise
     return (time.monotonic() - began) * 1000
 
 

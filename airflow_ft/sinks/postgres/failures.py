@@ -1,4 +1,6 @@
-"""What an error of the server means: by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html)."""
+"""What an error of the server means: by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html), and by what the
+server was doing: its context names the row of a COPY, or the function that ran for one.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +30,32 @@ _LET_IN = re.compile(
 _NAMED = {UNIQUE_VIOLATION, "23503", "23P01"}  # whose detail names the key, and nothing else of the row
 
 
-_CODES = {
-    # connection, shutting down, crash, starting, idle session, idle in transaction
-    Meaning.LOST: re.compile(r"08...|57P0[1235]|25P03"),
+# What no row can cause, wherever it happens: the next try may succeed.
+_PASSING: dict[Meaning, re.Pattern[str]] = {
+    # connection, shutting down, crash, starting, dropped database, idle session, idle in transaction
+    Meaning.LOST: re.compile(r"08...|57P0[12345]|25P03"),
+    # state of the transaction, resources, operator, system, damaged data or index
+    Meaning.UNAVAILABLE: re.compile(r"25P0[12]|53...|57P..|58...|XX00[12]"),
+}
+# The same of the server itself; a function may raise these to refuse a row.
+_PASSING_UNLESS_RAISED: dict[Meaning, re.Pattern[str]] = {
     # serialisation, deadlock, lock not available
     Meaning.BUSY: re.compile(r"40001|40P01|55P03"),
-    # feature, authorisation, database, schema, read only, access rules, state (prepared transactions), settings
-    Meaning.ACCESS: re.compile(r"0A...|28...|3D...|3F...|25006|42...|55000|55P02|22023"),
-    # data, constraints, view with check option, a limit of the program (an index row too large), raised by a trigger
-    Meaning.ROWS: re.compile(r"22...|23...|44...|54...|P0001"),
+    # the other rollbacks, statement time-out, object in use
+    Meaning.UNAVAILABLE: re.compile(r"40...|57...|55006"),
 }
+# What a statement is refused for as a whole. While a row is read or a function runs for it, that row is refused.
+# Feature, authorisation, database, schema, transaction (read only), access rules, state, settings.
+_ACCESS = re.compile(r"0A...|28...|3D...|3F...|25...|42...|55...|22023")
+_RAISED = {"exec_stmt_raise", "PLy_elog_impl", "PLy_output"}  # of PL/pgSQL and PL/Python (the server's own names)
 
 
 def meaning(error: BaseException) -> Meaning:
-    """Sorts an error. What is not known is UNAVAILABLE: the rows stay, and it is tried again."""
-    code = getattr(error, "pgcode", None)
+    """Sorts an error. Where rows are sent, the server refuses rows by whatever code is not known to mean anything else:
+    extensions and triggers choose their own.
+    """
+    code: str | None = getattr(error, "pgcode", None)
+    found: Meaning
     if isinstance(error, Unanswered):
         return Meaning.LOST
     if code is None:
@@ -51,7 +64,16 @@ def meaning(error: BaseException) -> Meaning:
         return (
             Meaning.LOST if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError) else Meaning.ACCESS
         )
-    return next((found for found, codes in _CODES.items() if codes.fullmatch(code)), Meaning.UNAVAILABLE)
+    raised, context = _of(error, "source_function") in _RAISED, _of(error, "context")
+    for kinds in (_PASSING, *(() if raised else (_PASSING_UNLESS_RAISED,))):
+        for found, codes in kinds.items():
+            if codes.fullmatch(code):
+                return found
+    return Meaning.ACCESS if _ACCESS.fullmatch(code) and not raised and not context else Meaning.ROWS
+
+
+def _of(error: BaseException, field: str) -> str:
+    return str(getattr(getattr(error, "diag", None), field, None) or "")
 
 
 def describe(error: BaseException) -> str:

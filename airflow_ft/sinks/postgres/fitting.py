@@ -40,6 +40,13 @@ def misfits_of(session: Session, sink: PostgresSink, schema: pa.Schema, name: st
     except UnfitTargetError as error:
         yield error
         return
+    yield from judged(session, sink, table, schema, name)
+
+
+def judged(
+    session: Session, sink: PostgresSink, table: Table, schema: pa.Schema, name: str
+) -> Iterator[AirflowFtError]:
+    """Judge a table as it was read."""
     for emptied in () if sink.allow_unsafe_durability else table.unlogged:
         what = f"table {table.name}" if emptied == table.name.sql else f"partition {emptied} of table {table.name}"
         yield UnfitTargetError(

@@ -69,6 +69,22 @@ def listed(session: Session, owner: str) -> list[Gid]:
     return sorted(gid for gid in found if gid.owner == owner)
 
 
+def full(session: Session, gid: Gid | None = None) -> str:
+    """Why no transaction is to be prepared now (or why not `gid`, which is); "": there is room.
+
+    All pipelines of this package together hold at most half of max_prepared_transactions, which counts for all
+    databases of a server; at least one. So other software is not locked out, and no pipeline waits for a place.
+    """
+    limit = int(session.value("SELECT current_setting('max_prepared_transactions')"))
+    share = max(1, limit // 2)
+    rows = session.rows(r"SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'aft.%' ORDER BY prepared, gid")
+    held = [text for (text,) in rows if _GID.fullmatch(text)]
+    before = held.index(gid.sql.strip("'")) if gid is not None and gid.sql.strip("'") in held else len(held)
+    if before < share:
+        return ""
+    return f"{share} of the server's {limit} places for prepared transactions are taken: sent after the decision"
+
+
 def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
     """COMMIT PREPARED or ROLLBACK PREPARED, until it is no longer listed. False: somebody else has ended it.
 

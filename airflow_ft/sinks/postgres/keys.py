@@ -11,6 +11,7 @@ from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.base.changes import missing_kind
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table
+from airflow_ft.sinks.postgres.encoding import TEXTS
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
@@ -65,3 +66,19 @@ def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.S
             f"the connection's user lacks {', '.join(lacking)} on {name}.",
             remedy=f"GRANT {', '.join(lacking)} ON {name.sql} to it.",
         )
+
+
+def key_types(session: Session, sink: PostgresSink, table: Table) -> list[list[str]]:
+    """What decides which keys are equal, by column: the kind of text (citext ignores case), and a collation by which
+    different texts may be equal. Another length, or more bytes for an integer, changes nothing here.
+    """
+    keys = [column for key in sink.key_columns if (column := table.column(key)) is not None]
+    collations = session.rows(
+        "SELECT a.attname::text, format('%%I.%%I', n.nspname, c.collname) FROM pg_attribute a"
+        " JOIN pg_collation c ON c.oid = a.attcollation JOIN pg_namespace n ON n.oid = c.collnamespace"
+        " WHERE a.attrelid = %s::regclass AND a.attname = ANY (%s) AND NOT c.collisdeterministic",
+        (table.name.sql, [column.name for column in keys]),
+    )
+    found: dict[str, str] = {row[0]: row[1] for row in collations}
+    kinds = {column.name: column.kind if column.kind in TEXTS - {"varchar", "text"} else "" for column in keys}
+    return [[column.name, kinds[column.name], found.get(column.name, "")] for column in keys]

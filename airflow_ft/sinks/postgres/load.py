@@ -6,7 +6,7 @@ They go in its binary format where each of their types has one (`binary`), else 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -65,6 +65,8 @@ class Load:
     letters: Refused | None
     told: str = ""
     """What errors call the table, where it is not the target itself."""
+    judge: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None
+    """Which rows of a batch are refused for another reason than their types, and why."""
 
     def all(self) -> int:
         """How many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""
@@ -86,7 +88,10 @@ class Load:
         for file in self.reader.files(self.sink):
             first = 0
             for batch in self.reader.batches(self.sink, file):
-                yield _Part(file, first, batch, changed(batch, columns), Encoded.of(batch, columns))
+                wrong = changed(batch, columns)
+                if self.judge is not None:
+                    wrong = {**self.judge(batch), **wrong}
+                yield _Part(file, first, batch, wrong, Encoded.of(batch, columns))
                 first += batch.num_rows
 
     def _copy(self, columns: Sequence[Column], rows: Encoded) -> int:
@@ -150,7 +155,8 @@ _LEFT_OUT = "left out by a trigger."
 
 def _row_of(error: psycopg2.Error, table: str, part: _Part, columns: Sequence[Column]) -> int | None:
     """The row of which the server speaks. Of CSV it counts lines: there are more of them where texts have several."""
-    told = re.search(rf"^COPY {re.escape(table)}, line (\d+)", error.diag.context or "", re.MULTILINE)
+    # The words between are the server's language.
+    told = re.search(rf"^COPY {re.escape(table)}\D*(\d+)", error.diag.context or "", re.MULTILINE)
     if told is None:
         return None
     line, rows = int(told[1]), part.rows

@@ -19,18 +19,18 @@ from typing import Any, ClassVar, TypeVar
 import psycopg2
 
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError
-from airflow_ft.core.model import Fence, Plan
+from airflow_ft.core.model import Fence, Plan, Proof, Vote
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalReader
 from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
-from airflow_ft.sinks.postgres.catalog import Table, read_table
+from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, failure, meaning, shown
 from airflow_ft.sinks.postgres.fitting import misfits_of
 from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
+from airflow_ft.sinks.postgres.held import Held, targets_of, targets_told
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.load import Load, declining
-from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.preflight import check_server
 from airflow_ft.sinks.postgres.remnants import end_of_others, find_prepared, refuse_prepared_of_others
 from airflow_ft.sinks.postgres.session import Limits, Session
@@ -64,6 +64,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
     wal: WalReader
     limits: Limits
     _kept: list[Session] = field(default_factory=list, repr=False)
+    _voted: Mapping[str, Any] = field(default_factory=dict, repr=False)
     prepares: ClassVar[bool] = False
 
     # --- transactions --------------------------------------------------------------------------------------------
@@ -176,6 +177,16 @@ class LocalParticipant(OneTransactionParticipant[Session]):
             for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
                 yield from misfits_of(db, sink, schema, name)
 
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        self._voted = {}
+        with self._session(fence) as session:
+            notes = {"targets": targets_of(session, self.sinks, readers)}
+        return notes | super()._vote(plan, fence, readers)
+
+    def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:
+        self._voted = targets_told(vote)
+        return super()._commit(plan, fence, vote, set_aside)
+
     def _insert(
         self, db: Session, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
     ) -> dict[str, int]:
@@ -183,12 +194,13 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         if letters is not None:
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
         counts = dict.fromkeys(self.sinks, 0)
-        for name, sink in self.sinks.items():
-            table = read_table(db, TableName.parse(sink.table), name)
-            own = [each for each in readers if name in each.sinks()]
-            counts[name] = self._send(db, plan, name, table, own, letters)
+        own = {name: [each for each in readers if name in each.sinks()] for name in self.sinks}
+        held = Held.of(db, self.sinks, own, self._voted)
+        for name, table in held.tables.items():
+            counts[name] = self._send(db, plan, name, table, own[name], letters)
         with self._declining():
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
+        held.check_partitions()
         return counts
 
     def _send(

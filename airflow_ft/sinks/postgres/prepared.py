@@ -7,6 +7,9 @@ place of its marker, and then looks at the head, in a new snapshot and without a
 head, and then takes the same place. So either the older one sees the newer head and stops, or the newer one meets its
 lock, and rolls back what it has prepared. An abort takes the place with a tombstone in the same way.
 
+A number whose predecessor is not delivered yet is tried and rolled back, and sent after the decision. So a pipeline
+holds one prepared transaction, and all pipelines together at most half of the server's places (`gid.full`).
+
 Inquiry goes in this order: pg_prepared_xacts, then the marker; the other way round a commit may happen in between (I6).
 """
 
@@ -23,12 +26,17 @@ from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.base.memory import Marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, owner_of, require_vote
-from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION
-from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
+from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION, Meaning, meaning
+from airflow_ft.sinks.postgres.gid import end_prepared, full, listed, new_gid
+from airflow_ft.sinks.postgres.held import targets_of, targets_told
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.local import LocalParticipant
+from airflow_ft.sinks.postgres.session import Session
 
 log = logging.getLogger(__name__)
+
+DEFERRED = "deferred"
+"""The note of a vote that holds nothing, and why."""
 
 
 class PreparedParticipant(LocalParticipant):
@@ -40,29 +48,74 @@ class PreparedParticipant(LocalParticipant):
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         """When it returns, all rows are prepared: durable, and invisible."""
+        self._voted = {}
+        counts = {name: sum(each.rows.get(name, 0) for each in plan.segments) for name in self.sinks}
         with self._session(fence) as session:
             ledger = self._ledger(session, plan.pipeline)
             self._roll_back(ledger, plan, fence)
-            gid = new_gid(fence, self.name, plan.number)
-            counts = {name: sum(each.rows.get(name, 0) for each in plan.segments) for name in self.sinks}
-            session.begin()
-            self._claim(ledger, plan, fence, counts)
-            self._still_mine(ledger, fence)  # I5: after the place is taken, never before
-            sent = self._insert(session, plan, readers, None)
-            if sent != counts:
-                raise SinkUnavailableError(
-                    f"the server counted {sent} rows, the plan has {counts}.",
-                    remedy="nothing was prepared; the manifest and its files disagree: report it.",
-                )
-            self._end(session, f"PREPARE TRANSACTION {gid.sql}")
-            there = gid in listed(session, gid.owner)
-            self._still_mine(ledger, fence)  # else a newer attempt may have rolled it back
+            notes = {"epoch": fence.epoch, "rows": counts, "targets": targets_of(session, self.sinks, readers)}
+            why = self._waits(ledger, plan) or full(session)
+            if not why:
+                why = self._hold(session, ledger, plan, fence, readers, counts)
+                return {**notes, DEFERRED: why} if why else notes
+        self._try(plan, fence, readers)
+        return {**notes, DEFERRED: why}
+
+    def _hold(
+        self,
+        session: Session,
+        ledger: Ledger,
+        plan: Plan,
+        fence: Fence,
+        readers: Sequence[SegmentReader],
+        counts: Mapping[str, int],
+    ) -> str:
+        """Prepare the rows. Return why they are not held all the same; "": they are."""
+        gid = new_gid(fence, self.name, plan.number)
+        session.begin()
+        self._claim(ledger, plan, fence, counts)
+        self._still_mine(ledger, fence)  # I5: after the place is taken, never before
+        sent = self._insert(session, plan, readers, None)
+        if sent != counts:
+            raise SinkUnavailableError(
+                f"the server counted {sent} rows, the plan has {counts}.",
+                remedy="nothing was prepared; the manifest and its files disagree: report it.",
+            )
+        self._end(session, f"PREPARE TRANSACTION {gid.sql}")
+        there = gid in listed(session, gid.owner)
+        self._still_mine(ledger, fence)  # else a newer attempt may have rolled it back
         if not there:
             raise SinkUnavailableError(
                 "its rows were prepared, and are not in pg_prepared_xacts.",
                 remedy="somebody has ended that transaction; it is tried again.",
             )
-        return {"epoch": fence.epoch, "rows": counts}
+        if why := full(session, gid):  # others have prepared at the same moment
+            end_prepared(session, gid, "ROLLBACK", self.limits.head_wait)
+        return why
+
+    def _waits(self, ledger: Ledger, plan: Plan) -> str:
+        """Why the number is not prepared now: an earlier one is not delivered, and nothing is held behind it.
+
+        Prepared numbers would fill the server's places for prepared transactions, and none of them could be committed.
+        """
+        head, predecessor = ledger.head(), plan.participant(self.name).predecessor
+        if head is None or head.last_delivered >= predecessor:
+            return ""
+        return f"number {predecessor} is not delivered yet: sent after the decision"
+
+    def _try(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> None:
+        """Send rows that are not held, and roll them back: a row that is refused aborts before the decision.
+
+        Rows that an earlier number has prepared may lock the keys of these: then only the columns were judged.
+        """
+        try:
+            with self._writing(fence, plan, keep=False) as (session, _):
+                self._insert(session, plan, readers, None)
+        except psycopg2.Error as error:
+            if meaning(error) is not Meaning.BUSY:
+                raise
+            log.info("%s: checkpoint %d waits for an earlier one, whose rows lock its keys: its rows were not tried",
+                     self.name, plan.number)  # fmt: skip
 
     def _claim(self, ledger: Ledger, plan: Plan, fence: Fence, counts: Mapping[str, int]) -> None:
         """Takes the marker's place; SQLSTATE 55P03 where an older attempt still holds it (`_clear_the_way`)."""
@@ -88,7 +141,10 @@ class PreparedParticipant(LocalParticipant):
     # --- phase 2 -------------------------------------------------------------------------------------------------
 
     def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:
-        rank = counted(require_vote(vote))
+        rank: tuple[int, int] | None = counted(require_vote(vote))
+        if vote is not None and DEFERRED in vote.notes:
+            rank = None  # nothing was held
+        self._voted = targets_told(vote)
         with self._writing(fence, plan) as (_, ledger):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=True):  # I4: not before its predecessor
@@ -102,6 +158,8 @@ class PreparedParticipant(LocalParticipant):
             marker = ledger.marker(plan.number)
             if marker is not None:
                 return marker.proof(self.name, plan.number)
+        if rank is None:
+            return self._deliver(plan, fence, set_aside, {DEFERRED: True})
         # Neither prepared nor committed: rolled back by somebody's hand. But it is decided, so the log delivers it.
         log.warning("%s: what was prepared of checkpoint %d is lost: it is delivered from the write-ahead log",
                     self.name, plan.number)  # fmt: skip

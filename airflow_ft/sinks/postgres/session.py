@@ -1,12 +1,13 @@
-"""A connection to the server with every setting that exactness rests on.
+"""A connection to the server. Each transaction sets what exactness rests on (`airflow_ft.postgres.settings`).
 
-Behind a pooler use session pooling: these settings are part of the promise.
+So a pooler between may pool sessions or transactions.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.foreign_connections import require_type
+from airflow_ft.postgres.settings import Settings
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, meaning
 
 Row = tuple[Any, ...]
@@ -33,6 +35,7 @@ _LIBPQ = frozenset(
     }
 )  # fmt: skip
 _OLDEST = 120000
+_CONTROL = re.compile(r"BEGIN\b|COMMIT\b|ROLLBACK\b|PREPARE TRANSACTION\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Session:
     def __init__(self, info: ConnectionInfo, limits: Limits, label: str = "airflow_ft") -> None:
         self._limits = limits
         self._label = label
+        answer, lock_wait, idle = (max(1, int(each * 1000)) for each in (limits.answer, limits.lock_wait, limits.idle))
+        self._settings = Settings(answer, lock_wait, idle)
         self._connection = psycopg2.connect(**_arguments(info, limits), application_name=label)
         try:
             self._set_up()
@@ -70,20 +75,13 @@ class Session:
             raise
 
     def _set_up(self) -> None:
-        limits, connection = self._limits, self._connection
+        connection = self._connection
         if connection.server_version < _OLDEST:
             raise SinkAccessError(f"PostgreSQL {self.product} is too old.", remedy="12 or later is needed.")
         connection.autocommit = True
         connection.set_client_encoding("UTF8")
-        self.run(
-            "SET default_transaction_isolation = 'read committed'; SET default_transaction_deferrable = off;"
-            " SET timezone = 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres';"
-            " SET standard_conforming_strings = on;"
-            f" SET statement_timeout = {int(limits.answer * 1000)}; SET lock_timeout = {int(limits.lock_wait * 1000)};"
-            f" SET idle_in_transaction_session_timeout = {int(limits.idle * 1000)}"
-        )
-        if self.value("SHOW synchronous_commit") not in ("on", "remote_apply"):  # the latter is stronger, and stays
-            self.run("SET synchronous_commit = on")
+        self.begin()
+        self.end("ROLLBACK")
 
     @property
     def label(self) -> str:
@@ -110,13 +108,13 @@ class Session:
     def run(self, sql: str, args: tuple[object, ...] | None = None) -> tuple[int, str]:
         """Executes a statement; the rows that it has changed, and the server's word for what it did."""
         with self._answered(), self._connection.cursor() as cursor:
-            cursor.execute(sql, args)
+            cursor.execute(self._with_settings(sql), args)
             return int(cursor.rowcount), str(cursor.statusmessage)
 
     def rows(self, sql: str, args: tuple[object, ...] | None = None) -> list[Row]:
         """Executes a query."""
         with self._answered(), self._connection.cursor() as cursor:
-            cursor.execute(sql, args)
+            cursor.execute(self._with_settings(sql), args)
             return list(cursor.fetchall())
 
     def value(self, sql: str, args: tuple[object, ...] | None = None) -> Any:
@@ -125,13 +123,33 @@ class Session:
 
     def copy(self, sql: str, data: bytes | memoryview) -> int:
         """Executes COPY ... FROM STDIN; how many rows the server has put into the table."""
+        if self.is_free:  # settings and COPY cannot be one text
+            self.begin()
+            count = self.copy(sql, data)
+            self.end()
+            return count
         with self._answered(), self._connection.cursor() as cursor:
             cursor.copy_expert(sql, io.BytesIO(data), size=1 << 20)
             return int(cursor.rowcount)
 
     def begin(self) -> None:
-        """Opens a transaction."""
-        self.run("BEGIN")
+        """Opens a transaction with the settings that exactness rests on.
+
+        SinkAccessError: the server does not have one of them for this user. No transaction is open then.
+        """
+        row = self.rows(self._settings.begin)[0]
+        if refused := self._settings.refused(row):
+            self.end("ROLLBACK")
+            raise SinkAccessError(
+                f"a setting of the session cannot be had: {refused}.",
+                remedy="look where it is set (SELECT * FROM pg_db_role_setting, postgresql.conf, `options` of the"
+                " connection), and RESET it there for the connection's user.",
+            )
+
+    def _with_settings(self, sql: str) -> str:
+        """A statement outside of a transaction, with the settings; what ends one cannot have any."""
+        free = self._connection.get_transaction_status() == TRANSACTION_STATUS_IDLE
+        return f"{self._settings.alone}{sql}" if free and not _CONTROL.match(sql) else sql
 
     def end(self, sql: str = "COMMIT") -> None:
         """Ends it with COMMIT or PREPARE TRANSACTION. Unanswered: in doubt; psycopg2.Error: refused.

@@ -7,7 +7,6 @@ own goes as text: decimals with all their digits, dates as 2024-05-31, timestamp
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.sqlite.ddl import fold
 
 INTEGER, REAL, TEXT, BLOB, NUMERIC = "INTEGER", "REAL", "TEXT", "BLOB", "NUMERIC"
 _KEEPS = {  # affinities by kind of value; BLOB converts nothing
@@ -43,13 +43,18 @@ class Column:
 
     def keeps(self, kind: str, type: pa.DataType) -> bool:
         """Whether values of this kind, made of that type, stay what they are."""
-        declared = self.declared.upper()
+        declared = upper(self.declared)
         if self.strict:
             return declared == "ANY" or _STRICT.get(declared) == kind
         if self.is_rowid:
             return kind == INTEGER
         looks_like_no_number = pa.types.is_date(type) or pa.types.is_timestamp(type)
         return looks_like_no_number or affinity(declared) in _KEEPS[kind]
+
+
+def upper(declared: str) -> str:
+    """Return a declared type in capitals, as SQLite compares it: letters outside ASCII have no second form."""
+    return declared.encode("utf-8", "surrogatepass").upper().decode("utf-8", "surrogatepass")
 
 
 def affinity(declared: str) -> str:
@@ -75,45 +80,43 @@ def kind_of(type: pa.DataType) -> str:
 
 
 def read_columns(db: sqlite3.Connection, table: str) -> dict[str, Column]:
-    """The columns that can be written, by their names in lower case; {} where there is no such table."""
-    listed = _listed(db, table)
-    if listed is None or listed[0] != "table":
+    """The columns that can be written, by their names as `fold` has them; {} where there is no such table."""
+    table_list = listed(db, table)
+    if table_list is None or table_list[0] != "table":
         return {}
     rows = db.execute('SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)', (table,))
     found = [row for row in rows.fetchall() if row[5] == 0]  # others are generated
     keys = [row[0] for row in found if row[4]]
-    strict = bool(listed[1])
+    indexed = "SELECT count(*) FROM pragma_index_list(?) WHERE origin = 'pk'"  # a rowid is its own index
+    has_rowid_key = len(keys) == 1 and db.execute(indexed, (table,)).fetchone() == (0,)
+    strict = bool(table_list[1])
     columns = {}
     for name, declared, notnull, default, key, _ in found:
-        is_rowid = bool(key) and len(keys) == 1 and declared.upper() == "INTEGER"
+        is_rowid = bool(key) and has_rowid_key and fold(declared) == "integer"
         must = bool(notnull) and default is None and not is_rowid
-        columns[name.lower()] = Column(name, declared, must, is_rowid, strict)
+        columns[fold(name)] = Column(name, declared, must, is_rowid, strict)
     return columns
 
 
-def resolves_conflicts(db: sqlite3.Connection, table: str) -> bool:
-    """Whether a constraint of the table does something else than to refuse: drop or replace rows, end a transaction."""
-    sql = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE"
-    found = db.execute(sql, (table,)).fetchone()
-    return found is not None and re.search(r"\bON\s+CONFLICT\s+(?!ABORT\b)", found[0], re.IGNORECASE) is not None
-
-
-def is_another_thing(db: sqlite3.Connection, name: str) -> bool:
-    """Whether the name is a view's, or a virtual table's."""
-    listed = _listed(db, name)
-    return listed is not None and listed[0] != "table"
-
-
-def _listed(db: sqlite3.Connection, name: str) -> tuple[str, int] | None:
-    """What SQLite calls it ("table", "view", "virtual"), and whether it is STRICT; None: there is nothing."""
+def listed(db: sqlite3.Connection, name: str) -> tuple[str, int] | None:
+    """Return what SQLite calls it ("table", "view", "virtual"), and whether it is STRICT; None: there is nothing."""
     sql = "SELECT type, strict FROM pragma_table_list WHERE schema = 'main' AND name = ? COLLATE NOCASE"
     found: tuple[str, int] | None = db.execute(sql, (name,)).fetchone()
     return found
 
 
-def create_table(db: sqlite3.Connection, table: str, schema: pa.Schema) -> None:
-    """A table for rows of this schema."""
-    db.execute(table_of(table, schema))
+def create_table(db: sqlite3.Connection, table: str, schema: pa.Schema, sink: str) -> None:
+    """Make a table for rows of this schema. UnfitTargetError: SQLite makes no such table (too many columns)."""
+    try:
+        db.execute(table_of(table, schema))
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_ERROR:
+            raise
+        raise UnfitTargetError(
+            f"SQLite does not make the table {table!r}: {error}.",
+            remedy="change the columns of the job's rows, or create a table that takes them.",
+            sink=sink,
+        ) from error
 
 
 def table_of(table: str, schema: pa.Schema) -> str:
@@ -134,17 +137,17 @@ def misfits(table: str, columns: dict[str, Column] | None, schema: pa.Schema, si
                 sink=sink,
                 column=field.name,
             )
-        if other := seen.get(field.name.lower()):
+        if other := seen.get(fold(field.name)):
             yield UnfitTargetError(
                 f"{other!r} and {field.name!r} are one name to SQLite.",
                 remedy="rename one of them in the job.",
                 sink=sink,
                 column=field.name,
             )
-        seen[field.name.lower()] = field.name
+        seen[fold(field.name)] = field.name
         if columns is None or not kind:
             continue
-        column = columns.get(field.name.lower())
+        column = columns.get(fold(field.name))
         if column is None:
             yield UnfitTargetError(
                 f"table {table!r} has no column {field.name!r} that can be written.",
@@ -160,7 +163,7 @@ def misfits(table: str, columns: dict[str, Column] | None, schema: pa.Schema, si
                 column=field.name,
             )
     for column in (columns or {}).values():
-        if column.must and column.name.lower() not in seen:
+        if column.must and fold(column.name) not in seen:
             yield UnfitTargetError(
                 f"column {column.name!r} of table {table!r} is NOT NULL without a default, and the rows have none.",
                 remedy="add it to the job's rows, or give it a default.",
@@ -184,7 +187,7 @@ def refused(batch: pa.RecordBatch, columns: dict[str, Column]) -> dict[int, str]
             wrong, why = pc.is_nan(values), "NaN has no form in SQLite, which would store NULL"
         elif field.type == pa.uint64():
             wrong, why = pc.greater(values, pa.scalar(_LARGEST, pa.uint64())), f"more than SQLite's largest, {_LARGEST}"
-        elif columns[field.name.lower()].is_rowid and values.null_count:
+        elif columns[fold(field.name)].is_rowid and values.null_count:
             wrong, why = pc.is_null(values), "NULL in the INTEGER PRIMARY KEY, for which SQLite would make a number up"
         else:
             continue

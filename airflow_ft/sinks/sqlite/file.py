@@ -18,6 +18,44 @@ WAIT_SECONDS = 30.0  # for whoever holds the file
 OLDEST = (3, 37, 0)  # has pragma_table_list
 
 
+_SETTINGS = {
+    # FULL would not sync the folder from which a commit removes the journal: with that back, it is undone.
+    "synchronous": 3,  # EXTRA
+    # SQLite's defaults, which whoever compiles it may change.
+    "foreign_keys": 0,
+    "recursive_triggers": 0,
+    "ignore_check_constraints": 0,
+}
+_ENVIRONMENT = frozenset(
+    (
+        sqlite3.SQLITE_PERM, sqlite3.SQLITE_ABORT, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA,
+        sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_NOLFS, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOTADB,
+    )
+)  # fmt: skip
+"""Primary result codes (sqlite.org/rescode.html) that say nothing about a row."""
+
+
+def is_of_a_row(error: Exception) -> bool:
+    """Whether an error of an INSERT belongs to its row: all do that do not come from the file, disk or process."""
+    if isinstance(error, OverflowError):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF not in _ENVIRONMENT
+
+
+def _set_up(db: sqlite3.Connection) -> None:
+    """Set what exactness rests on, and read it back."""
+    for name, value in _SETTINGS.items():
+        db.execute(f"PRAGMA {name} = {value}")
+        if (found := db.execute(f"PRAGMA {name}").fetchone()) != (value,):
+            raise SinkAccessError(
+                f"SQLite {sqlite3.sqlite_version} does not take PRAGMA {name} = {value}: it stays {found}.",
+                remedy="run tasks with a Python whose SQLite has this setting.",
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class SqliteFile:
     """A file that need not be there yet."""
@@ -52,8 +90,7 @@ class SqliteFile:
             mode = "rwc" if create else "rw"  # also to read: what a process has left that died is rolled back first
             uri = f"{self.path.as_uri()}?mode={mode}"
             with closing(sqlite3.connect(uri, uri=True, timeout=self.wait_seconds, isolation_level=None)) as db:
-                # FULL would not sync the folder from which a commit removes the journal: with that back, it is undone.
-                db.execute("PRAGMA synchronous = EXTRA")
+                _set_up(db)
                 yield db
         except AirflowFtError as error:
             raise error.located(**where) from error.__cause__

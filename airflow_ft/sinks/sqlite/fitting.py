@@ -10,8 +10,8 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.sqlite.columns import misfits as misfits_of_table
-from airflow_ft.sinks.sqlite.columns import read_columns
 from airflow_ft.sinks.sqlite.file import SqliteFile
+from airflow_ft.sinks.sqlite.judging import exists, problems
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 
 
@@ -23,7 +23,8 @@ def misfits(
     with SqliteFile.of(connection).opened(participant=plan.name) as db:
         for name, schema in schemas.items():
             sink = SqliteSink.from_settings(plan.name, plan.sinks[name])
-            columns = read_columns(db, sink.table) if db is not None else {}
-            will_be_made = not columns and sink.create
-            found += misfits_of_table(sink.table, None if will_be_made else columns, schema, name)
+            if db is not None and exists(db, sink.table):
+                found += problems(db, sink.table, schema, name)
+            else:
+                found += misfits_of_table(sink.table, None if sink.create else {}, schema, name)
     return found

@@ -17,29 +17,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError, together
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan
 from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
-from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.refused import Refused
-from airflow_ft.sinks.sqlite.columns import (
-    Column,
-    create_table,
-    is_another_thing,
-    misfits,
-    read_columns,
-    refused,
-    resolves_conflicts,
-    table_of,
-    values,
-)
-from airflow_ft.sinks.sqlite.file import SqliteFile
+from airflow_ft.sinks.sqlite.columns import Column, create_table, misfits, read_columns, refused, table_of, values
+from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row
+from airflow_ft.sinks.sqlite.judging import exists, insert_statement, problems
 from airflow_ft.sinks.sqlite.ledger import Ledger
 from airflow_ft.sinks.sqlite.spec import SqliteSink
-
-_REFUSED = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError)
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -68,14 +56,11 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
             for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
                 if not schema.names:  # the job returned nothing for this sink
                     continue
-                columns = read_columns(db, sink.table)
-                if is_another_thing(db, sink.table):
-                    yield UnfitTargetError(
-                        f"{sink.table!r} is a view, or a virtual table.", remedy="name a table of rows.", sink=name
-                    )
-                    return
+                if exists(db, sink.table):
+                    yield from problems(db, sink.table, schema, name)
+                    continue
                 known = not make and Ledger.has_rows(db, self.name, name)
-                if not columns and (known or not sink.create):
+                if known or not sink.create:
                     reason = "rows were delivered into it before" if known else "create=False"
                     yield UnfitTargetError(
                         f"{self.file.path} has no table {sink.table!r}, and it is not made: {reason}.",
@@ -83,34 +68,38 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                         sink=name,
                     )
                     return
-                if resolves_conflicts(db, sink.table):
-                    yield UnfitTargetError(
-                        f"a constraint of table {sink.table!r} says ON CONFLICT: rows would be left out, or replaced.",
-                        remedy="make it one that refuses (without ON CONFLICT).",
-                        sink=name,
-                    )
-                problems = list(misfits(sink.table, columns or None, schema, name))
-                if not columns and not problems:
-                    create_table(db, sink.table, schema)
-                yield from problems
+                found = list(misfits(sink.table, None, schema, name))
+                if not found:
+                    create_table(db, sink.table, schema, name)
+                yield from found
 
     def _insert(
         self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
     ) -> dict[str, int]:
         """All rows; how many went into each sink's table. DeclinedError for rows that the file refuses."""
+        wrong = [problem for name in self.sinks for problem in self._changed(db, name, readers)]
+        if wrong:  # the table may have changed since the vote
+            raise together(wrong)
 
         def load(name: str, reader: SegmentReader) -> Load:
             table = self.sinks[name].table
             columns = read_columns(db, table)
-            if missing := [each for each in reader.schema(name).names if each.lower() not in columns]:
-                raise UnfitTargetError(
-                    f"table {table!r} has no column {missing[0]!r} any more.",
-                    remedy="bring it back: rows that are decided wait for it.",
-                    sink=name,
-                )
             return _Load(name, table, reader, letters, db, columns)
 
         return load_all(self.sinks, readers, load)
+
+    def _changed(self, db: sqlite3.Connection, name: str, readers: Sequence[SegmentReader]) -> Iterator[AirflowFtError]:
+        """Judge a sink's table once more, in the transaction that delivers: no one can change it until COMMIT."""
+        table = self.sinks[name].table
+        for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
+            if schema.names and not exists(db, table):
+                yield UnfitTargetError(
+                    f"{self.file.path} has no table {table!r} any more.",
+                    remedy="bring it back: staged rows wait for it.",
+                    sink=name,
+                )
+            elif schema.names:
+                yield from problems(db, table, schema, name)
 
     @contextmanager
     def _writing(
@@ -145,14 +134,14 @@ class _Load(Load):
         return refused(rows, self.columns)
 
     def insert(self, rows: pa.RecordBatch) -> str:
-        names = ", ".join(map(quoted, rows.schema.names))
-        places = ", ".join(["?"] * rows.num_columns)
-        sql = f"INSERT INTO {quoted(self.table)} ({names}) VALUES ({places})"
+        sql = insert_statement(self.table, rows.schema.names)
         self.db.execute("SAVEPOINT airflow_ft_rows")
         try:
             lacking = rows.num_rows - self.db.executemany(sql, zip(*values(rows), strict=True)).rowcount
             why = f"{lacking} rows were left out by a trigger" if lacking else ""
-        except _REFUSED as error:
+        except (sqlite3.Error, OverflowError) as error:
+            if not is_of_a_row(error):
+                raise
             if not self.db.in_transaction:
                 raise self.declined(f"{error}, and a trigger has rolled everything back") from error
             why = str(error)

@@ -11,6 +11,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
 from airflow_ft.sinks.registry import Strategy
+from airflow_ft.sinks.sqlite.ddl import fold
 
 STRATEGIES: Mapping[str, Strategy] = {
     "local": Strategy(
@@ -49,7 +50,7 @@ class SqliteSink:
             if isinstance(given, str) and not given.strip():
                 raise ConfigurationError(f"{name} of SqliteSink is empty.", remedy="give it a name.")
         check_type("create", self.create, bool, "give True or False.", of="SqliteSink")
-        if isinstance(self.table, str) and self.table.lower().startswith(("sqlite_", "airflow_ft_")):
+        if isinstance(self.table, str) and fold(self.table).startswith(("sqlite_", "airflow_ft_")):
             raise ConfigurationError(
                 f"{self.table!r} is no name for a table of rows: SQLite and this sink keep their own under such names.",
                 remedy="choose another one.",

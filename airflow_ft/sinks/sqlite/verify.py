@@ -14,6 +14,7 @@ from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.base.comparison import Row, compare_tables, rows_of
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import read_columns, values
+from airflow_ft.sinks.sqlite.ddl import fold
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 
@@ -38,11 +39,11 @@ def verify(
             delivered,
             plan,
             wal,
-            table=lambda given: SqliteSink.from_settings(plan.name, given).table.lower(),
+            table=lambda given: fold(SqliteSink.from_settings(plan.name, given).table),
             columns=partial(read_columns, db),
             found=lambda name, columns: rows_of(db, f"SELECT {', '.join(map(quoted, columns))} FROM {quoted(name)}"),
             values=_rows,
-            fold=str.lower,
+            fold=fold,
         )
 
 

@@ -41,6 +41,7 @@ _COLON = re.compile(r"(?:\S+: )*Relative path in absolute URI: (.*)", re.DOTALL)
 _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (.*)", re.DOTALL)
 # A record that its schema does not fit, and the file in which it is: the one stands below the other.
 _MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*")
+_HEADER = re.compile(r"(?:CSV header does not conform|Number of column in CSV header is not equal).*", re.DOTALL)
 _READING = re.compile(r"while reading file (\S+?)\.(?:\s|$)")
 _PLAN = re.compile(r"(?<=SQLSTATE: \w{5});\n.*", re.DOTALL)  # Spark's, below what is wrong with it
 
@@ -117,6 +118,13 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
             pipeline=pipeline,
             remedy='mend or remove the file; or keep such rows, with options={"mode": "PERMISSIVE",'
             ' "columnNameOfCorruptRecord": "broken"} of the source and a column `broken string` in its schema.',
+        )
+    if header := next((found[0] for _, _, message in causes if (found := _HEADER.search(message))), None):
+        return JobError(
+            f"job {job} cannot read a file: {' '.join(header.split())}.",
+            pipeline=pipeline,
+            remedy="declare the columns of the source's schema with the names of the header, in its order; or write the"
+            " file with the header that is declared.",
         )
     user = python_errors.of_driver(error) if in_user_code else None
     if user := user or python_errors.of_worker(message for _, _, message in causes):

@@ -219,7 +219,7 @@ def _copied(thing: Any) -> Any:
         return copy.copy(thing)
 
 
-def _called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+def _called(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
     try:
         return function(*arguments, **keywords)
     except Exception as error:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ft.core.column_lineage import ColumnLineage, How, Inputs
+from airflow_ft.core.column_lineage import ColumnLineage, How, Input, Inputs
+from airflow_ft.spark.exact import NAME_OF_FILES
 
 MOST_WORK = 50_000
 """So many inputs are put together at most, over all columns of all nodes."""
 
 _NONE: Inputs = frozenset()
-_PASSING = {
+PASSING = {
     "CTERelationDef",
     "CollectMetrics",
     "Distinct",
@@ -36,14 +37,14 @@ _PASSING = {
     "View",
 }
 """Nodes whose output is that of their child, with no column that decides on rows."""
-_DECIDING = {
+DECIDING = {
     "Deduplicate": ("keys", How.FILTER),
     "DeduplicateWithinWatermark": ("keys", How.FILTER),
     "Filter": ("condition", How.FILTER),
     "Sort": ("order", How.SORT),
 }
 """Nodes whose output is that of their child, and whose expressions decide on rows, or their order."""
-_OUTPUTS = ("output", "outAttrs", "outputAttrs")
+OUTPUTS = ("output", "outAttrs", "outputAttrs")
 """What nodes call the columns that they make, if they list them."""
 
 Leaf = Callable[[int, int, str], Inputs]
@@ -75,20 +76,22 @@ class _Output:
 
 
 @dataclass(slots=True)
-class _Node:
+class Node:
+    """A node of a plan or of an expression, as JSON."""
+
     told: Mapping[str, Any]
-    children: list[_Node] = field(default_factory=list)
+    children: list[Node] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
         """The class's name."""
-        return _simple(self.told["class"])
+        return simple_name(self.told["class"])
 
 
 def lineage_of(plan: Sequence[Mapping[str, Any]], leaf: Leaf) -> ColumnLineage:
     """Of the columns of a plan, by their names; UnknownPlanError."""
     reading = _Reading(leaf)
-    found = reading.output(_tree(plan))
+    found = reading.output(tree(plan))
     return ColumnLineage({column.name: column.inputs for column in found.columns}, found.rows)
 
 
@@ -98,8 +101,9 @@ class _Reading:
     def __init__(self, leaf: Leaf) -> None:
         self._leaf, self._leaves, self._work = leaf, 0, 0
         self._named: dict[Any, _Output] = {}  # common table expressions, by their ids
+        self._records: set[Any] = set()  # columns that hold whole records of files (`spark.exact.files`)
 
-    def output(self, node: _Node) -> _Output:
+    def output(self, node: Node) -> _Output:
         if not node.children and node.kind != "CTERelationRef":
             return self._of_leaf(node)
         below = [self.output(child) for child in node.children]
@@ -117,6 +121,8 @@ class _Reading:
                 return self._joined(node, below, known, rows)
             case "Generate":
                 made = self._uses(node, "generator", known, How.TRANSFORMATION)
+                if any(self._is_record(each) for each in expressions(node.told["generator"])):
+                    self._records |= {column.id for column in _listed(node, "generatorOutput", made)}
                 return _Output([*below[0].columns, *_listed(node, "generatorOutput", made)], rows)
             case "Union":
                 return self._united(below, rows)
@@ -125,16 +131,16 @@ class _Reading:
             case "CTERelationRef":
                 self._leaves += 1
                 return self._of_name(node)
-        if (deciding := _DECIDING.get(node.kind)) is not None:
+        if (deciding := DECIDING.get(node.kind)) is not None:
             rows = self._sum((rows, self._uses(node, deciding[0], known, deciding[1])))
-        elif node.kind not in _PASSING:
+        elif node.kind not in PASSING:
             return self._opaque(node, below, known, rows)
         found = _Output(below[0].columns, rows)
         if node.kind == "CTERelationDef":
             self._named[node.told["id"]] = found
         return found
 
-    def _of_leaf(self, node: _Node) -> _Output:
+    def _of_leaf(self, node: Node) -> _Output:
         index = self._leaves
         self._leaves += 1
         columns = _listed(node, "output", _NONE) if "output" in node.told else []
@@ -143,17 +149,17 @@ class _Reading:
         made = [_Column(each.id, each.name, self._leaf(index, at, each.name)) for at, each in enumerate(columns)]
         return _Output(made)
 
-    def _of_name(self, node: _Node) -> _Output:
+    def _of_name(self, node: Node) -> _Output:
         of, columns = self._named.get(node.told["cteId"]), _listed(node, "output", _NONE)
         if of is None or len(of.columns) != len(columns):
             raise UnknownPlanError(node.kind)
         inputs = [each.inputs for each in of.columns]
         return _Output([_Column(e.id, e.name, i) for e, i in zip(columns, inputs, strict=True)], of.rows)
 
-    def _joined(self, node: _Node, below: Sequence[_Output], known: Mapping[Any, Inputs], rows: Inputs) -> _Output:
+    def _joined(self, node: Node, below: Sequence[_Output], known: Mapping[Any, Inputs], rows: Inputs) -> _Output:
         on = self._uses(node, "condition", known, How.JOIN)
         how = node.told["joinType"]
-        kind = _simple(how.get("object") or how.get("product-class") or "") if isinstance(how, dict) else str(how)
+        kind = simple_name(how.get("object") or how.get("product-class") or "") if isinstance(how, dict) else str(how)
         if kind.startswith(("LeftSemi", "LeftAnti")):
             columns = list(below[0].columns)
         elif kind.startswith("Existence"):
@@ -166,9 +172,9 @@ class _Reading:
         columns = zip(*(each.columns for each in below), strict=True)
         return _Output([_Column(s[0].id, s[0].name, self._sum(e.inputs for e in s)) for s in columns], rows)
 
-    def _opaque(self, node: _Node, below: Sequence[_Output], known: Mapping[Any, Inputs], rows: Inputs) -> _Output:
+    def _opaque(self, node: Node, below: Sequence[_Output], known: Mapping[Any, Inputs], rows: Inputs) -> _Output:
         """A Python function over whole frames, mostly: all that it is given is a part of each column that it makes."""
-        name = next((name for name in _OUTPUTS if name in node.told), None)
+        name = next((name for name in OUTPUTS if name in node.told), None)
         if name is None:
             raise UnknownPlanError(node.kind)
         given = self._sum(column.inputs for each in below for column in each.columns)
@@ -178,23 +184,46 @@ class _Reading:
             self._count(made)
         return _Output([_Column(e.id, e.name, known.get(e.id, made)) for e in columns], rows)
 
-    def _named_columns(self, node: _Node, field_name: str, known: Mapping[Any, Inputs]) -> list[_Column]:
+    def _named_columns(self, node: Node, field_name: str, known: Mapping[Any, Inputs]) -> list[_Column]:
         found = []
-        for each in _expressions(node.told.get(field_name)):
+        for each in expressions(node.told.get(field_name)):
             if "exprId" not in each.told:
                 raise UnknownPlanError(each.kind)
-            found.append(_Column(_id(each.told), each.told["name"], self._inputs(each, known)))
+            if self._is_record(each):
+                self._records.add(column_id(each.told))
+            found.append(_Column(column_id(each.told), each.told["name"], self._inputs(each, known)))
         return found
 
-    def _uses(self, node: _Node, field_name: str, known: Mapping[Any, Inputs], how: How) -> Inputs:
-        used = self._sum(self._inputs(each, known) for each in _expressions(node.told.get(field_name)))
+    def _uses(self, node: Node, field_name: str, known: Mapping[Any, Inputs], how: How) -> Inputs:
+        used = self._sum(self._inputs(each, known) for each in expressions(node.told.get(field_name)))
         return self._after(used, how)
 
-    def _inputs(self, expression: _Node, known: Mapping[Any, Inputs]) -> Inputs:
+    def _is_record(self, expression: Node) -> bool:
+        if expression.kind in ("Alias", "Explode"):
+            return self._is_record(expression.children[0])
+        if expression.kind == "AttributeReference":
+            return column_id(expression.told) in self._records
+        return bool(expression.kind == "ScalaUDF" and expression.told["udfName"] == NAME_OF_FILES)
+
+    def _of_record(self, expression: Node, known: Mapping[Any, Inputs]) -> Inputs | None:
+        """Of a field of a record, the column of that name of its source; None for any other expression."""
+        path: list[str] = []
+        while expression.kind == "GetStructField":
+            path.insert(0, expression.told["name"])
+            expression = expression.children[0]
+        if not path or expression.kind != "AttributeReference" or column_id(expression.told) not in self._records:
+            return None
+        sources = {each.source for each in known.get(column_id(expression.told), _NONE)}
+        return self._count(frozenset(Input(source, path[1]) for source in sources) if len(path) > 1 else _NONE)
+
+    def _inputs(self, expression: Node, known: Mapping[Any, Inputs]) -> Inputs:
         """What an expression is made of."""
+        if (field := self._of_record(expression, known)) is not None:
+            return field
         kind, children = expression.kind, expression.children
         if kind == "AttributeReference":
-            return self._count(known.get(_id(expression.told), _NONE))  # an outer one, of a subquery: not known here
+            # An outer one, of a subquery, is not known here.
+            return self._count(known.get(column_id(expression.told), _NONE))
         given = [self._inputs(child, known) for child in children]
         if kind == "Alias":
             return given[0]
@@ -228,25 +257,25 @@ class _Reading:
         return inputs
 
 
-def _expressions(told: Any) -> Iterator[_Node]:
+def expressions(told: Any) -> Iterator[Node]:
     """Those of a node's field: one, or a list of them."""
     if told:
         for each in told if isinstance(told[0], list) else [told]:
-            yield _tree(each)
+            yield tree(each)
 
 
-def _listed(node: _Node, name: str, inputs: Inputs) -> list[_Column]:
+def _listed(node: Node, name: str, inputs: Inputs) -> list[_Column]:
     """The columns that a node lists by itself."""
-    found = [each.told for each in _expressions(node.told[name])]
-    return [_Column(_id(each), each["name"], inputs) for each in found]
+    found = [each.told for each in expressions(node.told[name])]
+    return [_Column(column_id(each), each["name"], inputs) for each in found]
 
 
-def _tree(nodes: Sequence[Mapping[str, Any]]) -> _Node:
+def tree(nodes: Sequence[Mapping[str, Any]]) -> Node:
     """The tree of a list in which each node stands before its children."""
-    root: _Node | None = None
-    waiting: list[tuple[_Node, int]] = []  # and how many children each still lacks
+    root: Node | None = None
+    waiting: list[tuple[Node, int]] = []  # and how many children each still lacks
     for told in nodes:
-        node = _Node(told)
+        node = Node(told)
         while waiting and waiting[-1][1] == len(waiting[-1][0].children):
             waiting.pop()
         if waiting:
@@ -258,9 +287,11 @@ def _tree(nodes: Sequence[Mapping[str, Any]]) -> _Node:
     return root
 
 
-def _id(told: Mapping[str, Any]) -> Any:
+def column_id(told: Mapping[str, Any]) -> Any:
+    """Return the id of a column, which is unique in a session."""
     return told["exprId"]["id"]
 
 
-def _simple(name: str) -> str:
+def simple_name(name: str) -> str:
+    """Return the name of a Java class without its package."""
     return name.rstrip("$").rpartition(".")[2].rpartition("$")[2]

@@ -24,6 +24,7 @@ from airflow_ft.core.errors import (
     FencedError,
     JobError,
     SealError,
+    StorageUnavailableError,
     StoreUnavailableError,
 )
 from airflow_ft.core.model import AbortReason, AfterAbort, Segment, SparkPosition
@@ -31,7 +32,9 @@ from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.planning import stranded
 from airflow_ft.core.ports import Store
 from airflow_ft.spark.driver.failures import last_line
+from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.wal.roots import away
 
 POLL_SECONDS = 0.005  # a row is as late as that; to look takes microseconds
 
@@ -242,7 +245,9 @@ class Publisher:
         except Exception as error:
             raise self._seal_error(now, error) from error
 
-    def _seal_error(self, now: _Open, error: Exception) -> SealError:
+    def _seal_error(self, now: _Open, error: Exception) -> SealError | StorageUnavailableError:
+        if gone := away(self._request.wal_root):
+            return gone
         return SealError(
             f"what it has written could not be sealed: {last_line(error)}",
             pipeline=self._request.pipeline,
@@ -257,6 +262,7 @@ class Publisher:
         except OSError as error:
             raise self._seal_error(now, error) from error
         position = self._position(now.batch)
+        require_proven(self._request.wal_root, segment, position)
         # One conditional write. Refused or unanswered: it is not repeated, the attempt ends (I5); a write that is
         # still on its way is settled by the next owner's epoch.
         self._store.publish(

@@ -22,7 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import AirflowFtError, CheckpointExpiredError, ConfigurationError, JobError, StageError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    CheckpointExpiredError,
+    ConfigurationError,
+    JobError,
+    StageError,
+    WalCorruptError,
+)
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
@@ -38,6 +45,7 @@ from airflow_ft.spark.driver.kafka_admin import topic_admins
 from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
 from airflow_ft.spark.driver.listing import check_listings, static_listings
 from airflow_ft.spark.driver.local_files import spare_processes
+from airflow_ft.spark.driver.plan_meaning import memory_of
 from airflow_ft.spark.driver.publisher import Publisher, Tally
 from airflow_ft.spark.driver.query import Query, Stopper, by_topic, compute_planned
 from airflow_ft.spark.driver.room import QueueIsFull
@@ -54,7 +62,7 @@ from airflow_ft.spark.session.submit import DRAIN, END, REQUEST, RESULT
 from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.catching_up import catch_up, is_planned
 from airflow_ft.spark.state.draining import drain_of
-from airflow_ft.spark.state.evolution import carry_out, evolution
+from airflow_ft.spark.state.evolution import carry_out, evolution, is_known
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     behind_the_beginning,
@@ -65,6 +73,7 @@ from airflow_ft.spark.state.locations import (
     remember_life,
     set_places,
 )
+from airflow_ft.spark.state.meaning import Memory, remember_meaning
 from airflow_ft.spark.state.operators import Identity, remember, remember_code
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.settings import remember_given, tell_changed
@@ -78,12 +87,15 @@ from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, sta
 from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
 from airflow_ft.wal.retention import sweep_attempts
+from airflow_ft.wal.roots import away, claim, require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("airflow_ft.spark")
 
+_MAY_BE_AWAY = ConfigurationError, JobError, StageError, WalCorruptError
+"""Errors that files which are away may cause."""
 _PAUSE = 1.0, 60.0
 """Seconds between tries of a checkpoint whose failure is tolerated: its interval, but no less and no more."""
 
@@ -120,6 +132,8 @@ class _Plan:
     sources: list[str]
     places: list[int]
     operators: tuple[Identity, ...]
+    memory: Memory | None
+    """What the state of the operators means; None: unknown."""
 
 
 def _living(request: StageRequest, base: SparkPosition | None) -> StageRequest:
@@ -175,6 +189,7 @@ class Attempt:
 
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
+        claim(store, request.wal_root)
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
         frame = job.transform(spark, sources)
@@ -266,8 +281,13 @@ class Attempt:
         write(self._report, json.dumps({"error": describe_error(self._cause(error))}))
 
     def _cause(self, error: BaseException) -> AirflowFtError:
-        """Of what has ended the attempt, as `error` tells it."""
-        return as_error(self._failed or error, self._request.pipeline, self._request.job_name, self._request.base)
+        """Of what has ended the attempt, as `error` tells it; while the log's disk is away, that is the cause."""
+        request = self._request
+        cause = as_error(self._failed or error, request.pipeline, request.job_name, request.base)
+        if isinstance(cause, _MAY_BE_AWAY) and (gone := away(request.wal_root)):
+            log.warning("%s: %s", type(cause).__name__, cause)
+            return gone.located(pipeline=request.pipeline)
+        return cause
 
     def failed(self, error: BaseException) -> None:
         """Remembers what went wrong first: Spark wraps it beyond recognition."""
@@ -297,7 +317,7 @@ class Attempt:
         if not job.has_split:
             check_types(frame.schema, self._request.sinks[0])  # before anything is read
         refuse_unfit(frame, self._request.checkpointing.mode)
-        plan = _Plan(source_order(frame), source_places(frame), plan_of(frame))
+        plan = _Plan(source_order(frame), source_places(frame), plan_of(frame), memory_of(frame, sources.source_of))
         kafka = {
             i: (n, source) for i, n in enumerate(plan.sources) if isinstance(source := self._source(n), KafkaSource)
         }
@@ -345,10 +365,11 @@ class Attempt:
             before = change.standing(before)
         before = before.beside(frozen.standing(begun))
         void = topics.begin(before)
-        step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators)
+        step = None if request.begins_anew else evolution(request.pipeline, request.base, plan.operators, plan.memory)
         # What others may have to go back to is changed in a copy only.
         behind = is_planned(request.base)
         fits = step is None and change is None and has_places(request.base, plan.places)
+        fits = fits and is_known(request.base, plan.memory)
         in_place = request.base_is_clean and fits and not void and not behind
         location = open_location(
             request.wal_root, request.pipeline, request.epoch, request.attempt, request.base, in_place
@@ -376,12 +397,14 @@ class Attempt:
         set_places(location, plan.places)
         if request.base is None:
             remember(location, plan.operators)
+            remember_meaning(location, plan.memory)
             return location
         if void:
             leave_out(location, void)
         if step is not None:
             carry_out(step, location, plan.operators, partial(bear, whole=True))
         remember(location, plan.operators)
+        remember_meaning(location, plan.memory)
         if behind:
             self._began = True  # the job computes from here on
             held = states(location)
@@ -407,6 +430,7 @@ class Attempt:
         begins = self._begins(plan, change)
         frozen, bear = Beginnings.of(request), partial(compute_planned, frame, job.output_mode)
         location = self._open_location(plan, change, frozen, begins, topics, bear)
+        require(request.wal_root)  # what was read of the base, or not found there, was read from the right disk
         remember_given(location.uri, request.conf)
         remember_code(location, job.code)
         tell_changed(request.base, frame.sparkSession.conf.get)

@@ -6,6 +6,8 @@ is computed, and the attempt's copy of the location is changed to fit. The locat
 is. It stays the pipeline's base, too, until a checkpoint is published from the copy; so whoever dies on the way, or
 meets an error, has changed nothing.
 
+Operators that go on must have the keys, functions and settings that they had (`airflow_ft.spark.state.meaning`).
+
 - moved: its folder and the number in its files are changed;
 - left out: its folder is dropped, where that was allowed (`allow_non_restored_state`);
 - added: it gets empty state stores, made by Spark itself: an empty micro-batch of the same query, which nobody
@@ -26,11 +28,12 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.errors import ConfigurationError, StageError, StateMeaningError
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state import schema_paths
 from airflow_ft.spark.state.location_files import OFFSETS, add_entry, entry, keep, note, offsets_line
 from airflow_ft.spark.state.locations import SparkLocation, by_use, location_root, set_places
+from airflow_ft.spark.state.meaning import Memory, differences, meaning_of
 from airflow_ft.spark.state.operators import Identity, identities, remember, remembered
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.settings import set_unique_ids, unique_ids
@@ -70,10 +73,15 @@ class Evolution:
     added: tuple[int, ...]
 
 
-def evolution(pipeline: str, base: SparkPosition | None, plan: Sequence[Identity]) -> Evolution | None:
+def evolution(
+    pipeline: str, base: SparkPosition | None, plan: Sequence[Identity], memory: Memory | None = None
+) -> Evolution | None:
     """What has to be done with a copy of `base` before a job with this plan can go on there; None: nothing.
 
+    `memory`: what the state of the job's operators means, in the order of the plan; None: that is unknown.
+
     ConfigurationError where it cannot be done, would be a guess, or leaves state behind that nobody has given up.
+    StateMeaningError where the job gives state another meaning than it has.
     """
     if base is None or base.batch < 0:
         return None
@@ -83,8 +91,11 @@ def evolution(pipeline: str, base: SparkPosition | None, plan: Sequence[Identity
     if _kinds(plan) != _kinds(before) and (told is None or _kinds(told) == _kinds(plan)):
         # Made by a version that kept no plan: Spark compares them. Or it has made other operators of such a plan, and
         # does so again.
+        if told is not None:
+            _compare(location, told, {number: number for number in range(len(plan))}, memory)
         return None
     kept = _matched(pipeline, before, plan)
+    _compare(location, before, kept, memory)
     dropped = tuple(number for number in range(len(before)) if number not in kept)
     added = tuple(number for number in range(len(plan)) if number not in kept.values())
     if dropped and not may_be_left(location):
@@ -107,18 +118,38 @@ def evolution(pipeline: str, base: SparkPosition | None, plan: Sequence[Identity
     return Evolution(kept, dropped, added)
 
 
+def is_known(base: SparkPosition | None, memory: Memory | None) -> bool:
+    """Return whether the location at `base` says that its state means just that."""
+    return base is None or base.batch < 0 or meaning_of(SparkLocation("", "", base.location, base.batch, "")) == memory
+
+
 def may_be_left(location: SparkLocation) -> bool:
     """Whether the location was restored just now, and whoever did so has allowed that state is left behind."""
     told = note(location.uri, RESTORED_FILE)
     return told is not None and bool(told["allow_non_restored_state"]) and told["batch"] == location.batch
 
 
-def note_restored(location: SparkLocation, allow_non_restored_state: bool) -> None:
-    """Of a location that is being restored: whether state may be left behind by the job that goes on from there."""
+def may_mean_else(location: SparkLocation) -> bool:
+    """Return whether the restore that made the location allowed the job to give its state another meaning."""
+    told = note(location.uri, RESTORED_FILE)
+    return told is not None and bool(told.get("allow_changed_state")) and told["batch"] == location.batch
+
+
+def note_restored(
+    location: SparkLocation, allow_non_restored_state: bool, *, allow_changed_state: bool = False
+) -> None:
+    """Of a location that is being restored: what the job that goes on from there may do to its state.
+
+    allow_non_restored_state: leave some of it behind. allow_changed_state: give it another meaning.
+    """
     keep(
         location.uri,
         RESTORED_FILE,
-        {"allow_non_restored_state": allow_non_restored_state, "batch": location.batch},
+        {
+            "allow_non_restored_state": allow_non_restored_state,
+            "allow_changed_state": allow_changed_state,
+            "batch": location.batch,
+        },
     )
 
 
@@ -143,6 +174,45 @@ def carry_out(
             f"the state cannot be made to fit: the job's plan has {_kinds(plan)}, Spark has made {found}.",
             pipeline=location.pipeline,
             remedy="nothing was changed; report it, with the job's plan (`frame.explain(True)`).",
+        )
+
+
+def _compare(
+    location: SparkLocation, before: Sequence[Identity], kept: Mapping[int, int], memory: Memory | None
+) -> None:
+    """Refuse another meaning of the operators that go on, unless it is allowed or may come from Spark itself."""
+    told = meaning_of(location)
+    if told is None:
+        if kept:
+            log.info("the state is of an earlier version, which noted no meaning: this job's meaning is noted for it")
+        return
+    if memory is None or len(told.operators) != len(before):
+        return
+    changed = [
+        f"{_name(before[old], old)}: {difference}"
+        for old, new in sorted(kept.items())
+        if new < len(memory.operators)
+        for difference in differences(told.operators[old], memory.operators[new])
+    ]
+    if not changed:
+        return
+    if not told.is_comparable(memory):
+        log.warning(
+            "Spark %s reads another plan than Spark %s did; this is taken for the same meaning of state: %s",
+            memory.spark,
+            told.spark,
+            "; ".join(changed),
+        )
+    elif may_mean_else(location):
+        log.warning("the state gets another meaning, as the restore allowed: %s", "; ".join(changed))
+    else:
+        raise StateMeaningError(
+            f"the job gives its state another meaning than it has. {'; '.join(changed)}.",
+            pipeline=location.pipeline,
+            remedy="take the change back; or give the changed operator a new uid (airflow_ft.spark.uids.uid): it begins"
+            f" without state; or drop all state (`airflow ft reset-state {location.pipeline}`). To go on with the state"
+            f" as it is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger {location.pipeline}`), and"
+            " `airflow ft savepoint restore PATH --allow-changed-state`.",
         )
 
 

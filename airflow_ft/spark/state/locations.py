@@ -50,9 +50,12 @@ from airflow_ft.wal.filesystem import (
     link_tree,
     refuse_another_history,
 )
+from airflow_ft.wal.roots import require
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
+_PART = re.compile(r"^\.?(?:offsets|commits|sources|state|metadata|airflow_ft_\w+(?:\.json)?)(?:\.[^/]*)?$")
+"""Of the entries of a location; also temporary files of them, and Hadoop's checksums."""
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
@@ -164,7 +167,9 @@ def copy_location(old: SparkLocation, uri: str) -> SparkLocation:
 def require_batch(location: SparkLocation) -> None:
     """WalCorruptError when Spark's offsets of the location's batch are not in it."""
     files = filesystem(location.uri)
+    require(location.uri)
     if not files.exists(location.uri):
+        require(location.uri)
         raise WalCorruptError(f"{location.uri} is missing", remedy="restore it from a backup, or rewind the pipeline")
     name = START_FILE if location.batch < 0 else f"offsets/{location.batch}"
     if not files.exists(files.uri(location.uri, *name.split("/"))):
@@ -182,6 +187,11 @@ def new_location(root: str, pipeline: str, epoch: int, attempt: int) -> str:
 def location_of_epoch(root: str, pipeline: str, epoch: int) -> str:
     """The URI of a folder that is an epoch's own, since no attempt has the number 0; else as `new_location`."""
     return new_location(root, pipeline, epoch, 0)
+
+
+def is_location(files: FileSystem, uri: str) -> bool:
+    """Whether a folder holds nothing but what Spark and this package put into a checkpoint location."""
+    return all(_PART.match(name) for name in files.names(uri))
 
 
 def location_root(uri: str) -> str:
@@ -228,6 +238,7 @@ def life_in(uri: str) -> str:
 
 
 def _lacks(location: SparkLocation) -> WalCorruptError:
+    require(location.uri)
     return WalCorruptError(
         f"Spark's state of batch {location.batch}, the last one published, is not in {location.uri}",
         pipeline=location.pipeline,

@@ -14,6 +14,7 @@ from typing import Any
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state.location_files import keep, note
 from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.meaning import Meaning, meaning_of
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER, kept_settings
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.parsing import parsing
@@ -30,7 +31,8 @@ class Operator:
 
     name: Spark's. uid: what the job calls it (`airflow_ft.spark.uids`), "" where it does not. stores: names of its
     state stores. states: names and types of keys and values, as far as Spark has written them down. partitions: how
-    many state partitions it has. bytes: of its files.
+    many state partitions it has. bytes: of its files. meaning: its keys, functions and settings
+    (`airflow_ft.spark.state.meaning`), {} where the location has no note of them.
     """
 
     id: int
@@ -40,6 +42,7 @@ class Operator:
     states: Mapping[str, str] = field(default_factory=dict)
     bytes: int = 0
     uid: str = ""
+    meaning: Meaning = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,14 @@ def operators(location: SparkLocation) -> tuple[Operator, ...]:
             with parsing(files.uri(location.uri, "state", name)):
                 found.append(_operator(files, location, told, list(sizes), size, partitions))
     uids = identities(location)
-    return tuple(replace(each, uid=named.uid) for each, named in zip(found, uids, strict=True))
+    memory = meaning_of(location)
+    meanings: tuple[Meaning, ...] = () if memory is None else memory.operators
+    if len(meanings) != len(found):
+        meanings = ({},) * len(found)
+    return tuple(
+        replace(each, uid=named.uid, meaning=meaning)
+        for each, named, meaning in zip(found, uids, meanings, strict=True)
+    )
 
 
 def numbers(files: FileSystem, location: SparkLocation) -> list[str]:

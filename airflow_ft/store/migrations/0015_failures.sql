@@ -9,6 +9,9 @@ ALTER TABLE pipeline ADD COLUMN streaming BIGINT NOT NULL DEFAULT 0;
 -- 1: a person retired it, and no stage has begun since.
 ALTER TABLE pipeline ADD COLUMN retired BIGINT NOT NULL DEFAULT 0;
 
+-- 1: `late_after` is the default of a stream, which counts while a run is at work.
+ALTER TABLE pipeline ADD COLUMN late_default BIGINT NOT NULL DEFAULT 0;
+
 -- JSON (`core.failure.Failure`): the error of the newest attempt. NULL: it met none.
 ALTER TABLE vote ADD COLUMN problem TEXT;
 

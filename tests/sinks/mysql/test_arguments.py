@@ -18,6 +18,12 @@ def given(**extra: object) -> dict[str, object]:
     return arguments(info, Limits(), local_infile=True)
 
 
+def test_a_password_is_sent_as_utf_8_as_the_server_keeps_it() -> None:
+    assert given()["password"] == b"secret-word"
+    info = ConnectionInfo("c", "mysql", password="pässwörd-密码")
+    assert arguments(info, Limits(), local_infile=True)["password"] == "pässwörd-密码".encode()
+
+
 def test_connection_extras_reach_the_driver() -> None:
     plain = given(charset="latin1")
     assert plain["charset"] == "utf8mb4" and plain["port"] == 3306 and "ssl" not in plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,10 @@ from airflow_ft.core.errors import (
 )
 from airflow_ft.core.model import Outcome, Plan, Vote
 from airflow_ft.core.remnants import PreparedEnding, RemnantKind
+from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres import load
+from airflow_ft.sinks.postgres.gid import Gid
+from airflow_ft.sinks.postgres.prepared import PreparedParticipant
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from tests.density import stride
@@ -76,23 +80,73 @@ def test_what_is_prepared_keeps_keys_and_table_until_the_decision(make: Make) ->
     assert world.target.ids() == [7, *world.ids_of(1)]
 
 
-def test_several_numbers_are_prepared_ahead_and_committed_in_their_order(make: Make) -> None:
+def test_nothing_is_held_behind_an_undelivered_number(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     plans = []
     for _ in range(3):
         plans.append(world.plan())
         world.predecessor = plans[-1].number
     votes = [world.prepare(plan) for plan in plans]
-    assert [gid.number for gid in table_of(world).prepared(world)] == [1, 2, 3]
+    assert [gid.number for gid in table_of(world).prepared(world)] == [1]
+    assert [vote.notes.get("deferred", "") for vote in votes] == [
+        "", *(f"number {before} is not delivered yet: sent after the decision" for before in (1, 2)),
+    ]  # fmt: skip
     with pytest.raises(TerminalError, match="it delivered number 0 last, the plan of 2 expects 1"):
         world.commit(plans[1], votes[1])
     assert world.target.ids() == []
     for plan, vote in zip(plans, votes, strict=True):
-        world.commit(plan, vote)
+        assert world.commit(plan, vote).detail.get("deferred", False) is (plan.number > 1)
+        assert world.commit(plan, vote).outcome is Outcome.COMMITTED
     assert world.target.ids() == world.ids_of(1, 2, 3)
     assert table_of(world).sql("SELECT number, kind FROM airflow_ft_ledger ORDER BY number") == [
         (each, "committed") for each in (1, 2, 3)
     ]
+
+
+def test_a_number_that_waits_is_tried_and_aborted(make: Make) -> None:
+    world = make(ORDERS, **PREPARED)
+    first = world.plan()
+    vote = world.prepare(first)
+    world.predecessor = 1
+    with pytest.raises(DeclinedError, match=r"row 3 of .*already exists"):
+        world.prepare(world.plan(pa.table({"id": [1, 2, 2], "text": ["a", "b", "c"]})))
+    same = world.plan_of(3, world.segment(3, world.table(world.ids_of(1)[0], 1)))
+    started = time.monotonic()
+    notes = quick(world).prepare(same, world.fence(1, world.attempt()))
+    assert "deferred" in notes and time.monotonic() - started < 3
+    assert world.participant(same).abort(same, world.fence(1, world.attempt()), {}).outcome is Outcome.ABORTED
+    world.commit(first, vote)
+    assert world.target.ids() == world.ids_of(1)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
+def test_pipelines_hold_no_more_than_half_of_the_servers_places(
+    make: Make, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    limit = int(table_of(make()).sql("SHOW max_prepared_transactions")[0][0])
+    world = make(ORDERS, **PREPARED)
+    others = [Gid(owner_of(OURS, f"other-{each}", "shop"), 1, 1, 1, "0" * 8) for each in range(limit // 2)]
+    table = table_of(world)
+
+    def fill() -> None:
+        for gid in others:
+            table.sql(f"BEGIN; SELECT txid_current(); PREPARE TRANSACTION {gid.sql}")
+
+    try:
+        plan = world.plan()
+        if late:
+            copy = Session.copy
+            monkeypatch.setattr(Session, "copy", lambda *args: (fill(), copy(*args))[1])
+        else:
+            fill()
+        vote = world.prepare(plan)
+        monkeypatch.undo()
+        assert f"{limit // 2} of the server's {limit} places" in vote.notes["deferred"]
+        assert table.prepared(world) == []
+        assert world.commit(plan, vote).detail["deferred"] and world.target.ids() == world.ids_of(1)
+    finally:
+        for gid in others:
+            table.sql(f"ROLLBACK PREPARED {gid.sql}")
 
 
 def test_a_refused_row_leaves_nothing_prepared(make: Make) -> None:
@@ -189,12 +243,15 @@ def test_what_is_committed_by_hand_halts_an_abort_until_it_is_deleted(make: Make
     assert world.target.ids() == world.ids_of(2)
 
 
-def test_what_is_committed_by_hand_out_of_its_turn_halts_until_it_is_deleted(make: Make) -> None:
+def test_what_is_committed_by_hand_out_of_its_turn_halts_until_it_is_deleted(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make(ORDERS, **PREPARED)
     first, votes = world.plan(), []
     votes.append(world.prepare(first))
     world.predecessor = 1
     second = world.plan()
+    monkeypatch.setattr(PreparedParticipant, "_waits", lambda *_: "")  # an older release has prepared it
     votes.append(world.prepare(second))
     table_of(world).sql(f"COMMIT PREPARED {table_of(world).prepared(world)[1].sql}")
     with pytest.raises(StoreBehindSinkError, match="it delivered number 2 last, the plan of 1 expects 0"):

@@ -6,6 +6,7 @@ import datetime as dt
 from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import psycopg2
 import pyarrow as pa
@@ -67,6 +68,22 @@ def test_the_doctor_says_what_would_go_wrong(make: Make) -> None:
     assert examined(world)["table orders"].verdict is PROBLEM
     table.connection = replace(table.connection, password="wrong")
     assert {name: check.verdict for name, check in examined(world).items()} == {"connect": PROBLEM}
+
+
+@pytest.mark.parametrize("fails", ["listed", "end_prepared"])
+def test_a_doctor_that_fails_leaves_nothing_prepared(make: Make, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    world = make(ORDERS, strategy="prepared")
+    step, asked = getattr(doctor, fails), []
+
+    def failing(*args: Any) -> Any:
+        asked.append(args)
+        if len(asked) == 1:
+            raise psycopg2.OperationalError("the answer was lost")
+        return step(*args)
+
+    monkeypatch.setattr(doctor, fails, failing)
+    assert examined(world)["prepared transactions"].verdict is Verdict.PROBLEM
+    assert table_of(world).prepared(world) == []
 
 
 def test_what_a_doctor_has_left_prepared_is_rolled_back_by_the_next_prepare(make: Make) -> None:

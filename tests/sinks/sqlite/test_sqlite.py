@@ -25,7 +25,8 @@ from airflow_ft.core.errors import (
 from airflow_ft.core.model import Promise
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.core.verify import Delivered, SinkReport
-from airflow_ft.sinks.sqlite import doctor, fitting, verify
+from airflow_ft.sinks.sqlite import doctor, fitting, ready, verify
+from airflow_ft.sinks.sqlite.ddl import conflict_clauses
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.testing.world import ROWS, SINK, Target, World
 from airflow_ft.wal import open_wal
@@ -417,3 +418,166 @@ def test_verify_finds_a_loss_a_double_and_a_change(world: World) -> None:
     assert "no column 'text'" in report().error
     file.sql("DROP TABLE orders")
     assert "no such table" in report().error and not report().is_complete
+
+
+LAID_OUT = "CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT)"
+CHANGED = {
+    "affinity": "CREATE TABLE orders (id INTEGER PRIMARY KEY, text INTEGER)",
+    "letters of no type": 'CREATE TABLE orders (id INTEGER PRIMARY KEY, text "\N{LATIN SMALL LETTER DOTLESS I}NT")',
+    "replace": "CREATE TABLE orders (id INTEGER PRIMARY KEY ON CONFLICT REPLACE, text TEXT)",
+    "ignore": "CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT, UNIQUE (text) ON CONFLICT IGNORE)",
+    "not null": "CREATE TABLE orders (id INTEGER, text TEXT NOT NULL ON CONFLICT REPLACE DEFAULT 'none')",
+    "generated": "CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT AS ('all the same'))",
+    "lacking": "CREATE TABLE orders (id INTEGER PRIMARY KEY)",
+    "more": "CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT, must INT NOT NULL)",
+    "strict": "CREATE TABLE orders (id INTEGER PRIMARY KEY, text INTEGER) STRICT",
+    "view": "CREATE VIEW orders AS SELECT 1 AS id, '' AS text",
+    "view with a trigger": (
+        "CREATE VIEW orders AS SELECT 1 AS id, '' AS text;"
+        "CREATE TRIGGER t INSTEAD OF INSERT ON orders BEGIN SELECT 1; END"
+    ),
+    "virtual": "CREATE VIRTUAL TABLE orders USING fts5(id, text)",
+    "gone": "",
+    "trigger that cannot run": (
+        f"{LAID_OUT}; CREATE TRIGGER t AFTER INSERT ON orders BEGIN INSERT INTO nowhere VALUES (new.id); END"
+    ),
+}
+
+
+@pytest.mark.parametrize("changed", CHANGED.values(), ids=CHANGED)
+@pytest.mark.parametrize("decides", [True, False])
+def test_a_table_is_judged_again_by_the_transaction_that_delivers(world: World, changed: str, decides: bool) -> None:
+    world.commit_point = decides
+    file = file_of(world)
+    file.sql(LAID_OUT)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    file.sql("DROP TABLE orders")
+    with closing(sqlite3.connect(file.path)) as db:
+        db.executescript(changed)
+    with pytest.raises(UnfitTargetError) as raised:
+        world.commit(plan, vote)
+    assert raised.value.sink == SINK and raised.value.remedy
+    assert world.participant(plan).proof(plan) is None
+    with closing(sqlite3.connect(file.path)) as db:
+        db.executescript(f"DROP {'VIEW' if 'VIEW' in changed else 'TABLE'} IF EXISTS orders; {LAID_OUT}")
+    world.commit(plan, vote)
+    assert file.ids() == world.ids_of(1)
+
+
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        ("id INTEGER PRIMARY KEY ON CONFLICT REPLACE", ["replace"]),
+        ("id INTEGER UNIQUE on\n/* -- */ Conflict --x\n\tIgnore", ["ignore"]),
+        ("id INTEGER NOT NULL ON CONFLICT ABORT UNIQUE ON CONFLICT FAIL", ["abort", "fail"]),
+        ("id INTEGER /* UNIQUE ON CONFLICT REPLACE */ -- ON CONFLICT REPLACE\n", []),
+        ("id TEXT DEFAULT 'ON CONFLICT REPLACE' CHECK (id <> 'it''s ON CONFLICT REPLACE')", []),
+        ('"ON CONFLICT REPLACE" INTEGER', []),
+        ("`on conflict replace` INTEGER, [on conflict ignore] INTEGER", []),
+        ('"x"" ON CONFLICT REPLACE" INTEGER', []),
+        ("conflict INTEGER, replace TEXT", []),
+        ("id INTEGER REFERENCES other ON DELETE CASCADE", []),
+        ("station\N{LATIN SMALL LETTER E WITH ACUTE}on INTEGER", []),
+        ('id INTEGER CONSTRAINT "it\'s" UNIQUE ON CONFLICT ROLLBACK', ["rollback"]),
+    ],
+)
+def test_what_a_constraint_does_with_a_conflict_is_read_token_by_token(column: str, found: list[str]) -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute(f"CREATE TABLE t ({column})")
+        [(sql,)] = db.execute("SELECT sql FROM sqlite_schema WHERE name = 't'").fetchall()
+    assert conflict_clauses(sql) == found
+
+
+def test_letters_outside_ascii_have_no_second_form(world: World) -> None:
+    """To SQLite `\N{LATIN CAPITAL LETTER E WITH ACUTE}` and its small letter are two names, `ID` and `id` are one."""
+    file = file_of(world)
+    file.sink = SqliteSink(table="\N{LATIN CAPITAL LETTER E WITH ACUTE}T", conn_id="shop")
+    upper, lower = "\N{LATIN CAPITAL LETTER E WITH ACUTE}", "\N{LATIN SMALL LETTER E WITH ACUTE}"
+    file.sql(f'CREATE TABLE "{lower}t" (other INTEGER)')
+    file.sql(f'CREATE TABLE "{upper}t" (ID INTEGER, "{upper}" TEXT, "{lower}" TEXT)')
+    plan = world.plan(pa.table({"id": [1], upper: ["large"], lower: ["small"]}))
+    delivered = [Delivered(plan, world.deliver(plan), None)]
+    assert file.sql(f'SELECT * FROM "{upper}t"') == [(1, "large", "small")]
+    [report] = verify.verify(delivered, world.participant_plan(), file.connection, open_wal())
+    assert (report.is_exact, report.expected, report.target) == (True, 1, f"{upper}t")
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_two_names_that_differ_outside_ascii_are_two_columns(world: World, made: bool) -> None:
+    upper, lower = "\N{LATIN CAPITAL LETTER E WITH ACUTE}", "\N{LATIN SMALL LETTER E WITH ACUTE}"
+    if not made:
+        file_of(world).sql(f'CREATE TABLE orders ("{lower}" TEXT)')
+        with pytest.raises(UnfitTargetError) as raised:
+            world.prepare(world.plan(pa.table({upper: ["large"]})))
+        assert raised.value.column == upper
+        return
+    world.deliver(world.plan(pa.table({upper: ["large"], lower: ["small"]})))
+    assert file_of(world).sql("SELECT * FROM orders") == [("large", "small")]
+
+
+def test_a_declared_type_is_read_as_sqlite_reads_it(world: World) -> None:
+    """A ligature is no F and no L to SQLite: the column would make whole numbers of 5.0."""
+    file_of(world).sql('CREATE TABLE orders (c "\N{LATIN SMALL LIGATURE FL}oat")')
+    with pytest.raises(UnfitTargetError) as raised:
+        world.prepare(world.plan(pa.table({"c": [5.0]})))
+    assert raised.value.column == "c"
+
+
+@pytest.mark.parametrize("key", ["id INTEGER PRIMARY KEY DESC", "id INTEGER PRIMARY KEY"])
+def test_only_a_rowid_makes_numbers_up(world: World, key: str) -> None:
+    without = "" if "DESC" in key else " WITHOUT ROWID"
+    file_of(world).sql(f"CREATE TABLE orders ({key}, text TEXT){without}")
+    plan = world.plan(pa.table({"id": pa.array([1, None], pa.int64()), "text": ["a", "b"]}))
+    vote = world.prepare(plan)
+    if without:
+        with pytest.raises(DeclinedError, match="NOT NULL constraint failed"):
+            world.commit(plan, vote)
+        return
+    world.commit(plan, vote)
+    assert file_of(world).sql("SELECT id FROM orders ORDER BY text") == [(1,), (None,)]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "CREATE TABLE orders (id INTEGER, text TEXT CHECK (json_extract(text, '$.a') > 0))",
+        "CREATE TABLE orders (id INTEGER, text TEXT, sum INTEGER AS (abs(id + (-9223372036854775807 - 1))) STORED)",
+    ],
+)
+def test_an_error_that_a_row_causes_belongs_to_the_row(world: World, table: str) -> None:
+    file_of(world).sql(table)
+    rows = pa.table({"id": pa.array([0], pa.int64()), "text": ["{not json"]})
+    plan = world.plan(rows)
+    vote = world.prepare(plan)
+    with pytest.raises(DeclinedError, match=r"malformed JSON|integer overflow"):
+        world.commit(plan, vote)
+    world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
+    proof = world.commit(world.plan(rows), vote, set_aside=True)
+    assert proof.counts[SINK] == 0
+
+
+def test_what_a_table_lacks_is_told_before_anything_runs(world: World) -> None:
+    file = file_of(world)
+    planned = world.participant_plan()
+    schema = {SINK: world.table(0, 1).schema}
+    for table in ("CREATE TABLE orders (id INTEGER UNIQUE ON CONFLICT REPLACE, text TEXT)", CHANGED["view"]):
+        file.sql(table)
+        [lacking] = ready.lacks("orders", planned, file.connection)
+        [misfit] = fitting.misfits(planned, file.connection, schema)
+        assert isinstance(lacking, UnfitTargetError) and isinstance(misfit, UnfitTargetError)
+        file.sql(f"DROP {table.split()[1]} orders")
+    assert not ready.lacks("orders", planned, file.connection)
+
+
+def test_too_many_columns_are_told(world: World) -> None:
+    with pytest.raises(UnfitTargetError, match="too many columns"):
+        world.prepare(world.plan(pa.table({f"c{n}": [n] for n in range(2001)})))
+
+
+def test_settings_that_exactness_rests_on_are_set(world: World) -> None:
+    world.deliver(world.plan())
+    with SqliteFile(file_of(world).path).opened() as db:
+        assert db is not None
+        found = {name: db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("foreign_keys", "recursive_triggers")}
+    assert found == {"foreign_keys": 0, "recursive_triggers": 0}

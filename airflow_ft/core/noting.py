@@ -1,0 +1,72 @@
+"""Notes an error in the decision log for people. Nothing here raises: the error itself counts, not the note of it."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    DeclinedError,
+    FencedError,
+    HaltError,
+    LeaseHeldError,
+    NotDeliveredError,
+    StageError,
+    StoreUnavailableError,
+    TurnHeldError,
+)
+from airflow_ft.core.failure import Failure
+from airflow_ft.core.model import RunKey
+from airflow_ft.core.ports import Store
+from airflow_ft.core.secrets import without_secrets
+
+log = logging.getLogger(__name__)
+
+_PASSED_OVER = (FencedError, LeaseHeldError, TurnHeldError, StoreUnavailableError)
+"""Others are at work, who tell for themselves; or the note could not be stored either."""
+
+
+def failure_of(error: BaseException, *, task_id: str = "", try_number: int = 0) -> Failure:
+    """The error as plain data. The message of another package's error is left out: it may hold a secret."""
+    kind = type(error).__name__
+    if isinstance(error, AirflowFtError):
+        message, remedy = str(without_secrets(error.headline)), str(without_secrets(error.remedy))
+        return Failure(kind, _code(error), message, remedy, task_id=task_id, try_number=try_number)
+    message = f"a {kind} ended it."
+    remedy = "see the log of the task." if task_id else "see the log of the program."
+    return Failure(kind, "", message, remedy, task_id=task_id, try_number=try_number)
+
+
+def note_failure(
+    store: Store, pipeline: str, run: RunKey, error: BaseException, *, task_id: str = "", try_number: int = 0
+) -> None:
+    """Store why the run failed (`Store.tell_failure`)."""
+    if isinstance(error, _PASSED_OVER):
+        return
+    try:
+        failure = failure_of(error, task_id=task_id, try_number=try_number)
+        store.tell_failure(pipeline, run, failure, follows=isinstance(error, NotDeliveredError))
+    except Exception as problem:
+        log.warning("the page does not show this failure, since it could not be stored: %s", type(problem).__name__)
+        log.debug("how that came about:", exc_info=problem)
+
+
+def note_problem(store: Store, pipeline: str, epoch: int, number: int, participant: str, error: AirflowFtError) -> None:
+    """Store why the newest attempt at a participant failed (`Store.tell_problem`)."""
+    if isinstance(error, _PASSED_OVER):
+        return
+    try:
+        store.tell_problem(pipeline, epoch, number, participant, failure_of(error))
+    except Exception as problem:
+        log.debug("the error of %s was not stored:", participant, exc_info=problem)
+
+
+def _code(error: AirflowFtError) -> str:
+    if isinstance(error, HaltError):
+        return error.reason.value
+    cause = error.__cause__
+    if isinstance(cause, DeclinedError):  # what is decided and refused is tried again
+        return cause.abort_reason.value
+    if isinstance(error, StageError) or error.abort_reason is not AirflowFtError.abort_reason:
+        return error.abort_reason.value
+    return ""

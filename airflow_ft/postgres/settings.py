@@ -1,0 +1,96 @@
+"""Settings of a PostgreSQL session that exactness rests on, as SQL that sets them for one transaction.
+
+Roles, databases, `options` of a connection and other clients of a pooler may have set any of them. A pooler that pools
+transactions hands each of them to any backend, so what a session sets once may reach another client's backend and miss
+the next transaction. So each transaction sets them for itself, and reads them back. Imports no driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+_FIXED = {
+    "client_encoding": "UTF8",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",  # off: NULL in an array literal is the text 'NULL'
+    "transform_null_equals": "off",
+    "xmloption": "content",
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",  # less: different doubles have one text
+    "row_security": "off",  # rows that a policy hides are an error, never left out
+}
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+
+# Weaker ones are raised, stronger ones stay.
+_SYNCHRONOUS = "synchronous_commit"
+_DURABLE = ("on", "remote_apply")
+# replica: foreign keys and triggers are passed over. Only a superuser may set it, to whatever value.
+_ROLE = "session_replication_role"
+_NORMAL = ("origin", "local")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What each transaction of a session has. Times are milliseconds, 0 for no limit."""
+
+    statement_timeout: int
+    lock_timeout: int
+    idle_in_transaction_session_timeout: int
+    search_path: str = ""
+    """"": what role, database or connection say, whatever other clients of a pooler have set."""
+
+    @cached_property
+    def _wanted(self) -> Mapping[str, str]:
+        times = {
+            name: _shown(getattr(self, name))
+            for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        }
+        return _FIXED | times | ({"search_path": self.search_path} if self.search_path else {})
+
+    @cached_property
+    def _set(self) -> str:
+        path = "" if self.search_path else "set_config('search_path', NULL, true), "
+        fixed = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in self._wanted.items())
+        return (
+            f"SELECT {path}CASE WHEN current_setting('transaction_timeout', true) <> '0'"
+            " THEN set_config('transaction_timeout', '0', true) END,"  # of PostgreSQL 17
+            f" CASE WHEN current_setting('{_SYNCHRONOUS}') IN {_DURABLE} THEN current_setting('{_SYNCHRONOUS}')"
+            f" ELSE set_config('{_SYNCHRONOUS}', 'on', true) END,"
+            f" CASE WHEN current_setting('{_ROLE}') IN {_NORMAL} OR current_setting('is_superuser') <> 'on'"
+            f" THEN current_setting('{_ROLE}') ELSE set_config('{_ROLE}', 'origin', true) END, {fixed}"
+        )
+
+    @property
+    def begin(self) -> str:
+        """Opens a transaction with these settings; its one row is for `refused`. Give it to the server as one text."""
+        return f"BEGIN ISOLATION LEVEL READ COMMITTED; {self._set}"
+
+    @property
+    def alone(self) -> str:
+        """Goes before a statement outside of a transaction, in one text with it: both are one transaction then."""
+        return f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {self._set}; "
+
+    def refused(self, row: Sequence[str | None]) -> str:
+        """Which setting is not what it has to be, by what the server read back; "": none."""
+        synchronous, role, *fixed = row[1 if self.search_path else 2 :]
+        if role not in _NORMAL:
+            return f"{_ROLE} is {role}, which passes over foreign keys and triggers"
+        if synchronous not in _DURABLE:
+            return f"{_SYNCHRONOUS} is {synchronous}"
+        for (name, value), found in zip(self._wanted.items(), fixed, strict=True):
+            if (found or "").lower() != value.lower():
+                return f"{name} is {found!r}, and has to be {value!r}"
+        return ""
+
+
+def _shown(milliseconds: int) -> str:
+    """As the server shows it: by the largest unit without a remainder."""
+    if milliseconds == 0:
+        return "0"
+    unit, size = next((unit, size) for unit, size in _UNITS if milliseconds % size == 0)
+    return f"{milliseconds // size}{unit}"

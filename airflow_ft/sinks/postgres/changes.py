@@ -1,0 +1,149 @@
+"""The changes of one sink in a temporary table, in the order of the log; the last one of each key is applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.ports import SegmentReader
+from airflow_ft.sinks.base.changes import DELETES, UPSERTS
+from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.postgres.catalog import Column, Table, may_leave_out
+from airflow_ft.sinks.postgres.load import Load
+from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
+from airflow_ft.sinks.refused import Refused
+
+CHANGES = TableName("pg_temp", "airflow_ft_changes")
+PLACE = quoted("airflow_ft_place")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of one sink, of the same columns, in a temporary table; `columns` are those that are written."""
+
+    db: Session
+    sink: PostgresSink
+    table: Table
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    name: str
+
+    @classmethod
+    def of(cls, db: Session, sink: PostgresSink, table: Table, names: Sequence[str], name: str) -> Changes:
+        """Of rows with columns of these names. UnfitTargetError: a column is gone."""
+        written = table.columns_of((each for each in names if each != sink.change_column), name)
+        columns = tuple(column.name for column in written)
+        keys = tuple(column.name for key in sink.key_columns if (column := table.column(key)) is not None)
+        return cls(db, sink, table, columns, keys, name)
+
+    def create(self, more: str = "") -> None:
+        """The temporary table, with `more` columns."""
+        listed = ", ".join(map(self._made, self.columns))
+        changes = CHANGES.sql
+        self.db.run(
+            f"CREATE TEMPORARY TABLE airflow_ft_changes ON COMMIT DROP AS SELECT {listed} FROM {self.table.name.sql}"
+            f" LIMIT 0; ALTER TABLE {changes} ADD {PLACE} bigint GENERATED ALWAYS AS IDENTITY{more}"
+        )
+        if self.sink.change_column:
+            self.db.run(f"ALTER TABLE {changes} ADD {quoted(self.sink.change_column)} text NOT NULL")
+        for key in self.keys:  # NULL equals no key: the row would be added once more each time
+            self.db.run(f"ALTER TABLE {changes} ALTER {quoted(key)} SET NOT NULL")
+
+    def _made(self, name: str) -> str:
+        """A column as the target has it. Where deletes may have NULL, no domain judges it here."""
+        column = self.table.columns[name]
+        judges = self.sink.change_column and name not in self.keys and column.base != column.declared
+        return f"{quoted(name)}::{column.base} AS {quoted(name)}" if judges else quoted(name)
+
+    def load(self, reader: SegmentReader, letters: Refused | None = None) -> int:
+        """The rows of a segment; how many."""
+        columns = dict(self.table.columns)
+        if change := self.sink.change_column:
+            columns[change] = Column(change, "text", "b", "", -1, "text", True, False, False, True, "text")
+        changes = replace(self.table, name=CHANGES, columns=columns)
+        judge = partial(unknown_kinds, change) if change else None
+        return Load(self.db, self.name, changes, reader, letters, str(self.table.name), judge).all()
+
+    def apply(self, number: int, last: str = "") -> None:
+        """Apply the last change of each key. `last`: a query for some of them; "" for all."""
+        table, keys = self.table.name.sql, ", ".join(map(quoted, self.keys))
+        version = quoted(self.sink.version_column or "")
+        if not last:
+            self.db.run(f"ANALYZE {CHANGES.sql}")
+        last = last or self.last
+        older = f"coalesce(there.{version}, 0) <= {int(number)}"
+        if self.sink.change_column:
+            same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
+            self.db.run(
+                f"DELETE FROM {table} AS there USING ({last}) AS change WHERE {same} AND {self.deletes} AND {older}"
+            )
+        written = [*self.columns, self.sink.version_column or ""]
+        changed = ", ".join(f"{quoted(each)} = excluded.{quoted(each)}" for each in written if each not in self.keys)
+        self.db.run(
+            f"INSERT INTO {table} AS there ({', '.join(map(quoted, written))})"
+            f" SELECT {', '.join(f'change.{quoted(each)}' for each in self.columns)}, {int(number)}"
+            f" FROM ({last}) AS change WHERE NOT {self.deletes}"
+            f" ON CONFLICT ({keys}) DO UPDATE SET {changed} WHERE {older}"
+        )
+        if may_leave_out(self.db, self.table):
+            self.check_applied(number, last)
+
+    def check_applied(self, number: int, last: str) -> None:
+        """DeclinedError: changes were left out. The numbers of rows would not tell: an older change changes none."""
+        same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
+        version = f"there.{quoted(self.sink.version_column or '')}"
+        lacking = self.db.value(
+            f"SELECT count(*) FROM ({last}) AS change LEFT JOIN {self.table.name.sql} AS there ON {same}"
+            f" WHERE CASE WHEN {self.deletes} THEN there.{quoted(self.keys[0])} IS NOT NULL"
+            f" AND coalesce({version}, 0) <= {int(number)}"
+            f" ELSE {version} IS NULL OR {version} < {int(number)} END"
+        )
+        if lacking:
+            raise DeclinedError(
+                f"table {self.table.name} refuses rows: the changes of {lacking} keys were left out by a trigger or a"
+                " rule.",
+                remedy="mend the job, or the table.",
+                sink=self.name,
+            )
+
+    @property
+    def last(self) -> str:
+        """A query for the last change of each key."""
+        keys = ", ".join(map(quoted, self.keys))
+        return f"SELECT DISTINCT ON ({keys}) * FROM {CHANGES.sql} ORDER BY {keys}, {PLACE} DESC"
+
+    @property
+    def deletes(self) -> str:
+        """Whether the row `change` is a delete."""
+        if not self.sink.change_column:
+            return "false"
+        return f"(lower(change.{quoted(self.sink.change_column)}) IN ({_listed(DELETES)}))"
+
+    def drop(self) -> None:
+        """Makes room for the next one."""
+        self.db.run(f"DROP TABLE {CHANGES.sql}")
+
+
+def unknown_kinds(column: str, rows: pa.RecordBatch) -> Mapping[int, str]:
+    """Rows of which the kind of change is not known. NULL is refused by the server."""
+    kinds = rows.column(rows.schema.get_field_index(column))
+    if pa.types.is_dictionary(kinds.type):
+        kinds = kinds.dictionary_decode()
+    words = pc.utf8_lower(kinds.cast(pa.large_string()))
+    unknown = pc.and_(pc.invert(pc.is_in(words, pa.array([*DELETES, *UPSERTS], pa.large_string()))), words.is_valid())
+    return {
+        place: f"the kind of change {kinds[place].as_py()!r} is not known: deletes are {', '.join(DELETES)}; upserts"
+        f" are {', '.join(UPSERTS)} (in any case of letters)."
+        for place in pc.indices_nonzero(unknown).to_pylist()
+    }
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)

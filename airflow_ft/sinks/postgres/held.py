@@ -1,0 +1,136 @@
+"""The tables of a delivery, judged once more inside the transaction that fills them.
+
+A table may be altered between the vote and the delivery, which may come days later. PostgreSQL would convert what no
+longer fits (a double into a real, a timestamp into a date) without an error. So the delivering transaction first takes
+the lock that keeps ALTER TABLE out until its end, and then reads the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.core.errors import AirflowFtError, UnfitTargetError, together
+from airflow_ft.core.model import Vote
+from airflow_ft.core.ports import SegmentReader
+from airflow_ft.sinks.postgres.catalog import Table, read_table
+from airflow_ft.sinks.postgres.fitting import judged
+from airflow_ft.sinks.postgres.keys import key_types
+from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
+
+_TARGETS = "targets"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Tables that no ALTER TABLE changes until the transaction ends, by sink; none for a sink without rows."""
+
+    session: Session
+    sinks: Mapping[str, PostgresSink]
+    readers: Mapping[str, Sequence[SegmentReader]]
+    tables: Mapping[str, Table]
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        sinks: Mapping[str, PostgresSink],
+        readers: Mapping[str, Sequence[SegmentReader]],
+        voted: Mapping[str, Any],
+    ) -> Held:
+        """Lock and judge the tables of all sinks. `voted`: what the vote noted of them, empty if nothing.
+
+        Raises:
+            UnfitTargetError: a table no longer takes the rows as they are. Nothing was sent.
+        """
+        filled = [name for name in sinks if any(reader.schema(name).names for reader in readers[name])]
+        held = cls(session, sinks, readers, {name: _locked(session, sinks[name], name) for name in filled})
+        problems = [problem for name in filled for problem in held._problems(name)]
+        problems += [
+            problem
+            for name in filled
+            if name in voted and (problem := _moved(voted[name], held._target(name), name)) is not None
+        ]
+        if problems:
+            raise together(problems)
+        return held
+
+    def check_partitions(self) -> None:
+        """Judge partitioned tables after their rows are in: no lock of COPY keeps others from attaching a partition.
+
+        UnfitTargetError: one was attached that would forget or double rows.
+        """
+        for name, table in self.tables.items():
+            if table.is_partitioned:
+                read = read_table(self.session, table.name, name)
+                if problems := self._problems(name, read):
+                    raise together(problems)
+
+    def _problems(self, name: str, table: Table | None = None) -> list[AirflowFtError]:
+        schemas = dict.fromkeys(reader.schema(name) for reader in self.readers[name])
+        sink, table = self.sinks[name], table or self.tables[name]
+        return [_late(problem) for schema in schemas for problem in judged(self.session, sink, table, schema, name)]
+
+    def _target(self, name: str) -> dict[str, Any]:
+        return _target(self.session, self.sinks[name], self.tables[name])
+
+
+def targets_of(
+    session: Session, sinks: Mapping[str, PostgresSink], readers: Sequence[SegmentReader]
+) -> dict[str, dict[str, Any]]:
+    """What a vote notes of the tables that get rows: where each name leads, and what makes its keys equal."""
+    filled = [name for name in sinks if any(each.schema(name).names for each in readers if name in each.sinks())]
+    tables = {name: read_table(session, TableName.parse(sinks[name].table), name) for name in filled}
+    return {name: _target(session, sinks[name], table) for name, table in tables.items()}
+
+
+def targets_told(vote: Vote | None) -> Mapping[str, Any]:
+    """What a vote noted; empty if there is none, or if an older release cast it."""
+    found = vote.notes.get(_TARGETS, {}) if vote is not None else {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _target(session: Session, sink: PostgresSink, table: Table) -> dict[str, Any]:
+    keys = key_types(session, sink, table) if sink.strategy == "upsert" else []
+    return {"table": table.name.sql, "keys": keys}
+
+
+def _locked(session: Session, sink: PostgresSink, name: str) -> Table:
+    found = read_table(session, TableName.parse(sink.table), name)
+    # EXPLAIN takes COPY's lock (ROW EXCLUSIVE, of a partitioned table alone), inserts nothing, fires no trigger, and
+    # needs no more privileges than COPY does: LOCK TABLE refuses a user who may write some columns only.
+    session.rows(f"EXPLAIN INSERT INTO {found.name.sql} DEFAULT VALUES")
+    return read_table(session, found.name, name)
+
+
+def _late(problem: AirflowFtError) -> AirflowFtError:
+    problem.what = f"between vote and delivery the table was changed: {problem.what}"
+    problem.remedy = f"change the table back: the rows wait, and the next try or run delivers them. {problem.remedy}"
+    return problem.located()
+
+
+def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> AirflowFtError | None:
+    """What has changed since the vote, although the rows would fit."""
+    if voted.get("table", now["table"]) != now["table"]:
+        return UnfitTargetError(
+            f"the sink's table was {voted['table']} at the vote, and its name leads to {now['table']} now: another"
+            " table of that name was made, or the search path was changed.",
+            remedy=f"have the name lead to {voted['table']} again until these rows are delivered; then name the"
+            " schema in the sink.",
+            sink=name,
+        )
+    if [list(key) for key in voted.get("keys", now["keys"])] != now["keys"]:
+        return UnfitTargetError(
+            f"a key column of table {now['table']} has another type or collation than at the vote"
+            f" ({_keys(voted['keys'])}; now {_keys(now['keys'])}): other keys may be equal.",
+            remedy="change it back until these rows are delivered.",
+            sink=name,
+        )
+    return None
+
+
+def _keys(keys: Sequence[Sequence[str]]) -> str:
+    return ", ".join(" ".join(filter(None, key)) for key in keys)

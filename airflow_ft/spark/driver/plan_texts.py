@@ -1,0 +1,108 @@
+"""Expressions of Spark's plans as texts that stay the same from run to run: without ids, nullability and settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from airflow_ft.spark.driver.plan_columns import Node
+
+Texts = tuple[str, ...]
+"""Alternatives for one column, in order: one for each branch of the unions that it comes through."""
+
+TRANSPARENT = {"Alias", "KnownNullable", "KnownNotNull", "TempResolvedColumn", "PreciseTimestampConversion"}
+"""Expressions that have the meaning of their child."""
+_MOST_ALTERNATIVES = 32
+_MOST_CHARACTERS = 1_000
+_SIGNS = {
+    "Add": "+",
+    "And": "and",
+    "BitwiseAnd": "&",
+    "BitwiseOr": "|",
+    "Divide": "/",
+    "EqualNullSafe": "<=>",
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "Multiply": "*",
+    "Or": "or",
+    "Remainder": "%",
+    "Subtract": "-",
+}
+_NOISE = {"class", "num-children", "name", "exprId", "qualifier", "resultId", "jvmId", "timeZoneId", "zoneId"}
+_NOISE |= {"evalMode", "failOnError", "ansiEnabled", "nonInheritableMetadataKeys", "metadata", "nullable", "mode"}
+_NOISE |= {"udfDeterministic", "nullOnOverflow", "isInternal", "variantAllowDuplicateKeys", "aggregateFunction"}
+
+
+def all_below(node: Node) -> Iterator[Node]:
+    """A node and all below it, parents first."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(node.children)
+
+
+def combined(parts: Sequence[Texts]) -> Iterator[tuple[str, ...]]:
+    """Yield each combination of the alternatives of several columns."""
+    count = 1
+    for part in parts:
+        count *= len(part)
+    if count > _MOST_ALTERNATIVES:
+        parts = [(" or ".join(part),) for part in parts]
+    return product(*parts)
+
+
+def alternatives(found: Iterator[str]) -> Texts:
+    """Return texts in order and once. Long ones get a digest, and many become one."""
+    each = sorted({text if len(text) <= _MOST_CHARACTERS else _shortened(text) for text in found})
+    return tuple(each) if len(each) <= _MOST_ALTERNATIVES else (_shortened(" or ".join(each)),)
+
+
+def _shortened(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{text[:200]}... (SHA-256 {digest})"
+
+
+def written(kind: str, told: Mapping[str, Any], parts: Sequence[str]) -> str:
+    """Return an expression of a class with these settings, over the texts of its children."""
+    if kind in _SIGNS and len(parts) == 2:
+        return f"({parts[0]} {_SIGNS[kind]} {parts[1]})"
+    if kind == "Cast":
+        return f"cast({parts[0]} as {type_text(told.get('dataType'))})"
+    if kind == "AggregateExpression":
+        distinct = "distinct " if told.get("isDistinct") else ""
+        return f"{distinct}{parts[0]}" + "".join(f" where {each}" for each in parts[1:])
+    name = str(told.get("name") or told.get("udfName") or kind) if kind.endswith(("UDF", "UDAF")) else kind.lower()
+    settings = [
+        f"{key}={value}"
+        for key, value in told.items()
+        if key not in _NOISE and (value is True or (isinstance(value, str) and key not in ("dataType", "class")))
+    ]
+    return f"{name}({', '.join([*parts, *settings])})"
+
+
+def is_window(expression: Node) -> bool:
+    """Return whether it is the struct into which Spark has made a time or session window."""
+    while expression.kind in ("Alias", "KnownNullable", "KnownNotNull"):
+        expression = expression.children[0]
+    if expression.kind != "CreateNamedStruct":
+        return False
+    names = [each.told.get("value") for each in expression.children[::2]]
+    return names == ["start", "end"] and any(e.kind == "PreciseTimestampConversion" for e in all_below(expression))
+
+
+def duration(literal: Mapping[str, Any]) -> str:
+    """Return a literal of a window's arithmetic, which counts microseconds."""
+    value = str(literal.get("value"))
+    return f"{int(value) / 1e6:g} s" if literal.get("dataType") in ("long", "integer") else value
+
+
+def type_text(told: Any) -> str:
+    """Return a type of Spark's JSON."""
+    return told if isinstance(told, str) else json.dumps(told, sort_keys=True)

@@ -1,0 +1,69 @@
+"""The last look before a publication: everything that it names lies below the root that the decision log knows.
+
+Spark and this package create folders as they need them. So a driver whose disk is unmounted goes on below the mount
+point, and a disk that was away for a moment lacks what was written meanwhile. Either would be published, and be missing
+for good.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+
+from airflow_ft.core.errors import StorageUnavailableError
+from airflow_ft.core.model import Segment, SparkPosition
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
+from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
+from airflow_ft.wal.roots import is_known, require, require_files
+
+_STATE = re.compile(r"^(\d+)(?:_[^.]+)*\.(?:delta|changelog|snapshot|zip)$")
+
+
+def require_proven(root: str, segment: Segment, position: SparkPosition | None) -> None:
+    """Raise StorageUnavailableError unless the segment, and Spark's own files up to the position, are there.
+
+    Call it when all of them are durable. Does nothing where the process knows no root (tools without a decision log).
+    """
+    if not is_known(root):
+        return
+    require(root)
+    files = filesystem(segment.location)
+    where = files.uri(segment.location, MANIFEST)
+    require_files(segment.location, [(MANIFEST, None)])
+    data = files.read(where)
+    if digest(data) != segment.digest:
+        raise _lost(where)
+    manifest = Manifest.parse(data, where)
+    written = [(file.path, file.bytes) for content in manifest.sinks.values() for file in content.files]
+    require_files(segment.location, written)
+    if position is not None and position.batch >= 0:
+        names = [f"{log}/{position.batch}" for log in ("offsets", "commits")]
+        require_files(position.location, [(name, None) for name in names])
+        if not is_hdfs(position.location):  # which has no mount point below which files could be written
+            _require_state(filesystem(position.location), position)
+    require(root)
+
+
+def _require_state(files: FileSystem, position: SparkPosition) -> None:
+    """Each partition that has the state of the batch before has that of this batch, which Spark writes for all."""
+    state, version = files.uri(position.location, "state"), position.batch + 1
+    for operator in _numbered(files, state):
+        for partition in _numbered(files, operator):
+            names = files.names(partition)
+            folders = [partition] if any(map(_STATE.match, names)) else [files.uri(partition, name) for name in names]
+            for folder in folders:
+                versions = {int(found[1]) for name in files.names(folder) if (found := _STATE.match(name))}
+                if version - 1 in versions and version not in versions:
+                    raise _lost(files.uri(folder, str(version)))
+
+
+def _numbered(files: FileSystem, folder: str) -> list[str]:
+    return [files.uri(folder, name) for name in files.names(folder) if name.isdigit()]
+
+
+def _lost(where: str) -> StorageUnavailableError:
+    return StorageUnavailableError(
+        f"{where} was written, and is not there: its disk was away for a time.",
+        number=errno.ENODEV,
+        remedy="nothing: nothing was published, and the next try computes the rows again.",
+    )

@@ -1,0 +1,160 @@
+"""Files of JSON and CSV, read exactly: what `FileSource` returns for them.
+
+Spark lists and decompresses the files and finds their lines (JSON) or fields (CSV); `Exact.java` makes values of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.spark.exact import reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_READ, _RECORD = "airflow_ft_read", "airflow_ft_record"
+_LINE = "value"
+_EMPTY = "\ufffdempty"  # no text has this character, which stands for bytes that are none; also in Exact.java
+_OF_JSON = frozenset(("mode", "columnnameofcorruptrecord", "multiline", "encoding", "charset"))
+"""What is for Spark's reader of JSON, and means something else to that of text, or nothing."""
+
+
+def load(spark: SparkSession, builder: Any, format: str, ddl: str, options: Mapping[str, str], path: str) -> DataFrame:
+    """The rows of files in `path`. `builder`: of `spark.read` or `spark.readStream`.
+
+    A record that does not hold exactly what the schema declares ends the query with an error that names the file; with
+    the mode PERMISSIVE it is a row of nulls with the record in the column `columnNameOfCorruptRecord`.
+    """
+    from pyspark.sql import types as T
+
+    given = {name.lower(): str(value) for name, value in options.items()}
+    fields = cast("T.StructType", T.StructType.fromDDL(ddl))
+    corrupt = given.get("columnnameofcorruptrecord") or spark.conf.get("spark.sql.columnNameOfCorruptRecord")
+    kept = given["mode"].upper() == "PERMISSIVE"
+    if kept and corrupt not in fields.names:
+        raise ConfigurationError(
+            f"the schema of a FileSource with mode PERMISSIVE has no column {corrupt} for records that cannot be read.",
+            remedy=f"add `{corrupt} string` to the schema, or leave out the mode: such a record then fails the run.",
+        )
+    read = _json if format == "json" else _csv
+    return read(spark, builder, fields, corrupt if corrupt in fields.names else "", dict(options), given, path)
+
+
+def _json(
+    spark: SparkSession,
+    builder: Any,
+    fields: StructType,
+    corrupt: str,
+    options: dict[str, str],
+    given: Mapping[str, str],
+    path: str,
+) -> DataFrame:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    encoding = given.get("encoding") or given.get("charset") or ""
+    own = {name: value for name, value in options.items() if name.lower() not in _OF_JSON}
+    if encoding and "linesep" in given:
+        own["encoding"] = encoding  # in which the separator is written
+    if given.get("multiline", "false").lower() == "true":
+        own["wholetext"] = "true"
+    builder = builder.format("text").options(**own)
+    text = T.StructType([T.StructField(_LINE, T.StringType())])
+    lines = builder.schema(text).load(path)
+    folders = [name for name in lines.columns if name != _LINE]
+    declared = [field for field in fields.fields if field.name in folders]
+    if declared:  # columns that the folders' names hold, such as day=2024-05-01
+        lines = builder.schema(T.StructType([*text.fields, *declared])).load(path)
+    typed = T.StructType([field for field in fields.fields if field.name not in (*folders, corrupt)])
+    read = reader(spark, typed, "records", **_settings(given, encoding))
+    line = F.col(_LINE)
+    kept = [F.col(f"`{name}`") for name in folders]
+    made = lines.select(
+        *kept,
+        *([line.alias(_RECORD)] if corrupt else []),
+        read(line.cast("binary"), F.input_file_name()).alias(_READ),
+    )
+    rows = made.select(*kept, *([F.col(_RECORD)] if corrupt else []), F.explode(_READ).alias(_READ))
+    return _columns(rows, fields, typed, corrupt, folders, F.col(_RECORD))
+
+
+def _csv(
+    spark: SparkSession,
+    builder: Any,
+    fields: StructType,
+    corrupt: str,
+    options: dict[str, str],
+    given: Mapping[str, str],
+    path: str,
+) -> DataFrame:
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    nested = (T.ArrayType, T.MapType, T.StructType)
+    if wrong := [field.name for field in fields.fields if isinstance(field.dataType, nested)]:
+        raise ConfigurationError(
+            f"columns of CSV hold no arrays, maps or structs: {', '.join(wrong)}.",
+            remedy="declare them as string, and convert them in the job.",
+        )
+    typed = T.StructType([field for field in fields.fields if field.name != corrupt])
+    # The names of a header are compared with the schema, and a record with too many fields or too few is found.
+    own = {**options, "enforceSchema": "false", "columnPruning": "false"}
+    if not given.keys() & {"emptyvalue", "nullvalue"}:
+        own["emptyValue"] = _EMPTY  # else Spark takes "" for a null, as it does nothing between two commas
+    texts = T.StructType([T.StructField(name, T.StringType()) for name in fields.names])
+    found = builder.schema(texts).format("csv").options(**own).load(path)
+    folders = [name for name in found.columns if name not in fields.names]
+    read = reader(spark, typed, "fields", **_settings(given, ""))
+    record = F.struct(*(F.col(f"`{name}`") for name in typed.names))
+    others = [F.col(f"`{name}`") for name in (*folders, *([corrupt] if corrupt else []))]
+    made = found.select(*others, record.alias(_RECORD), read(record, F.input_file_name()).alias(_READ))
+    text = F.replace(F.to_csv(_RECORD), F.lit(_EMPTY), F.lit('""'))
+    if corrupt:
+        text = F.coalesce(F.col(f"`{corrupt}`"), text)
+    return _columns(made, fields, typed, corrupt, folders, text, broken=corrupt)
+
+
+def _settings(given: Mapping[str, str], encoding: str) -> dict[str, Any]:
+    options = dict(given)
+    options.pop("encoding", None)
+    options.pop("fail", None)
+    if encoding:
+        options["encoding"] = encoding
+    if given["mode"].upper() != "PERMISSIVE":
+        options["fail"] = "true"
+    return {"options": options, "zone": given.get("timezone", "")}
+
+
+def _columns(
+    rows: DataFrame,
+    fields: StructType,
+    typed: StructType,
+    corrupt: str,
+    folders: list[str],
+    record: Any,
+    broken: str = "",
+) -> DataFrame:
+    """The declared columns, and those of folders behind them.
+
+    `record`: what the column `corrupt` gets of a malformed record. `broken`: a column that is
+    not null for records that Spark itself could not divide into fields.
+    """
+    from pyspark.sql import functions as F
+
+    reason = F.col(_READ).getField("reason")
+    bad = reason.isNotNull() | F.col(f"`{broken}`").isNotNull() if broken else reason.isNotNull()
+    made = []
+    for field in fields.fields:
+        if field.name == corrupt:
+            column = F.when(bad, record)
+        elif field.name in typed.names:
+            column = F.col(_READ).getField("row").getField(field.name)
+            column = F.when(~bad, column) if broken else column
+        else:
+            column = F.col(f"`{field.name}`")
+        made.append(column.alias(field.name))
+    rest = [F.col(f"`{name}`") for name in folders if name not in fields.names]
+    return rows.select(*made, *rest)

@@ -1,0 +1,101 @@
+"""The meaning of operator state: which keys, functions and settings of the job have made it.
+
+Spark compares the state of an earlier run with the job by types alone. It reads a sum as a maximum, a customer as a
+city, and an id as an amount, if their types agree. So each location keeps a note of what its state means, and the next
+run compares its job with that note before it computes anything.
+
+    airflow_ft_meaning.json     {"format": 1, "spark": "4.2.0", "operators": [{"keys": [["orders.customer"]], ...}]}
+
+An operator's meaning is a list of texts by aspect ("keys", "functions", "watermark" ...), read from the job's plan
+(`airflow_ft.spark.driver.plan_meaning`). Each text is a list of alternatives, one for each branch of a union above the
+sources. A source that is added or removed adds or removes alternatives, which changes no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_ft.spark.state.location_files import keep, note
+from airflow_ft.spark.state.locations import SparkLocation
+
+MEANING_FILE = "airflow_ft_meaning.json"
+_FORMAT = 1
+"""Raise it when the same plan gets other texts. Notes of another format are not compared."""
+
+Meaning = Mapping[str, Sequence[Sequence[str]]]
+"""By aspect, a list of texts, each with its alternatives."""
+
+WATERMARK = "watermark"
+ROWS = "rows of "
+"""Aspects of this beginning list the columns of rows that are kept whole, in their order."""
+FIELDS = "fields of state variable "
+"""Aspects of this beginning list names and types of fields. Spark itself compares their number and types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the state of a job means. spark: the version that has read the plan. operators: in Spark's order."""
+
+    spark: str
+    operators: tuple[Meaning, ...]
+
+    def is_comparable(self, other: Memory) -> bool:
+        """Return whether differences between the two can only come from the job.
+
+        Another minor version of Spark may describe the same job by another plan.
+        """
+        return self.spark.split(".")[:2] == other.spark.split(".")[:2]
+
+
+def remember_meaning(location: SparkLocation, memory: Memory | None) -> None:
+    """Keep what the state of a location means; None: it is unknown."""
+    told = None
+    if memory is not None:
+        told = {"format": _FORMAT, "spark": memory.spark, "operators": [dict(each) for each in memory.operators]}
+    keep(location.uri, MEANING_FILE, told)
+
+
+def meaning_of(location: SparkLocation) -> Memory | None:
+    """Return what `remember_meaning` has kept; None in locations of an earlier version, or of another format."""
+    found = note(location.uri, MEANING_FILE)
+    if found is None or found.get("format") != _FORMAT:
+        return None
+    return Memory(str(found["spark"]), tuple(found["operators"]))
+
+
+def differences(before: Meaning, now: Meaning) -> list[str]:
+    """Return what has changed, aspect by aspect, in words that show both. An aspect that one lacks is not compared."""
+    return [
+        f"{aspect} were {texts(before[aspect])}, and are {texts(now[aspect])}"
+        for aspect in before
+        if aspect in now and not _agree(aspect, before[aspect], now[aspect])
+    ]
+
+
+def texts(told: Sequence[Sequence[str]]) -> str:
+    """Return an aspect in one line."""
+    return ", ".join(" or ".join(each) for each in told) or "none"
+
+
+def lines(meaning: Meaning) -> Iterator[str]:
+    """Show an operator's meaning to people, a line for each aspect that says something."""
+    for aspect, told in meaning.items():
+        if told:
+            yield f"{aspect}: {texts(told)}"
+
+
+def _agree(aspect: str, before: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> bool:
+    if aspect == WATERMARK:  # a set of columns with their delays
+        return _is_within({text for each in before for text in each}, {text for each in now for text in each})
+    if aspect.startswith(FIELDS):
+        old, new = ([text.split(" ")[0] for (text,) in told] for told in (before, now))
+        return [name for name in old if name in new] == [name for name in new if name in old]
+    if len(before) != len(now):
+        # Of rows Spark keeps fewer columns than the plan shows, and refuses another number of them itself.
+        return aspect.startswith(ROWS)
+    return all(_is_within(set(one), set(other)) for one, other in zip(before, now, strict=True))
+
+
+def _is_within(one: set[str], other: set[str]) -> bool:
+    return one <= other or other <= one

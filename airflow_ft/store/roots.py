@@ -1,0 +1,41 @@
+"""What the decision log remembers of storage roots: which id the marker of each holds (`airflow_ft.wal.roots`)."""
+
+from __future__ import annotations
+
+from airflow_ft.core.known_roots import know
+from airflow_ft.store.database import Database
+
+_PREFIX = "root "
+"""Of names in the table `meta`; the root's URI follows."""
+_BASES = "SELECT base_location AS location FROM pipeline WHERE base_location IS NOT NULL"
+_WAITING = "SELECT segment_location AS location FROM checkpoint WHERE is_open = 1 AND segment_location IS NOT NULL"
+
+
+class RootOperations:
+    """The part of the store for storage roots."""
+
+    _database: Database
+
+    def know_roots(self) -> None:
+        """Tell this process of all roots that the log remembers."""
+        for row in self._database.read(
+            "SELECT name, value FROM meta WHERE name >= ? AND name < ?", _PREFIX, f"{_PREFIX}~"
+        ):
+            know(str(row["name"]).removeprefix(_PREFIX), str(row["value"]))
+
+    def root(self, uri: str) -> str | None:
+        """See `Store.root`."""
+        found = self._database.read("SELECT value FROM meta WHERE name = ?", f"{_PREFIX}{uri}")
+        return str(found[0]["value"]) if found else None
+
+    def remember_root(self, uri: str, id: str) -> str:
+        """See `Store.remember_root`."""
+        name = f"{_PREFIX}{uri}"
+        with self._database.write() as tx:
+            tx.change("INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING", name, id)
+            return str(tx.rows("SELECT value FROM meta WHERE name = ?", name)[0]["value"])
+
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """See `Store.locations_below`."""
+        found = {str(row["location"]) for sql in (_BASES, _WAITING) for row in self._database.read(sql)}
+        return frozenset(each for each in found if each.startswith(f"{uri.rstrip('/')}/"))

@@ -1,0 +1,141 @@
+"""Equal rows, several files and batches, and segments with other columns: a table keeps the rows as a multiset."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.core.model import Outcome, Plan, Segment
+from airflow_ft.core.planning import plan_delivery
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_ft.core.ports import SinkSpec
+    from airflow_ft.testing.world import World
+
+Row = tuple[int | None, str | None, str | None]
+NAMES = ("id", "text", "note")
+_A_BATCH = 65_536
+"""More rows than a batch of the log has."""
+
+
+@dataclass(frozen=True)
+class Bag:
+    """A table (topic, folder) that takes equal rows, and NULL in each column.
+
+    Args:
+        sink: what a DAG author would write for it. Its table has the columns `id` (64-bit integer), `text` and `note`
+            (text), or the sink creates it from the first rows.
+        read: returns all rows that a reader sees as (id, text, note), in any order, by a client of its own.
+    """
+
+    sink: SinkSpec
+    read: Callable[[], Sequence[Row]]
+
+
+class BagsConformance:
+    """The cases."""
+
+    def test_equal_rows_all_come(self, world: World) -> None:
+        """Within a batch, and in other files, segments and checkpoints."""
+        bag = _bag(world)
+        row, empty = (1, "same", "same"), (None, None, None)
+        equal = _table([row, row, empty, row, empty])
+        expected: list[Row] = []
+        for number in (1, 2):
+            parts = [world.segment_of(number, equal, equal), world.segment_of(number, equal)]
+            _deliver(world, bag, number, *parts)
+            expected += 3 * [row, row, empty, row, empty]
+            assert _seen(bag) == Counter(expected)
+
+    def test_every_file_of_a_segment_comes(self, world: World) -> None:
+        bag = _bag(world)
+        sizes = (1, 7, 0, 3)
+        rows: list[list[Row]] = [
+            [(100 * file + n, f"file {file}", f"row {n}") for n in range(size)] for file, size in enumerate(sizes)
+        ]
+        _deliver(world, bag, 1, world.segment_of(1, *map(_table, rows)))
+        assert _seen(bag) == Counter(row for file in rows for row in file)
+
+    def test_every_batch_of_a_file_comes(self, world: World) -> None:
+        bag = _bag(world)
+        ids = range(_A_BATCH + 10)
+        _deliver(world, bag, 1, world.segment_of(1, _table([(each, "t", None) for each in ids])))
+        assert sorted(row[0] or 0 for row in bag.read()) == list(ids)
+
+    @pytest.mark.parametrize("names", [("note", "text", "id"), ("text", "id", "note")], ids="-".join)
+    def test_columns_have_names_not_places(self, world: World, names: tuple[str, ...]) -> None:
+        """Segments of one checkpoint, and checkpoints, have the same columns in other orders; it may refuse that."""
+        bag = _bag(world)
+        rows: list[Row] = [(1, "t1", "n1"), (2, "t2", "n2"), (3, "t3", "n3"), (4, "t4", "n4")]
+        first, second, third, fourth = map(_table, ([row] for row in rows))
+        _deliver(world, bag, 1, world.segment_of(1, first))
+        came = [rows[0]]
+        parts = world.segment_of(2, second), world.segment_of(2, third.select(names))
+        if _deliver_or_refuse(world, bag, 2, *parts):
+            came += rows[1:3]
+        assert _seen(bag) == Counter(came)
+        if _deliver_or_refuse(world, bag, 3, world.segment_of(3, fourth.select(names))):
+            came.append(rows[3])
+        assert _seen(bag) == Counter(came)
+
+    def test_a_missing_column_is_null_or_refused(self, world: World) -> None:
+        bag = _bag(world)
+        rows: list[Row] = [(1, "t1", "n1"), (2, "t2", None), (3, "t3", "n3")]
+        _deliver(world, bag, 1, world.segment_of(1, _table(rows[:1])))
+        lacking = world.segment_of(2, _table(rows[1:2]).drop_columns(["note"]))
+        came = _deliver_or_refuse(world, bag, 2, lacking, world.segment_of(2, _table(rows[2:])))
+        assert _seen(bag) == Counter(rows if came else rows[:1])
+
+
+def _bag(world: World) -> Bag:
+    bag = world.target.bag()
+    if bag is None:
+        pytest.skip("the target names no bag")
+    return bag
+
+
+def _table(rows: Sequence[Row]) -> pa.Table:
+    import pyarrow as pa
+
+    types = (pa.int64(), pa.string(), pa.string())
+    columns = {name: pa.array([row[at] for row in rows], types[at]) for at, name in enumerate(NAMES)}
+    return pa.table(columns)
+
+
+def _seen(bag: Bag) -> Counter[Row]:
+    return Counter(tuple(row) for row in bag.read())  # type: ignore[misc]
+
+
+def _plan(world: World, bag: Bag, number: int, *segments: Segment) -> Plan:
+    plan = world.plan_of(number, *segments)
+    [planned] = plan_delivery({next(iter(plan.participants[0].sinks)): bag.sink}).participants
+    planned = replace(planned, predecessor=world.predecessor)
+    return replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
+
+
+def _deliver(world: World, bag: Bag, number: int, *segments: Segment) -> None:
+    plan = _plan(world, bag, number, *segments)
+    proof = world.deliver(plan)
+    [rows] = proof.counts.values()
+    assert (proof.outcome, rows) == (Outcome.COMMITTED, sum(sum(each.rows.values()) for each in segments))
+
+
+def _deliver_or_refuse(world: World, bag: Bag, number: int, *segments: Segment) -> bool:
+    """Whether the rows came; False: they were refused before anything was visible, and the number is aborted."""
+    plan = _plan(world, bag, number, *segments)
+    try:
+        vote = world.prepare(plan)
+    except (DeclinedError, UnfitTargetError):
+        aborted = world.participant(plan).abort(plan, world.fence(1, world.attempt()), {"message": "refused"})
+        assert aborted.outcome is Outcome.ABORTED
+        return False
+    world.commit(plan, vote)
+    world.predecessor = number
+    return True

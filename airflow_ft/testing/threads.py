@@ -1,0 +1,79 @@
+"""Steps of a participant in threads, which wait before calls of their clients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+PATIENCE = 2
+"""Others are waited for this many times as long as they take alone: a thread that waits may hold their lock."""
+SHORT = 0.05
+"""Seconds that others are waited for at least."""
+LONG = 180.0
+"""Seconds after which a thread is taken for stuck."""
+
+
+class Background:
+    """Runs `act` in a thread, and keeps its exception as `error`."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self.name = name
+        self.error: Exception | None = None
+        self._act = act
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def is_at_work(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self, seconds: float = LONG) -> None:
+        """Wait for its end. AssertionError if it does not come within LONG."""
+        self._thread.join(seconds)
+        assert seconds < LONG or not self.is_at_work, f"{self.name} does not end"
+
+    def _run(self) -> None:
+        try:
+            self._act()
+        except Exception as error:
+            self.error = error
+
+
+@dataclass
+class Stops:
+    """Calls before which a thread waits."""
+
+    calls: Collection[int]
+    seen: int = 0
+    standing: int = -1
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def reached(self) -> None:
+        """The thread is about to make its next call."""
+        with self.changed:
+            mine, self.seen = self.seen, self.seen + 1
+            if mine in self.calls:
+                self.standing = mine
+                self.changed.notify_all()
+                self.changed.wait_for(lambda: self.standing != mine, LONG)
+
+    def wait(self, call: int, who: Background) -> bool:
+        """Return True when the thread waits before this call, False when it has ended."""
+        with self.changed:
+            while self.standing != call and who.is_at_work:
+                self.changed.wait(0.01)
+            return self.standing == call
+
+    def go_on(self) -> None:
+        """Let the thread run to its next stop."""
+        with self.changed:
+            self.standing = -1
+            self.changed.notify_all()
+
+    def open(self) -> None:
+        """Let the thread run to its end."""
+        self.calls = ()
+        self.go_on()

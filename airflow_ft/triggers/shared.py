@@ -1,0 +1,126 @@
+"""One open decision log for all triggers of a triggerer that read it: looked at once a second, whatever their number.
+
+A look costs a query only when the pipeline has changed since the trigger's look before. The log is opened for the first
+trigger, and closed behind the last one. An error is given to every trigger that asks within the same second, and the
+next one opens the log anew, so a log that is away costs one try a second.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_ft.core.background import beside
+from airflow_ft.core.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from airflow_ft.core.ports import Store
+
+T = TypeVar("T")
+
+MOST_SECONDS = 1.0
+"""Between two looks at the versions of all pipelines."""
+ANYWAY_SECONDS = 60.0
+"""After so long a trigger looks although nothing seems to have changed."""
+Token = tuple[str | None, ...]
+
+
+class Reader:
+    """The open log of one setting, for any number of threads."""
+
+    def __init__(self, setting: str | None) -> None:
+        self.users = 0
+        self._setting = setting
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._marks: Mapping[str, str] = {}
+        self._read_at: float | None = None
+        self._error: Exception | None = None
+
+    def token(self, pipelines: Sequence[str], most_seconds: float) -> Token:
+        """Return the versions of pipelines, at most so old; None for one that there is not. Raises why it cannot."""
+        # While another thread asks, the answer of before has to do: nobody waits, except for the first one.
+        if self._is_older_than(most_seconds) and self._lock.acquire(blocking=self._read_at is None):
+            try:
+                if self._is_older_than(most_seconds):
+                    self._refresh()
+            finally:
+                self._lock.release()
+        if (error := self._error) is not None:
+            raise error
+        return tuple(self._marks.get(name) for name in pipelines)
+
+    def store(self) -> Store:
+        """Return the open log. Raises why it cannot be opened."""
+        self.token((), MOST_SECONDS)
+        if (store := self._store) is None:
+            raise StoreUnavailableError("the decision log was closed meanwhile.", remedy="nothing: it is asked again.")
+        return store
+
+    def close(self) -> None:
+        """Close the log, without waiting for that: an event loop may call."""
+        store, self._store = self._store, None
+        if store is not None:
+            with suppress(RuntimeError):  # the interpreter shuts down
+                beside(store.close, "close-log")
+
+    def _is_older_than(self, seconds: float) -> bool:
+        return self._read_at is None or time.monotonic() - self._read_at >= seconds
+
+    def _refresh(self) -> None:
+        from airflow_ft.hooks.store import open_configured_store
+
+        try:
+            if self._store is None:
+                self._store = open_configured_store(self._setting)
+            self._marks, self._error = self._store.marks(), None
+        except Exception as error:
+            self._error = error
+            self.close()
+        self._read_at = time.monotonic()
+
+
+_readers: dict[str, Reader] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def reading(setting: str | None) -> Iterator[Reader]:
+    """Hold the shared reader of a setting (as in `airflow_ft.hooks.store.store_url`) for the duration of the block."""
+    key = setting or ""
+    with _lock:
+        reader = _readers.setdefault(key, Reader(setting))
+        reader.users += 1
+    try:
+        yield reader
+    finally:
+        with _lock:
+            reader.users -= 1
+            if not reader.users and _readers.get(key) is reader:
+                del _readers[key]
+                reader.close()
+
+
+class Watch:
+    """What a trigger has seen of its pipelines: it asks again when one has changed."""
+
+    def __init__(self, pipelines: Sequence[str], *, always: bool = False) -> None:
+        """`always`: the answer depends on more than these pipelines, so each look asks."""
+        self._pipelines, self._always = tuple(pipelines), always
+        self._seen: Token | None = None
+        self._asked_at = 0.0
+
+    def look(self, setting: str | None, interval: float, ask: Callable[[Store], T]) -> T | None:
+        """Return what `ask` says of the open log; None, without asking, when nothing has changed since."""
+        with reading(setting) as reader:
+            # Read before `ask`: what is written in between is another token at the next look.
+            token = reader.token(self._pipelines, min(MOST_SECONDS, interval))
+            now = time.monotonic()
+            if not self._always and token == self._seen and now - self._asked_at < ANYWAY_SECONDS:
+                return None
+            answer = ask(reader.store())
+            self._seen, self._asked_at = token, now
+            return answer

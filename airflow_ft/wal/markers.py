@@ -1,0 +1,97 @@
+"""The marker file of a storage root, by which a file system tells a file that is lost from a root that is away.
+
+See `airflow_ft.wal.roots` for what it is for. This module is below the file systems, which call it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import BinaryIO, Protocol
+
+from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
+from airflow_ft.core.known_roots import root_of
+
+MARKER = ".airflow-ft-root.json"
+
+
+class Reading(Protocol):
+    """What this module needs of a file system."""
+
+    def uri(self, location: str, *names: str) -> str: ...
+
+    def open_plain(self, uri: str) -> BinaryIO: ...
+
+
+def require(files: Reading, uri: str) -> None:
+    """Raise StorageUnavailableError when a known root is at or above `uri`, and does not hold its marker."""
+    if error := away(files, uri):
+        raise error
+
+
+def away(files: Reading, uri: str) -> StorageUnavailableError | None:
+    """Return the error to raise when a known root at or above `uri` lacks its marker; None: go ahead."""
+    if (known := root_of(files.uri(uri))) is None:
+        return None
+    root, ids = known
+    try:
+        found = read(files, root)
+    except StorageUnavailableError as error:
+        return error
+    if found in ids:
+        return None
+    id = min(ids)
+    if found is None:
+        return wrong(root, f"its marker file {MARKER} is missing", id)
+    return wrong(root, f"its marker file {MARKER} holds the id {found}, and the decision log knows {id}", id)
+
+
+def opened(files: Reading, uri: str) -> BinaryIO:
+    """The file, open for reading; WalCorruptError without such a file, StorageUnavailableError when its root is away.
+
+    A file that is not there is looked for twice: its root may have been away at the first look, and be back by now.
+    """
+    for is_last in (False, True):
+        try:
+            return files.open_plain(uri)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            require(files, uri)
+            if is_last or root_of(files.uri(uri)) is None:
+                if isinstance(error, NotADirectoryError):
+                    raise
+                raise WalCorruptError(
+                    f"{uri} is missing", remedy="restore it from a backup, or rewind the pipeline to compute it again"
+                ) from error
+    raise AssertionError
+
+
+def read(files: Reading, root: str) -> str | None:
+    """Return the id in a root's marker; None: there is no marker. StorageUnavailableError when that cannot be told."""
+    where = files.uri(root, MARKER)
+    try:
+        with files.open_plain(where) as file:
+            told = json.loads(file.read())
+        return str(told["id"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except StorageUnavailableError:
+        raise
+    except OSError as error:
+        raise StorageUnavailableError(
+            f"{where} cannot be read: {error.strerror or error}.",
+            number=error.errno or errno.EIO,
+            remedy="see whether the disk is mounted and well; the task retries.",
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise wrong(root, f"its marker file {MARKER} is damaged") from error
+
+
+def wrong(root: str, why: str, id: str = "") -> StorageUnavailableError:
+    """Return the error for a root that is not the known one."""
+    contents = f' with the contents {{"id": "{id}"}}' if id else " of its backup"
+    return StorageUnavailableError(
+        f"{root} is not the disk that the decision log knows: {why}.",
+        number=errno.ENODEV,
+        remedy="mount it; the task retries. If its contents are lost for good, restore a backup of them; or put a file"
+        f" {MARKER}{contents} into {root}, to go on with what is there.",
+    )

@@ -1,0 +1,132 @@
+"""The identity of a storage root: a marker file that tells the right disk from the empty folder below its mount point.
+
+    <root>/.airflow-ft-root.json      {"format": 1, "id": "<UUID>"}
+
+The first stage (or savepoint) that uses a root writes the marker, and the decision log remembers its id. From then on
+a root without that marker is *away*: StorageUnavailableError, and the task retries. Nothing is read from it, written to
+it, deleted in it or concluded from it. The marker is written once; a lost one is never written again by this package.
+
+What if the process dies ...
+- after the marker is written, before the log remembers it: the next process adopts the marker that it finds.
+- between any check and what it protects: a publication checks once more after its files are durable, and looks whether
+  they are there (`require_files`).
+Two at once, also of two decision logs: the file is created only where none is, and the second adopts the first one's.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Protocol
+from uuid import uuid4
+
+from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError
+from airflow_ft.core.known_roots import know, root_of
+from airflow_ft.wal import markers
+from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.markers import MARKER, read, wrong
+
+FORMAT = 1
+
+
+class RootLog(Protocol):
+    """What this module needs of the decision log."""
+
+    def root(self, uri: str) -> str | None:
+        """The id that the root's marker holds; None: the log does not know this root."""
+
+    def remember_root(self, uri: str, id: str) -> str:
+        """Remember a root's id, unless one is known; return the id that counts."""
+
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """Locations of all pipelines' bases and open checkpoints below a URI."""
+
+
+def claim(store: RootLog, root: str) -> None:
+    """Prove that a root is there, before it is used; at its first use, create the folder and write the marker.
+
+    StorageUnavailableError when the log knows the root by another marker, or knows of data in it that is not there.
+    """
+    files = filesystem(root)
+    uri = files.uri(root)
+    expected = store.root(uri)
+    if expected is not None:
+        know(uri, expected)
+        return require(uri)
+    found = read(files, uri)
+    if found is None:
+        _require_data(uri, store.locations_below(uri))
+        text = json.dumps({"format": FORMAT, "id": str(uuid4()), "made_at": datetime.now(UTC).isoformat()})
+        with suppress(FileExistsError):  # another process was faster
+            files.write_marker(files.uri(uri, MARKER), text.encode())
+        found = read(files, uri)
+    if found is None:
+        raise wrong(uri, "its marker was written, and is not there")
+    know(uri, store.remember_root(uri, found))
+    require(uri)
+
+
+def require(uri: str) -> None:
+    """Raise StorageUnavailableError when a known root is at or above `uri`, and does not hold its marker."""
+    if error := away(uri):
+        raise error
+
+
+def away(uri: str) -> StorageUnavailableError | None:
+    """Return the error to raise when a known root at or above `uri` lacks its marker; None: go ahead."""
+    try:
+        return markers.away(filesystem(uri), uri)
+    except ConfigurationError:  # no place that a root could have
+        return None
+
+
+def is_known(uri: str) -> bool:
+    """Tell whether a known root is at or above `uri`."""
+    try:
+        return root_of(filesystem(uri).uri(uri)) is not None
+    except ConfigurationError:
+        return False
+
+
+def require_files(uri: str, sizes: Iterable[tuple[str, int | None]]) -> None:
+    """Raise StorageUnavailableError unless the files are below the proven root, each with its size in bytes if given.
+
+    For a publication: what was written while the root was away lies elsewhere. Does nothing below an unknown root.
+    """
+    if not is_known(uri):
+        return
+    require(uri)
+    files = filesystem(uri)
+    for name, size in sizes:
+        where = files.uri(uri, *name.split("/"))
+        try:
+            found = files.size(where)
+        except OSError as error:
+            require(uri)
+            raise StorageUnavailableError(
+                f"{where} was written, and is not there: its disk was away for a time.",
+                number=error.errno or errno.ENODEV,
+                remedy="nothing: nothing was published, and the next try computes the rows again.",
+            ) from error
+        if size is not None and found != size:
+            raise StorageUnavailableError(
+                f"{where} has {found} bytes, and {size} were written: its disk was away for a time.",
+                number=errno.ENODEV,
+                remedy="nothing: nothing was published, and the next try computes the rows again.",
+            )
+    require(uri)
+
+
+def _require_data(root: str, locations: frozenset[str]) -> None:
+    """For a root of before there were markers: what the log knows to be there has to be there, or some of it."""
+    files = filesystem(root)
+    if locations and not any(files.exists(each) for each in locations):
+        raise StorageUnavailableError(
+            f"{root} holds nothing of what the decision log knows to be there, {min(locations)} for one.",
+            number=errno.ENODEV,
+            remedy="mount its disk; the task retries. If the contents are lost for good, restore a backup of them; or"
+            f' put a file {MARKER} with the contents {{"id": "{uuid4()}"}} into {root}, to go on without them.',
+        )

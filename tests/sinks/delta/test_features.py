@@ -1,0 +1,186 @@
+"""Tables that other writers have made: features of the protocol, marks of Spark, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.doctor import Verdict
+from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.sinks.delta import doctor, fitting, ready
+from airflow_ft.sinks.delta.columns import Column, of_table, too_long
+from airflow_ft.sinks.delta.features import SUPPORTED
+from airflow_ft.testing.world import SINK, World
+from tests.sinks.delta.world import table_of, world_of
+
+BOTH = frozenset(
+    ("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint",
+     "vacuumProtocolCheck", "variantType", "variantShredding-preview", "catalogManaged", "catalogOwned-preview",
+     "featureToCome")
+)  # fmt: skip
+UNSUPPORTED = (
+    "identityColumns", "rowTracking", "typeWidening", "typeWidening-preview", "domainMetadata", "icebergCompatV1",
+    "icebergCompatV2", "icebergCompatV3", "clustering", "vacuumProtocolCheck", "variantType",
+    "variantShredding-preview", "allowColumnDefaults", "inCommitTimestamp", "inCommitTimestamp-preview",
+    "catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview", "collations-preview",
+    "checkpointProtection", "materializePartitionColumns", "featureToCome", "writerFeatureToCome",
+)  # fmt: skip
+
+
+def protocol_of(feature: str) -> dict[str, Any]:
+    """One that has this feature alone."""
+    if feature not in BOTH:
+        return {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
+    return {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [feature], "writerFeatures": [feature]}
+
+
+def made(world: World, protocol: dict[str, Any], columns: list[dict[str, Any]] | None = None) -> None:
+    """An empty table for the world's rows, as another writer might have made it."""
+    log = table_of(world).path / "_delta_log"
+    log.mkdir(parents=True)
+    fields = columns or [field("id", "long"), field("text", "string")]
+    metadata = {
+        "id": "8a1c5c54-6f0c-4b7b-9a0e-0f2c1f1d7f11", "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}), "partitionColumns": [], "configuration": {},
+        "createdTime": 0,
+    }  # fmt: skip
+    lines = [json.dumps({"protocol": protocol}), json.dumps({"metaData": metadata})]
+    (log / f"{0:020}.json").write_text("\n".join(lines) + "\n")
+
+
+def field(name: str, kind: Any, **metadata: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+def upgrade(world: World, protocol: dict[str, Any]) -> None:
+    """What another writer commits."""
+    log = table_of(world).path / "_delta_log"
+    version = max(int(each.stem) for each in log.glob("*.json")) + 1
+    (log / f"{version:020}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
+
+
+def versions(world: World) -> int:
+    return len(list((table_of(world).path / "_delta_log").glob("*.json")))
+
+
+@pytest.mark.parametrize("feature", UNSUPPORTED)
+def test_a_feature_that_is_not_supported_is_named_everywhere(tmp_path: Path, feature: str) -> None:
+    world = world_of(tmp_path)
+    made(world, protocol_of(feature))
+    name = "catalogManaged" if feature.startswith("catalog") else feature
+    plan, connection = world.participant_plan(), table_of(world).connection
+    with pytest.raises(UnfitTargetError, match=f"feature '{name}'") as raised:
+        world.prepare(world.plan())
+    assert raised.value.remedy and versions(world) == 1
+    [misfit] = fitting.misfits(plan, connection, {SINK: world.table(0, 1).schema})
+    assert isinstance(misfit, UnfitTargetError) and name in misfit.what
+    [check] = doctor.examine("orders", plan, connection, [])
+    assert check.verdict is Verdict.PROBLEM and name in check.text
+    try:
+        lacks = ready.lacks("orders", plan, connection)
+    except UnfitTargetError as error:
+        lacks = [error]
+    assert [name in each.what for each in lacks] == [True]
+
+
+@pytest.mark.parametrize("feature", sorted(SUPPORTED))
+def test_rows_come_beside_a_feature_that_nothing_makes_use_of(tmp_path: Path, feature: str) -> None:
+    world = world_of(tmp_path)
+    made(world, protocol_of(feature))
+    assert not ready.lacks("orders", world.participant_plan(), table_of(world).connection)
+    world.deliver(world.plan())
+    commits = (table_of(world).path / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+    [stats] = [
+        json.loads(each["add"]["stats"]) for each in actions if "add" in each
+    ]  # not all of them are readable here
+    assert stats["numRecords"] == len(world.ids_of(1))
+
+
+@pytest.mark.parametrize(("reader", "writer", "fits"), [(1, 1, True), (1, 4, True), (2, 5, True), (2, 6, False)])
+def test_a_version_without_a_list_has_the_features_of_its_time(
+    tmp_path: Path, reader: int, writer: int, fits: bool
+) -> None:
+    world = world_of(tmp_path)
+    made(world, {"minReaderVersion": reader, "minWriterVersion": writer})
+    if fits:
+        world.deliver(world.plan())
+        return
+    with pytest.raises(UnfitTargetError, match="'identityColumns'"):
+        world.prepare(world.plan())
+
+
+def test_a_version_of_the_future_is_refused(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    made(world, {"minReaderVersion": 4, "minWriterVersion": 8, "readerFeatures": [], "writerFeatures": []})
+    with pytest.raises(UnfitTargetError):
+        world.prepare(world.plan())
+
+
+@pytest.mark.parametrize("feature", ["domainMetadata", "rowTracking"])
+def test_a_feature_that_came_since_the_vote_keeps_rows_out(tmp_path: Path, feature: str) -> None:
+    world = world_of(tmp_path)
+    plan = world.plan()
+    vote = world.prepare(plan)
+    upgrade(world, protocol_of(feature))
+    with pytest.raises(UnfitTargetError, match=feature):
+        world.commit(plan, vote)
+    with pytest.raises(UnfitTargetError, match=feature):
+        world.participant(plan).abort(plan, world.fence(1, world.attempt()), {})
+    upgrade(world, {"minReaderVersion": 1, "minWriterVersion": 2})
+    world.commit(plan, vote)
+    assert world.target.ids() == world.ids_of(1)
+
+
+MARK = "__CHAR_VARCHAR_TYPE_STRING"
+
+
+@pytest.mark.parametrize("decides", [True, False])
+@pytest.mark.parametrize(("mark", "kept"), [("varchar(3)", [1, 2, 4, 5]), ("char(3)", [1, 2, 4])])
+def test_texts_that_are_too_long_for_spark_s_type_are_refused(
+    tmp_path: Path, mark: str, kept: list[int], decides: bool
+) -> None:
+    """To the log both are texts of any length: only Spark's own writer and reader know the mark."""
+    world = world_of(tmp_path)
+    world.commit_point = decides
+    made(
+        world,
+        {"minReaderVersion": 1, "minWriterVersion": 2},
+        [field("id", "long"), field("T", "string", **{MARK: mark})],
+    )
+    snowmen = 3 * "\N{SNOWMAN}"
+    rows = pa.table({"id": [1, 2, 3, 4, 5], "t": ["abc", snowmen, "abcd", None, "a "]})
+    plan = world.plan(rows)
+    with pytest.raises(DeclinedError, match=r"row 3 of .*'T': longer than its "):
+        vote = world.prepare(plan)
+        assert decides, "nobody could refuse it later"
+        world.commit(plan, vote)
+    assert world.target.ids() == []
+    world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
+    assert world.target.ids() == kept
+
+
+def test_marks_and_defaults_that_cannot_be_heeded_are_named() -> None:
+    array = {"type": "array", "elementType": "string", "containsNull": True}
+    [parts, default, widened, plain] = of_table(
+        {
+            "fields": [
+                field("a", array, **{MARK: "array<varchar(3)>"}),
+                field("b", "string", CURRENT_DEFAULT="'x'"),
+                field("c", "long", **{"delta.typeChanges": []}),
+                field("d", "string", **{MARK: "varchar(65535)"}),
+            ]
+        }
+    )
+    assert all(column.oddity for column in (parts, default, widened))
+    assert (plain.oddity, plain.characters, plain.padded) == ("", 65535, False)
+
+
+def test_the_length_of_a_text_is_counted_in_characters() -> None:
+    column = Column("t", "string", True, characters=2)
+    values = pa.array(["\N{SNOWMAN}\N{SNOWMAN}", "abc", None, "a ", ""], pa.large_string())
+    assert list(too_long(column, values)) == [1]

@@ -1,0 +1,212 @@
+"""Files of JSON and CSV are read exactly: a record that is not what its schema declares fails the job, or is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_ft.core.errors import JobError
+from airflow_ft.sources import FileSource
+from airflow_ft.spark.driver.failures import as_error
+
+pytestmark = pytest.mark.spark
+
+
+def _read(
+    spark: SparkSession,
+    folder: Path,
+    format: str,
+    schema: str,
+    files: Mapping[str, str | bytes],
+    *,
+    streaming: bool = False,
+    **options: Any,
+) -> DataFrame:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    source = FileSource(path=str(folder), format=format, schema=schema, options=options)
+    return FileSource.from_json(source.to_json()).read(spark, streaming=streaming)
+
+
+def _rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def _failure(frame: DataFrame) -> str:
+    with pytest.raises(Exception) as caught:
+        frame.collect()
+    error = as_error(caught.value, "orders", "jobs.orders")
+    assert isinstance(error, JobError), error
+    return str(error)
+
+
+TYPED = "n tinyint, d decimal(12,2), t timestamp_ntz, s string"
+LINES = """{"n": 1, "d": 2.50, "t": "2024-05-01T12:30", "s": 1.50}
+
+[{"n": 2}, {"n": 3, "s": "x"}]
+[]
+"""
+
+
+def test_lines_of_json_are_objects_or_arrays_of_them(spark: SparkSession, tmp_path: Path) -> None:
+    frame = _read(spark, tmp_path, "json", TYPED, {"a b.json": LINES})
+    assert frame.columns == ["n", "d", "t", "s"]
+    assert _rows(frame) == [
+        (1, Decimal("2.50"), datetime(2024, 5, 1, 12, 30), "1.50"),
+        (2, None, None, None),
+        (3, None, None, "x"),
+    ]
+    names = frame.select("n").selectExpr("n", "_metadata.file_name").collect()
+    assert {row.file_name for row in names} == {"a%20b.json"}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ('{"n": 200}', "field n is no exact tinyint"),
+        ('{"d": 2.555}', r"field d is no exact decimal\(12,2\)"),
+        ('{"t": "12:30"}', "field t is no exact timestamp_ntz"),
+        ('{"s": "\\ud800"}', "half a character"),
+        ('{"n": 1} {"n": 2}', "not one JSON object"),
+        ('{"n": 1, "n": 2}', "field n comes twice"),
+        ('[{"n": 1}, {"n": 200}]', "field n"),
+        ("{'n': 1}", "not one JSON object"),
+    ],
+)
+def test_a_record_of_json_that_is_not_exact_fails_and_is_kept(
+    spark: SparkSession, tmp_path: Path, record: str, reason: str
+) -> None:
+    files = {"x.json": f'{{"n": 1}}\n{record}\n'}
+    told = _failure(_read(spark, tmp_path, "json", TYPED, files))
+    assert pytest.importorskip("re").search(rf"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*{reason}", told), told
+    kept = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
+    frame = _read(spark, tmp_path, "json", f"{TYPED}, broken string", {}, **kept)
+    assert _rows(frame) == [(1, None, None, None, None), (None, None, None, None, record)]
+
+
+def test_json_over_several_lines(spark: SparkSession, tmp_path: Path) -> None:
+    files = {"a.json": '\ufeff[\n {"n": 1},\n {"n":\n2}\n]\n', "b.json": '{"n":\n3}', "empty.json": ""}
+    assert _rows(_read(spark, tmp_path, "json", "n int", files, multiLine="true")) == [(1,), (2,), (3,)]
+    assert "not one JSON object" in _failure(
+        _read(spark, tmp_path, "json", "n int", {"c.json": '{"n":4}\n{"n":5}'}, multiLine="true")
+    )
+
+
+def test_json_in_another_encoding(spark: SparkSession, tmp_path: Path) -> None:
+    files = {"a.json": '{"s": "é"}\n{"s": "x"}\n'.encode("latin-1")}
+    assert _rows(_read(spark, tmp_path, "json", "s string", files, encoding="ISO-8859-1")) == [("x",), ("é",)]
+    assert "not UTF-8" in _failure(_read(spark, tmp_path, "json", "s string", {}))
+
+
+def test_dates_in_a_pattern_are_what_the_pattern_writes(spark: SparkSession, tmp_path: Path) -> None:
+    schema = "d date, t timestamp_ntz"
+    given = {"dateFormat": "dd/MM/yyyy", "timestampNTZFormat": "dd.MM.yyyy HH:mm:ss"}
+    good = '{"d": "29/02/2024", "t": "01.05.2024 12:30:00"}\n'
+    assert _rows(_read(spark, tmp_path, "json", schema, {"a.json": good}, **given)) == [
+        (date(2024, 2, 29), datetime(2024, 5, 1, 12, 30))
+    ]
+    for wrong in ('{"d": "30/02/2024"}', '{"d": "1/2/2024"}', '{"d": "29/02/2024 "}', '{"t": "01.05.2024 24:00:00"}'):
+        assert "is no exact" in _failure(_read(spark, tmp_path, "json", schema, {"a.json": wrong}, **given))
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_columns_that_folders_name(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    content = '{"n": 1, "day": "no"}\n' if format == "json" else "1\n"
+    files = {f"day=007/kind=2/a.{format}": content}
+    frame = _read(spark, tmp_path, format, "n int, day string", files)
+    assert frame.columns == ["n", "day", "kind"] and _rows(frame) == [(1, "007", 2)]
+    assert _rows(_read(spark, tmp_path, format, "n int, day int, kind string", {})) == [(1, 7, "2")]
+
+
+CSV = "n tinyint, d decimal(12,2), f double, t timestamp_ntz, b boolean, s string"
+
+
+def test_fields_of_csv(spark: SparkSession, tmp_path: Path) -> None:
+    text = '007,2.5,0.1,2024-05-01 12:30:00,TRUE,"a, b"\n-1,"+1e2",NaN,,false,""\n,,,,,\n'
+    assert repr(_rows(_read(spark, tmp_path, "csv", CSV, {"a.csv": text}))) == repr(
+        [
+            (-1, Decimal("100.00"), float("nan"), None, False, ""),
+            (7, Decimal("2.50"), 0.1, datetime(2024, 5, 1, 12, 30), True, "a, b"),
+            (None, None, None, None, None, None),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("n", value) for value in ("200", "1.0", " 1", "1 ", '""', "1x", "0x1", "--1")),
+        *(("d", value) for value in ("2.555", '"1,234.5"', "1e99", "2.5d", "NaN")),
+        *(("f", value) for value in ("1e400", "1d", "0x1p3", "inf")),
+        *(("t", value) for value in ("12:30", "1691241070", "2024-05-01 12:30:00 x", "2024-05-01 12:30:00Z")),
+        *(("b", value) for value in ("1", "yes", " true")),
+    ],
+)
+def test_a_field_of_csv_that_is_not_exact_fails(spark: SparkSession, tmp_path: Path, field: str, value: str) -> None:
+    names = [each.split()[0] for each in CSV.split(", ")]
+    line = ",".join(value if name == field else "" for name in names)
+    assert f"field {field} is no exact" in _failure(_read(spark, tmp_path, "csv", CSV, {"a.csv": f"{line}\n"}))
+
+
+def test_a_record_of_csv_that_is_not_exact_is_kept(spark: SparkSession, tmp_path: Path) -> None:
+    text = "id,at,s\n1,2024-02-29,x\n2,2024-02-30,y\n3\n4,2024-02-29,x,more\n"
+    kept = {"header": "true", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
+    frame = _read(spark, tmp_path, "csv", "id tinyint, at date, s string, broken string", {"a.csv": text}, **kept)
+    assert _rows(frame) == [
+        (1, date(2024, 2, 29), "x", None),
+        (None, None, None, "2,2024-02-30,y"),
+        (None, None, None, "3"),
+        (None, None, None, "4,2024-02-29,x,more"),
+    ]
+    assert _rows(frame.select("id").where("id IS NOT NULL")) == [(1,)]
+
+
+@pytest.mark.parametrize("line", ["1", "1,a,2", "1,a,"])
+def test_a_record_with_another_number_of_fields_fails(spark: SparkSession, tmp_path: Path, line: str) -> None:
+    frame = _read(spark, tmp_path, "csv", "id int, s string", {"a.csv": f"{line}\n"})
+    assert "[MALFORMED_RECORD_IN_PARSING" in _failure(frame)
+    assert "[MALFORMED_RECORD_IN_PARSING" in _failure(frame.select("id"))
+
+
+@pytest.mark.parametrize("header", ["b,a", "a", "a,b,c", "a,x"])
+def test_a_header_that_is_not_the_schema_is_refused(spark: SparkSession, tmp_path: Path, header: str) -> None:
+    line = ",".join("1" for _ in header.split(","))
+    frame = _read(spark, tmp_path, "csv", "a int, b int", {"x.csv": f"{header}\n{line}\n"}, header="true")
+    told = _failure(frame)
+    assert "header" in told and "x.csv" in told
+    assert "header" in _failure(frame.select("b"))
+
+
+def test_csv_that_is_no_text_fails(spark: SparkSession, tmp_path: Path) -> None:
+    assert "holds bytes that are no text" in _failure(_read(spark, tmp_path, "csv", "s string", {"a.csv": b"\xff\n"}))
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_a_stream_of_files_is_read_exactly(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    good, bad = ('{"n": 1}\n', '{"n": 200}\n') if format == "json" else ("1\n", "200\n")
+    frame = _read(spark, tmp_path / "in", format, "n tinyint", {"a": good}, streaming=True)
+    assert frame.isStreaming
+
+    def run() -> list[tuple[Any, ...]]:
+        query = (
+            frame.selectExpr("n", "_metadata.file_name AS f")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        query.awaitTermination()
+        return _rows(spark.read.parquet(str(tmp_path / "out")))
+
+    assert run() == [(1, "a")]
+    (tmp_path / "in" / "b").write_text(bad)
+    with pytest.raises(Exception, match=r"field n is no exact tinyint") as caught:
+        run()
+    assert isinstance(as_error(caught.value, "orders", "jobs.orders"), JobError)

@@ -1,0 +1,148 @@
+"""Triggers of one decision log share one open reader: it is opened once, asked seldom, and closed behind the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.checkpoints import Gate
+from airflow_ft.core.errors import StoreUnavailableError
+from airflow_ft.hooks import store as hooks
+from airflow_ft.triggers import shared
+from airflow_ft.triggers.checkpoint import CheckpointTrigger
+from tests.core.world import PIPELINE, World
+from tests.triggers.test_triggers import first_event, url
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.airflow
+
+
+class Opened:
+    """What was opened, asked and closed."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = self.asked = 0
+        self.away = False
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
+    told, original = Opened(), hooks.open_configured_store
+
+    def opening(*args: Any) -> Any:
+        if told.away:
+            raise StoreUnavailableError("down.")
+        found = original(*args)
+        told.opened += 1
+        close, asking, marks = found.close, found.latest_confirmed, found.marks
+
+        def closing() -> None:
+            told.closed += 1
+            close()
+
+        def ask(pipeline: str) -> Any:
+            told.asked += 1
+            return asking(pipeline)
+
+        def versions() -> Any:
+            if told.away:
+                raise StoreUnavailableError("down.")
+            return marks()
+
+        found.close, found.latest_confirmed, found.marks = closing, ask, versions  # type: ignore[method-assign]
+        return found
+
+    monkeypatch.setattr(hooks, "open_configured_store", opening)
+    yield told
+    assert not shared._readers, "every reader is given back"
+
+
+def gate(folder: Path, number: int = 1) -> CheckpointTrigger:
+    return CheckpointTrigger(
+        pipeline=PIPELINE, gate=Gate(number=number).to_json(), store=url(folder), poll_interval=0.01
+    )
+
+
+def test_many_gates_open_the_log_once_and_ask_when_something_changes(tmp_path: Path, counted: Opened) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    gates = [gate(tmp_path) for _ in range(20)]
+    looks = 0
+
+    def watched(trigger: CheckpointTrigger) -> None:
+        look = trigger.look
+
+        def counting() -> Any:
+            nonlocal looks
+            looks += 1
+            return look()
+
+        trigger.look = counting  # type: ignore[method-assign]
+
+    async def main() -> list[Any]:
+        tasks = [asyncio.create_task(first_event(each)) for each in gates]
+        while looks < 200:
+            await asyncio.sleep(0.01)
+        assert counted.asked == 20, "each has asked once, since nothing has changed"
+        await asyncio.to_thread(world.steps, world.context())
+        return await asyncio.gather(*tasks)
+
+    for each in gates:
+        watched(each)
+    assert asyncio.run(main()) == [{"pipeline": PIPELINE, "number": 1}] * 20
+    assert counted.opened == 1
+    wait_for(lambda: counted.closed == 1, 10, "the log is closed", 0.01)
+
+
+def test_a_cancelled_gate_leaves_the_others_their_log(tmp_path: Path, counted: Opened) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+
+    async def main() -> Any:
+        one, other = (asyncio.create_task(first_event(gate(tmp_path))) for _ in range(2))
+        while counted.asked < 2:
+            await asyncio.sleep(0.01)
+        one.cancel()
+        await asyncio.gather(one, return_exceptions=True)
+        assert not counted.closed
+        await asyncio.to_thread(world.steps, world.context())
+        return await other
+
+    assert asyncio.run(main())["number"] == 1
+    wait_for(lambda: counted.closed == 1, 10, "the log is closed", 0.01)
+
+
+def test_a_log_that_is_away_is_opened_again_when_it_is_back(
+    tmp_path: Path, counted: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "MOST_SECONDS", 0.01)
+    world = World(tmp_path)
+    world.stage(1)
+
+    async def main() -> Any:
+        task = asyncio.create_task(first_event(gate(tmp_path)))
+        while not counted.asked:
+            await asyncio.sleep(0.01)
+        counted.away = True
+        while not counted.closed:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(world.steps, world.context())
+        assert not task.done()
+        counted.away = False
+        return await task
+
+    assert asyncio.run(main())["number"] == 1
+    assert counted.opened == 2
+
+
+def test_a_gate_in_another_event_loop_uses_the_log_of_its_time(tmp_path: Path, counted: Opened) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    world.steps(world.context())
+    for number in (1, 2):
+        assert asyncio.run(first_event(gate(tmp_path)))["number"] == 1
+        assert counted.opened == number
