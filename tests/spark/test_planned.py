@@ -1,6 +1,7 @@
 """Each file of a source is read once, whatever its name, or the batch is refused and names it. With a real query."""
 
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.wal.filesystem import filesystem
+from tools.servers import Hdfs
 
 ODD = (
     *(" a.json", "a ", "a%20b.json", "%zz.json", "a#b.json", "a+b;c.json", "a\nb.json", "a\tb.json", "\u2028.json"),
@@ -35,7 +38,7 @@ class Reading:
             path.write_text(rows(n))
 
     def read(self, path: str = "in", schema: str = "id bigint", **options: Any) -> list[Any]:
-        where = str(self.folder / path)
+        where = path if "://" in path else str(self.folder / path)
         source = FileSource(path=where, schema=schema, **options)
         failed: list[BaseException] = []
         self.tries += 1
@@ -202,3 +205,25 @@ def test_a_static_read_is_judged_alike(reading: Reading) -> None:
     source = FileSource(path=str(reading.folder / "in"), schema="id bigint, k string")
     with pytest.raises(JobError, match=r"/in/a\.json would be left out"):
         Sources(reading.spark, {"files": source.to_json()}, {}).static("files")
+
+
+@pytest.mark.rotating(among="HDFS")
+@pytest.mark.server
+@pytest.mark.slow
+def test_names_on_hdfs_are_judged_alike(spark: SparkSession, hdfs: Hdfs, tmp_path: Path) -> None:
+    """HDFS itself refuses names with ':'."""
+    root = f"{hdfs.url}/{uuid.uuid4().hex}"
+    files = filesystem(root)
+    files.make_folder(f"{root}/in")
+    for n, name in enumerate(("a b#%20.json", "\u00e9,^.json", "k.json")):
+        files.write(f"{root}/in/{name}", f'{{"id": {n}}}\n'.encode())
+    reading = Reading(spark, tmp_path)
+    assert reading.read(f"{root}/in") == [0, 1, 2]
+    files.write(f"{root}/in/orders [copy].json", b'{"id": 3}\n')
+    with pytest.raises(JobError, match=r"orders \[copy\]\.json"):
+        reading.read(f"{root}/in")
+    with pytest.raises(ConfigurationError, match="is ambiguous"):
+        files.make_folder(f"{root}/br[0-9]")
+        reading.read(f"{root}/br[0-9]")
+    with pytest.raises(StageError, match=rf"reads {root}/nowhere, which is not there"):
+        reading.read(f"{root}/nowhere")
