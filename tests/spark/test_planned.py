@@ -10,15 +10,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_ft.core.errors import ConfigurationError, JobError, StageError
+from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver import folders
 from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.gauges import gauges_of
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.wal.filesystem import filesystem
 from tools.servers import Hdfs
 
+NO_TOPICS: Any = None
 ODD = (
     *(" a.json", "a ", "a%20b.json", "%zz.json", "a#b.json", "a+b;c.json", "a\nb.json", "a\tb.json", "\u2028.json"),
     *("\u00e9.json", "e\u0301.json", "\u00a0.json", "^a.json", "a,b.json", "a'\"`$!@&=<>|~.json", "_k=v.json", "a?b"),
@@ -164,6 +167,19 @@ def test_a_name_that_java_cannot_decode_is_refused(reading: Reading) -> None:
     Path(os.fsdecode(os.fsencode(reading.folder) + b"/in/\xe9.json")).write_text('{"id": 7}\n')
     with pytest.raises(JobError, match=r"\\xe9\.json.*rename it, in UTF-8"):
         reading.read()
+
+
+def test_such_a_name_that_comes_while_a_stream_is_at_work_is_warned_of(reading: Reading) -> None:
+    reading.add("a.json")
+    source = FileSource(path=str(reading.folder / "in"), schema="id bigint")
+    told: list[PipelineWarning] = []
+    location = SparkLocation(str(reading.folder), "orders", f"file://{reading.folder}/spark", -1, "new")
+    gauge = gauges_of(reading.spark, location, {"files": source}, NO_TOPICS, told.append)["files"]
+    assert gauge.measure(None) == (1, 0) and not told
+    Path(os.fsdecode(os.fsencode(reading.folder) + b"/in/\xe9.json")).touch()
+    for _ in range(2):
+        gauge.measure(None)
+    assert [(warning.code, warning.subject) for warning in told] == [("SOURCE_FILE_UNREADABLE", "files")]
 
 
 @pytest.mark.parametrize("each", [None, 1], ids=["in one batch", "in two"])
