@@ -213,6 +213,7 @@ def _looking() -> tuple[ActionCommand, ...]:
             _DAG,
             _PRINT,
             _TABLES,
+            ARG_OUTPUT,
         ),
         _command(
             "class-archive",

@@ -17,6 +17,7 @@ from airflow_ft.core.doctor import Check, Examination, examine_state
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, filled
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.planning import may_be_heuristic
+from airflow_ft.core.sharing import require_own_targets
 from airflow_ft.core.transitions import IN_DOUBT
 from airflow_ft.sinks.registry import system
 from airflow_ft.spark.request import listed
@@ -212,9 +213,20 @@ def _sink(
         checks: list[Check] = module.examine(pipeline, plan, of_kind.connection(plan, connections), rows, installation)
     except AirflowFtError as error:
         return [_failed(subject, error)]
+    checks += _shared(subject, pipeline, plan, opener, store)
     if all(check.verdict != "problem" for check in checks):
         checks += _memory(subject, pipeline, plan, opener, store)
     return checks
+
+
+def _shared(
+    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: Store | None
+) -> list[Check]:
+    """Whether another pipeline fills one of its tables or topics."""
+    exam = Examination(subject)
+    if store is not None:
+        exam.attempt("target", lambda: require_own_targets(store, pipeline, (plan,), opener, staged=False))
+    return exam.checks
 
 
 def _memory(

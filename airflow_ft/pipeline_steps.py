@@ -23,6 +23,7 @@ from airflow_ft.core.errors import ConfigurationError, SinkUnavailableError, Sta
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.numbers import MOST_LISTED
+from airflow_ft.core.sharing import require_own_targets
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import store_url
 from airflow_ft.sources import KafkaSource
@@ -145,6 +146,7 @@ def staging(
         require_log(spec, run.store)
         require_sources(spec, connections)
         require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
+        require_own_targets(run.store, run.pipeline, delivery.participants, run.participants, staged=False)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
         return misfits(delivery.participants, connections, schemas, partial(warn, run.store, run.pipeline))
@@ -171,9 +173,12 @@ def require_log(spec: PipelineSpec, store: Store | None = None) -> None:
     from airflow_ft.wal.filesystem import is_hdfs, local_path
 
     root = spec.wal_root or ""
-    roots.require(root)
+    if store is None:
+        roots.require(root)
+    elif is_hdfs(root) or roots.is_remembered(store, root):  # then no folder is made here
+        roots.claim(store, root)
     if is_hdfs(root):
-        return roots.claim(store, root) if store is not None else None
+        return
     folder = local_path(root)
     why = ""
     try:

@@ -183,6 +183,8 @@ class PipelineSpec:
         for name in self.job_args:
             check_text("a name in job_args", name)
         check_plain("job_args", self.job_args)
+        if isinstance(self.job, InlineJob):  # a module is not imported here: its job is asked in the driver
+            self.job.check_arguments(list(self.job_args))
 
     def _check_split(self) -> None:
         """Of a job of the DAG file, which is known; a module is for the driver to import."""

@@ -60,6 +60,7 @@ def flights(bench: Bench) -> list[Comparison]:
 MEASUREMENTS: Mapping[str, Callable[[Bench], Iterable[Comparison]]] = {
     "mysql": into_mysql.mysql,
     "postgres": into_postgres.postgres,
+    "postgres-by-key": into_postgres.by_key,
     "files": into_files.files,
     "delta": into_delta.delta,
     "kafka": into_kafka.kafka,

@@ -16,6 +16,7 @@ from benchmarks.measuring import Claim, Comparison, Contender, timed
 
 TYPES = {"DATETIME(6)": "timestamptz", "DOUBLE": "double precision", "TINYINT": "smallint"}
 UPSERT = {"key_columns": ["id"], "version_column": "version"}
+VERSION, BY_HAND = ", version bigint NOT NULL DEFAULT 0", "upsert by hand"
 WANTED = {"local": 1.2, "prepared": 1.5}
 BATCHES = (1_000, 10_000)  # rows of Spark's INSERT statements, with reWriteBatchedInserts
 
@@ -23,6 +24,11 @@ BATCHES = (1_000, 10_000)  # rows of Spark's INSERT statements, with reWriteBatc
 def postgres(bench: Bench) -> list[Comparison]:
     """All contenders; each run fills an empty table with a primary key."""
     return [IntoPostgres(bench).comparison()]
+
+
+def by_key(bench: Bench) -> list[Comparison]:
+    """`upsert` against the statements that a person would write."""
+    return [IntoPostgres(bench).by_key()]
 
 
 class IntoPostgres:
@@ -51,11 +57,18 @@ class IntoPostgres:
         contenders = [*ours, *spark, self._plain_copy()]
         return Comparison("postgres", title, contenders, claims, rows=self.bench.rows)
 
+    def by_key(self) -> Comparison:
+        """Changes by key, ours and by hand."""
+        contenders = [self._ours("upsert", **UPSERT), self._by_hand()]
+        claims = [Claim("WAL -> PostgreSQL, `upsert` against the same by hand", "upsert", (BY_HAND,), 1 / 1.3)]
+        title = "WAL -> PostgreSQL by key, committed (prepare and commit), against COPY and INSERT ... ON CONFLICT"
+        return Comparison("postgres-by-key", title, contenders, claims, rows=self.bench.rows)
+
     def _ours(self, strategy: str, **settings: Any) -> Contender:
         """Prepare and commit of a checkpoint of a new pipeline, in a process that stays warm."""
 
         def run() -> float:
-            self._empty_table(", version bigint NOT NULL DEFAULT 0" if settings else "")
+            self._empty_table(VERSION if settings else "")
             answer = self._worker.ask("deliver", **self._job(strategy, settings))
             self._check(strategy)
             seconds: float = answer["seconds"]
@@ -117,6 +130,31 @@ class IntoPostgres:
             return seconds
 
         return Contender("1 x COPY", run)
+
+    def _by_hand(self) -> Contender:
+        """COPY of text that was made before into a temporary table, and INSERT ... ON CONFLICT, in one transaction."""
+        data = io.BytesIO()
+        pa.csv.write_csv(self.bench.table, data, pa.csv.WriteOptions(include_header=False))
+        names = ", ".join(self.bench.table.schema.names)
+        changed = ", ".join(f"{name} = excluded.{name}" for name in [*self.bench.table.schema.names[1:], "version"])
+
+        def change() -> None:
+            data.seek(0)
+            with closing(self.server.connect(DATABASE)) as connection, connection.cursor() as cursor:
+                cursor.execute("BEGIN; CREATE TEMPORARY TABLE changes (LIKE orders INCLUDING DEFAULTS) ON COMMIT DROP")
+                cursor.copy_expert(f"COPY changes ({names}) FROM STDIN WITH (FORMAT csv)", data, size=1 << 20)
+                cursor.execute(
+                    f"INSERT INTO orders ({names}, version) SELECT {names}, 1 FROM changes"
+                    f" ON CONFLICT (id) DO UPDATE SET {changed}; COMMIT"
+                )
+
+        def run() -> float:
+            self._empty_table(VERSION)
+            seconds = timed(change)
+            self._check(BY_HAND)
+            return seconds
+
+        return Contender(BY_HAND, run)
 
     def _empty_table(self, more: str = "") -> None:
         self.server.sql("DROP TABLE IF EXISTS orders", DATABASE)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import sqlite3
 import subprocess
 import sys
@@ -503,6 +504,20 @@ def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world
     assert "by hand: XA COMMIT 'x'; or: XA ROLLBACK 'x';" in text
     world.steps(world.context(3))
     assert world.store.checkpoint(PIPELINE, number).delivered_by == 9
+
+
+def test_every_command_that_shows_something_has_an_output_format() -> None:
+    [group] = get_ft_cli_commands()
+    assert isinstance(group, GroupCommand)
+    flat = [
+        each
+        for found in group.subcommands
+        for each in (found.subcommands if isinstance(found, GroupCommand) else (found,))
+        if isinstance(each, ActionCommand)
+    ]
+    shows = re.compile("List|Show|Print|Examine|Compare|Compute what|Read|Make what|Look")
+    lacking = [each.name for each in flat if shows.match(each.help) and not any("-o" in a.flags for a in each.args)]
+    assert lacking == ["adopt"], "it lists what it asks about, and acts"
 
 
 def test_of_many_pipelines_the_three_closest_names_are_told(world: World, ft: Any) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from airflow_ft.commands.common import command, open_store, say
+from airflow_ft.commands.common import command, open_store, print_table, say
 from airflow_ft.commands.doctor import from_dag, spec_from_dag
 from airflow_ft.core.adoption import participants_of
 from airflow_ft.core.errors import ConfigurationError
@@ -27,26 +27,33 @@ def setup(args: Namespace) -> None:
     It may be repeated.
     """
     participants = _participants(args)
-    columns = _columns(args) if args.tables else {}
+    as_data = args.output in ("json", "yaml")
+    columns = _columns(args, told=not as_data) if args.tables else {}
+    rows: list[dict[str, Any]] = []
     for plan in participants.values():
         of_kind = system(plan.kind)
-        if columns:
-            _propose(plan, columns)
+        called = of_kind.called(plan)
+        lines = list(_proposed(plan, columns)) if columns else []
+        row: dict[str, Any] = {"participant": called, "made": None, "note": None}
         module = of_kind.part("setup")
         if module is None:
-            say(f"{'-- ' * args.print}{of_kind.called(plan)}: its first prepare makes what it needs")
-            continue
-        connection = of_kind.connection(plan, server_connections)
-        if args.print:
-            for line in module.describe(args.pipeline, plan, connection):
-                say(line)
-            say("")
+            row["note"] = "its first prepare makes what it needs"
+            told = [*lines, f"{'-- ' * args.print}{called}: {row['note']}"]
+        elif args.print:
+            lines += module.describe(args.pipeline, plan, of_kind.connection(plan, server_connections))
+            told = [*lines, ""]
         else:
-            made = module.create(args.pipeline, plan, connection)
-            say(f"{of_kind.called(plan)}: {f'{made} made' if made else 'nothing was lacking'}")
+            made = module.create(args.pipeline, plan, of_kind.connection(plan, server_connections))
+            row["made"] = made or None
+            told = [f"{called}: {f'{made} made' if made else 'nothing was lacking'}"]
+        rows.append(row | {"statements": lines})
+        for line in told if not as_data else ():
+            say(line)
+    if as_data:
+        print_table(rows, args.output)
 
 
-def _columns(args: Namespace) -> Mapping[str, pa.Schema]:
+def _columns(args: Namespace, *, told: bool) -> Mapping[str, pa.Schema]:
     """By sink, as the job in the DAG has them; Spark is started for that."""
     if args.dag is None or not args.print:
         raise ConfigurationError(
@@ -54,17 +61,16 @@ def _columns(args: Namespace) -> Mapping[str, pa.Schema]:
         )
     spec = spec_from_dag(args.pipeline, args.dag)
     found = columns_of(spec, server_connections)
-    for name in sorted(spec.sinks.keys() - found.keys()):
+    for name in sorted(spec.sinks.keys() - found.keys()) if told else ():
         say(f"-- sink {name}: its columns are not known before there are rows (`airflow ft dry-run`)")
     return found
 
 
-def _propose(plan: ParticipantPlan, columns: Mapping[str, pa.Schema]) -> None:
+def _proposed(plan: ParticipantPlan, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
     of_kind = system(plan.kind)
     known = {name: columns[name] for name in plan.sinks if name in columns}
     if known and (module := of_kind.part("proposal")) is not None:
-        for statement in module.propose(plan, of_kind.connection(plan, server_connections), known):
-            say(statement)
+        yield from module.propose(plan, of_kind.connection(plan, server_connections), known)
 
 
 def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:

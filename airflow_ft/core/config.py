@@ -182,9 +182,10 @@ class CheckpointConfig:
     def from_flink(cls, settings: Mapping[str, Any]) -> CheckpointConfig:
         """From Flink's own keys, such as {"execution.checkpointing.timeout": "10 min"}.
 
-        A key that would promise what is not done is refused with the reason, one without an effect is warned of.
+        They may be a whole configuration, in which `RestartStrategy.from_flink` reads the keys of restart strategies. A
+        key that would promise what is not done is refused with the reason, one without an effect is warned of.
         """
-        return cls(**settings_of(settings))
+        return settings_of(settings).build(cls, _KINDS)
 
 
 OF_STREAMS = (

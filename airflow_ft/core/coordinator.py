@@ -61,6 +61,7 @@ from airflow_ft.core.planning import (
 )
 from airflow_ft.core.ports import Expiring, Participant, ParticipantFactory, Store
 from airflow_ft.core.set_aside import of_proof
+from airflow_ft.core.sharing import require_own_targets
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class Coordinator:
         self.epoch = epoch
         self._participants = participants
         self._opened: dict[str, tuple[ParticipantPlan, Participant]] = {}
+        self._compared: tuple[ParticipantPlan, ...] = ()  # whose places are known to be the pipeline's own
         self._forgotten: dict[str, bool] = {}  # by participant, as read when a decision came late
 
     def close(self) -> None:
@@ -140,6 +142,7 @@ class Coordinator:
                         self.abort(wanted.number, AbortReason.SUPERSEDED, "nothing is left to it.", AfterAbort.CARRIED)
                         continue
                     check_sinks_of_segments(self._pipeline, delivery, wanted.segments)
+                    self._require_own_targets(delivery.participants)
                     plan = self._make_plan(delivery, wanted.number, wanted.segments)
                     self._store.plan(self._pipeline, self.epoch, plan)
             except StateConflictError:  # the sibling task planned at the same time: take its plan
@@ -150,6 +153,12 @@ class Coordinator:
                 "others keep changing what is staged.", remedy="try again.", pipeline=self._pipeline
             )
         return [c.number for c in live_plans(self._store.open_checkpoints(self._pipeline))]
+
+    def _require_own_targets(self, participants: tuple[ParticipantPlan, ...]) -> None:
+        """UnfitTargetError, before a plan is stored: another pipeline fills one of these tables or topics."""
+        if participants != self._compared:
+            require_own_targets(self._store, self._pipeline, participants, self._participants)
+            self._compared = participants
 
     def _make_plan(self, delivery: Delivery, number: int, segments: tuple[Segment, ...]) -> Plan:
         planned: dict[str, int] = {}
@@ -191,6 +200,8 @@ class Coordinator:
         wanted = wants_vote(checkpoint, participant) or (again and checkpoint.state is S.PREPARED)
         if plan is None or participant not in _names(plan) or not wanted:
             return checkpoint
+        if (first := plan.participant(participant)).predecessor == 0:  # another pipeline may have begun at once
+            require_own_targets(self._store, self._pipeline, (first,), self._participants)
         attempt = self._store.begin_attempt(self._pipeline, self.epoch, number, participant)
         checkpoint = self._store.checkpoint(self._pipeline, number)
         if checkpoint.state not in (S.STAGED, S.PREPARED):

@@ -357,7 +357,7 @@ class CheckpointExpiredError(TransientError):
 
 
 class StorageUnavailableError(TransientError, OSError):
-    """The file system of the log cannot be reached, or refuses: what lies there stays as it is.
+    """The file system of the log cannot be reached, refuses, or is not the known one: what lies there stays as it is.
 
     Also an OSError with its number, as a local disk raises it.
     """

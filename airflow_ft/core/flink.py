@@ -9,43 +9,54 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.kinds import Choice
+from airflow_ft.core.kinds import Choice, Duration, Kind
 from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention
 
 log = logging.getLogger(__name__)
+Made = TypeVar("Made")
 
 _PREFIX = "execution.checkpointing."
-_UNITS = {
-    "d": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "min": timedelta(minutes=1),
-    "m": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-    "ms": timedelta(milliseconds=1),
-    "": timedelta(milliseconds=1),
+_UNITS: Mapping[timedelta, tuple[str, ...]] = {
+    timedelta(days=1): ("d", "day", "days"),
+    timedelta(hours=1): ("h", "hour", "hours"),
+    timedelta(minutes=1): ("min", "m", "minute", "minutes"),
+    timedelta(seconds=1): ("s", "sec", "secs", "second", "seconds"),
+    timedelta(milliseconds=1): ("ms", "milli", "millis", "millisecond", "milliseconds", ""),
+    timedelta(microseconds=1): ("\u00b5s", "\u03bcs", "micro", "micros", "microsecond", "microseconds"),
 }
-_LONG = {"day": "d", "hour": "h", "minute": "min", "second": "s", "sec": "s", "milli": "ms", "millisecond": "ms"}
+"""All that Flink's TimeUtils reads, but nanoseconds; the first name is shown. Of the micro sign there are two."""
+_NANOS = ("ns", "nano", "nanos", "nanosecond", "nanoseconds")
+_LENGTHS = {name: unit for unit, names in _UNITS.items() for name in names}
 _LARGEST = 2**31 - 1
 _ENABLED = timedelta(milliseconds=1)
 """Of an interval the least with which Flink makes checkpoints."""
-_DURATION = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*([0-9]+)\s*([a-z\u00b5\u03bc]*)\s*")
 
 
 def _duration(value: object) -> timedelta:
     if isinstance(value, timedelta) and value >= timedelta(0):
         return value
-    match = _DURATION.fullmatch(str(value))
-    unit = match[2].lower() if match else ""
-    unit = _LONG.get(unit.removesuffix("s") if len(unit) > 2 else unit, unit)
-    if match is None or unit not in _UNITS:
+    match = _DURATION.fullmatch(str(value).lower())
+    if match is None:
         raise ValueError
-    return int(match[1]) * _UNITS[unit]
+    number, unit = int(match[1]), match[2]
+    if unit in _NANOS:
+        return timedelta(microseconds=-(-number // 1000))  # the least that a timedelta holds: none becomes 0
+    if unit not in _LENGTHS:
+        raise ValueError
+    return number * _LENGTHS[unit]
+
+
+def in_flinks_units(value: timedelta) -> str:
+    """A duration as Flink writes it: in the largest unit of which it is a whole number, such as "90 s"."""
+    unit = next(unit for unit in _UNITS if not value % unit) if value else timedelta(milliseconds=1)
+    return f"{value // unit} {_UNITS[unit][0]}"
 
 
 def _interval(value: object) -> timedelta:
@@ -118,6 +129,7 @@ _CHANGES = (
     " otherwise (docs/checkpoints.md)"
 )
 _RECOVERY = "the pipeline says what a run goes on from (from_savepoint), or `airflow ft savepoint restore`"
+_NO_ALIGNMENT = "Flink gives up alignment after it only with execution.checkpointing.unaligned.enabled=true"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "timeout": _Taken("timeout", _duration, _A_DURATION),
     "num-retained": _Taken("num_retained", _whole, _A_COUNT),
@@ -220,6 +232,7 @@ RESTART_TYPES: Mapping[str, str] = {
     "exponentialdelay": "exponential-delay",
 }
 """What Flink calls its restart strategies, and what each is called here."""
+_NO_RESTART = "Flink has no such key for restarts, or a newer one has"
 RESTART_KEYS: Mapping[str, _Taken] = {
     "fixed-delay.attempts": _Taken("attempts", _attempts, _A_COUNT),
     "fixed-delay.delay": _Taken("delay", _duration, _A_DURATION),
@@ -235,17 +248,49 @@ RESTART_KEYS: Mapping[str, _Taken] = {
 }
 
 
-def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(slots=True)
+class Given:
+    """Settings that were given under Flink's keys."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+    """By setting, its key and value, as an error shows them."""
+
+    def build(self, owner: Callable[..., Made], kinds: Mapping[str, Kind]) -> Made:
+        """Make what the settings are of; ConfigurationError names the key of each that cannot be."""
+        _raise_for(
+            [
+                f"{self.written[name]}: {_bounds(kinds[name])}"
+                for name, value in self.values.items()
+                if name in self.written and not kinds[name].is_good(value)
+            ]
+        )
+        try:
+            return owner(**self.values)
+        except ConfigurationError as error:
+            keys = [shown for name, shown in self.written.items() if re.search(rf"\b{name}\b", error.what)]
+            raise ConfigurationError(f"from_flink: {', '.join(keys)}: {error.what}", remedy=error.remedy) from None
+
+
+def _bounds(kind: Kind) -> str:
+    if isinstance(kind, Duration):
+        return f"give at least {in_flinks_units(kind.least)}"
+    return kind.remedy.removesuffix(".")
+
+
+def settings_of(given: Mapping[str, Any]) -> Given:
     """The settings of `CheckpointConfig` that Flink's keys stand for; nested keys are taken, as in its config.yaml.
 
-    An interval of 0 or less, by which Flink makes no checkpoints, is AT_MOST_ONCE, as fast as it goes.
-    ConfigurationError names every key that is not known, or would promise what is not done, with the reason. A key that
-    makes no difference is told by a warning.
+    Keys of restart strategies are left to `restart_of`. An interval of 0 or less, by which Flink makes no checkpoints,
+    is AT_MOST_ONCE, as fast as it goes. ConfigurationError names every key that is not known, or would promise what is
+    not done, with the reason. A key that makes no difference is told by a warning.
     """
-    found: dict[str, Any] = {}
+    found = Given()
     refused: list[str] = []
     for key, value in _flat(given):
         meaning = KEYS.get(_NAMES.get(key, ""))
+        if _is_of_restarts(key):
+            continue
         if meaning is None:
             refused.append(f"{key}: {_unknown(key)}")
         elif isinstance(meaning, _Taken):
@@ -254,12 +299,22 @@ def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
             log.warning("%s has no effect: %s", key, meaning.why)
         elif str(value).strip().lower() not in [same.lower() for same in meaning.same]:
             refused.append(f"{key}={value!r}: {meaning.why}")
-    if found.get("interval", _ENABLED) < _ENABLED:
-        if "mode" in found:
-            refused.append(f"{_PREFIX}mode={found['mode']}: Flink makes no checkpoints with an interval of 0 or less")
-        found |= {"interval": timedelta(0), "mode": CheckpointingMode.AT_MOST_ONCE}
+    values = found.values
+    if values.get("interval", _ENABLED) < _ENABLED:
+        if "mode" in values:
+            refused.append(f"{_PREFIX}mode={values['mode']}: Flink makes no checkpoints with an interval of 0 or less")
+        values |= {"interval": timedelta(0), "mode": CheckpointingMode.AT_MOST_ONCE}
+    if "aligned_timeout" in values and not values.get("unaligned"):
+        log.warning("%s has no effect: %s", found.written["aligned_timeout"], _NO_ALIGNMENT)
+        del values["aligned_timeout"]
     _raise_for(refused)
     return found
+
+
+def _is_of_restarts(key: str) -> bool:
+    """Whether `restart_of` reads it."""
+    name = key.removeprefix(_RESTART)
+    return key == _RESTART.removesuffix(".") or (name != key and (name == "type" or name in RESTART_KEYS))
 
 
 def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -272,8 +327,8 @@ def _flat(given: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _unknown(key: str) -> str:
-    if key.startswith(_RESTART) or f"{key}." == _RESTART:
-        return "RestartStrategy.from_flink takes it"
+    if key.startswith(_RESTART):
+        return _NO_RESTART
     if key.startswith(("state.backend.rocksdb.", "state.backend.forst.")):
         return f"{_SPARK_STATE}: spark.sql.streaming.stateStore.rocksdb.*"
     close = [_PREFIX + key] if _PREFIX + key in _NAMES else get_close_matches(key, _NAMES, 1)
@@ -281,29 +336,28 @@ def _unknown(key: str) -> str:
     return f"Flink has no such key for checkpoints, or a newer one has{hint}"
 
 
-def restart_of(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
     """The type of the restart strategy that Flink's keys stand for, and its settings.
 
-    Without any key it is what Flink takes for a job with checkpoints: exponential-delay. ConfigurationError names every
-    key that is not known, and every value that cannot be read. Settings of another strategy than the one chosen have no
-    effect in Flink either: a warning tells of them.
+    Keys of checkpoints are left to `settings_of`. Without any key of restarts it is what Flink takes for a job with
+    checkpoints: exponential-delay. ConfigurationError names every key that is not known, and every value that cannot be
+    read. Settings of another strategy than the one chosen have no effect in Flink either: a warning tells of them.
     """
-    given = dict(_flat(given))
+    given = {key: value for key, value in _flat(given) if key not in _NAMES}
     types = {key: given[key] for key in (f"{_RESTART}type", _RESTART.removesuffix(".")) if key in given}
     kinds = {RESTART_TYPES.get(str(value).strip().lower()) for value in types.values()} or {"exponential-delay"}
     kind = kinds.pop()
     if kind is None or kinds:
         shown = ", ".join(f"{key}={value!r}" for key, value in types.items())
         _raise_for([f"{shown}: give one of {', '.join(RESTART_TYPES)}"])
-    found: dict[str, Any] = {}
+    found = Given()
     refused: list[str] = []
     for key, value in given.items():
         meaning = RESTART_KEYS.get(key.removeprefix(_RESTART)) if key.startswith(_RESTART) else None
         if key in types:
             continue
         if meaning is None:
-            other = "CheckpointConfig.from_flink takes it" if key in _NAMES else ""
-            refused.append(f"{key}: {other or 'Flink has no such key for restarts, or a newer one has'}")
+            refused.append(f"{key}: {_NO_RESTART if key.startswith(_RESTART) else _unknown(key)}")
         elif not types:
             refused.append(f"{key}: Flink does not look at it without {_RESTART}type")
         elif not key.startswith(f"{_RESTART}{kind}."):
@@ -314,14 +368,18 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return str(kind), found
 
 
-def _take(meaning: _Taken, key: str, value: Any, found: dict[str, Any], refused: list[str]) -> None:
+def _take(meaning: _Taken, key: str, value: Any, found: Given, refused: list[str]) -> None:
+    shown = f"{key}={in_flinks_units(value)}" if isinstance(value, timedelta) else f"{key}={value!r}"
     try:
         read = meaning.read(value)
     except (TypeError, ValueError, OverflowError):
-        refused.append(f"{key}={value!r}: give {meaning.plain}")
+        refused.append(f"{shown}: give {meaning.plain}")
         return
-    if found.setdefault(meaning.name, read) != read:
-        refused.append(f"{key}={value!r}: an older or newer name of this key says otherwise")
+    if isinstance(read, timedelta) and not isinstance(value, str):
+        shown = f"{key}={in_flinks_units(read)}"
+    if found.values.setdefault(meaning.name, read) != read:
+        refused.append(f"{shown}: an older or newer name of this key says otherwise")
+    found.written.setdefault(meaning.name, shown)
 
 
 def _raise_for(refused: list[str]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import Any
@@ -76,6 +77,35 @@ class InlineJob:
         """`source` for people, in which text that is given to what is called like a secret is hidden."""
         return _SECRET.sub(r"\1\2***\2", self.source)
 
+    def check_arguments(self, given: Collection[str]) -> None:
+        """ConfigurationError, naming them, for arguments (`job_args`) that it does not take, and those that it lacks.
+
+        Nothing is checked where its source does not tell: a class that gets its constructor from elsewhere.
+        """
+        definitions = {
+            node.name: node
+            for part in self.parts
+            for node in _statements(part.text)
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        }
+        found = _taken_by(definitions.get(self.name), definitions)
+        if found is None:
+            return
+        needed, optional, takes_any = found
+        unknown = [] if takes_any else [name for name in given if name not in needed and name not in optional]
+        missing = [name for name in needed if name not in given]
+        if not unknown and not missing:
+            return
+        what = [f"does not take {', '.join(unknown)}"] if unknown else []
+        what += [f"needs {', '.join(missing)}"] if missing else []
+        remedy = [f"remove {', '.join(unknown)} from job_args"] if unknown else []
+        remedy += [f"add {', '.join(missing)} to job_args"] if missing else []
+        known = ", ".join([*needed, *optional]) or "no arguments"
+        raise ConfigurationError(
+            f"the job {self.reference} {' and '.join(what)}; job_args has {', '.join(given) or 'nothing'}.",
+            remedy=f"{', and '.join(remedy)}; or change the job, which takes {known}.",
+        )
+
     def __str__(self) -> str:
         """As Airflow shows it, and tells versions of a DAG by it."""
         return f"{self.reference} (sha256 {self.sha256[:16]})"
@@ -90,6 +120,41 @@ class InlineJob:
     def from_json(cls, data: Mapping[str, Any]) -> InlineJob:
         """The inverse of `to_json`."""
         return cls(**{**data, "parts": tuple(Part(**part) for part in data["parts"])})
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    if not text[:1].isspace():
+        return ast.parse(text).body
+    block = ast.parse(f"if True:\n{text}").body[0]  # it stands in a `with`, say
+    assert isinstance(block, ast.If)
+    return block.body
+
+
+def _taken_by(
+    node: ast.stmt | None, definitions: Mapping[str, ast.FunctionDef | ast.ClassDef]
+) -> tuple[list[str], list[str], bool] | None:
+    """What a job needs, what it takes, and whether it takes any other name; None: its source does not tell."""
+    passed = 2  # spark and sources
+    if isinstance(node, ast.ClassDef):
+        own = next((each for each in node.body if getattr(each, "name", "") in ("__init__", "__new__")), None)
+        if own is None:
+            if node.keywords or len(node.bases) > 1:  # a metaclass, or an order of bases
+                return None
+            if not node.bases or ast.unparse(node.bases[0]) == "object":
+                assigned = any(isinstance(each, ast.Assign | ast.If | ast.Try) for each in node.body)
+                return None if assigned and "__init__" in ast.unparse(node) else ([], [], False)
+            base = node.bases[0]
+            return _taken_by(definitions.get(base.id), definitions) if isinstance(base, ast.Name) else None
+        node, passed = own, 1  # self
+    if not isinstance(node, ast.FunctionDef) or (passed == 1 and node.decorator_list):
+        return None
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    first_default = len(positional) - len(given.defaults)
+    by_name = [(each.arg, at >= first_default) for at, each in enumerate(positional) if at >= passed]
+    by_name += [(each.arg, has is not None) for each, has in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    needed = [name for name, optional in by_name if not optional]
+    return needed, [name for name, optional in by_name if optional], given.kwarg is not None
 
 
 def declare(definition: Any, job: InlineJob) -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.core.config import CheckpointConfig
+    from airflow_ft.core.sharing import Filling
 
 
 @dataclass(frozen=True, slots=True)
@@ -526,11 +527,13 @@ class Store(Protocol):
         message: str,
         run: RunKey | None = None,
         savepoint: str = "",
+        of: tuple[str, int] | None = None,
     ) -> None:
         """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin.
         None, of one without a base: it has none, and begins so anyway (StateConflictError for any other).
 
         `run`: whoever asks for it in a DAG run does so once (StateConflictError); `Run.restored_from` is its savepoint.
+        `of`: the pipeline that the savepoint is of, where it is another one, and the checkpoint that it covers.
         """
 
     def rename(
@@ -598,6 +601,11 @@ class Store(Protocol):
 
     def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
         """The highest number below `number` with a plan that is neither delivered nor aborted, nor QUARANTINED."""
+
+    def fillings(self, pipeline: str) -> Sequence[Filling]:
+        """Return what all *other* pipelines have delivered into, by each participant's newest plan, and what they have
+        planned (number 0). The cost is some look-ups of each pipeline. A plan that cannot be read is left out.
+        """
 
     def undelivered(self, pipeline: str) -> int:
         """How many have published rows that some number still has to deliver (`is_undelivered`)."""

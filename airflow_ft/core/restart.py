@@ -87,10 +87,12 @@ class RestartStrategy(ABC):
     def from_flink(settings: Mapping[str, Any]) -> RestartStrategy:
         """From Flink's own keys, such as {"restart-strategy.type": "fixed-delay"}.
 
+        They may be a whole configuration, in which `CheckpointConfig.from_flink` reads the keys of checkpoints.
         ConfigurationError names keys that are unknown; those of another strategy have no effect, and are warned of.
         """
         name, known = restart_of(settings)
-        return _STRATEGIES[name](**known)
+        strategy = _STRATEGIES[name]
+        return known.build(strategy, kinds_of(strategy))
 
 
 @dataclass(slots=True)

@@ -9,12 +9,12 @@ from airflow.sdk.bases.hook import BaseHook
 
 from airflow_ft import settings
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
+from airflow_ft.foreign_connections import require_text
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.metrics import Counters
 
 if TYPE_CHECKING:
-    from airflow_ft.core.model import ParticipantPlan
-    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver, Participant, ParticipantFactory, Store
+    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver, ParticipantFactory, Store
 
 # What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
 _LIBPQ = frozenset(
@@ -78,6 +78,10 @@ def _postgres_url(connection: ConnectionInfo) -> str:
             remedy="name a connection of type postgres, or a sqlite:/// URL.",
             participant=connection.conn_id,
         )
+    try:
+        require_text(connection)  # `quote` would fail with an error that holds the password
+    except SinkAccessError as error:
+        raise ConfigurationError(error.what, remedy=error.remedy, participant=connection.conn_id) from None
     login = quote(connection.login, safe="")
     if connection.password:
         login += ":" + quote(connection.password, safe="")
@@ -110,15 +114,9 @@ def find_configured_store(setting: str | None, connections: ConnectionResolver) 
 
 def participant_factory(connections: ConnectionResolver = task_connections) -> ParticipantFactory:
     """Opens the participants of stored plans over Airflow's connections and the write-ahead log."""
+    from airflow_ft.sinks.shared import Opener
 
-    def open_one(plan: ParticipantPlan) -> Participant:
-        from airflow_ft.sinks import open_participant
-        from airflow_ft.sinks.headway import TellingWal
-        from airflow_ft.wal import open_wal
-
-        return open_participant(plan, connections, TellingWal(open_wal(), plan.name))
-
-    return open_one
+    return Opener(connections)
 
 
 class CheckpointStoreHook(BaseHook):

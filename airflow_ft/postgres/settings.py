@@ -24,6 +24,8 @@ _FIXED = {
     "extra_float_digits": "1",  # less: different doubles have one text
     "row_security": "off",  # rows that a policy hides are an error, never left out
 }
+_OF_VALUES = {"array_nulls", "xmloption", "datestyle", "intervalstyle", "timezone", "bytea_output", "client_encoding",
+              "transform_null_equals"}  # fmt: skip
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 
 # Weaker ones are raised, stronger ones stay.
@@ -43,6 +45,8 @@ class Settings:
     idle_in_transaction_session_timeout: int
     search_path: str = ""
     """"": what role, database or connection say, whatever other clients of a pooler have set."""
+    plain: bool = False
+    """Values are numbers and texts alone: then a statement outside of a transaction needs fewer settings."""
 
     @cached_property
     def _wanted(self) -> Mapping[str, str]:
@@ -70,10 +74,16 @@ class Settings:
         """Opens a transaction with these settings; its one row is for `refused`. Give it to the server as one text."""
         return f"BEGIN ISOLATION LEVEL READ COMMITTED; {self._set}"
 
-    @property
+    @cached_property
     def alone(self) -> str:
-        """Goes before a statement outside of a transaction, in one text with it: both are one transaction then."""
-        return f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {self._set}; "
+        """Goes before a statement outside of a transaction, in one text with it: both are one transaction then.
+
+        Nothing is read back. SET costs the server a third of what `set_config` costs it.
+        """
+        given = {name: value for name, value in self._wanted.items() if not self.plain or name not in _OF_VALUES}
+        told = [f"{name} TO {value if name == 'search_path' else repr(value)}" for name, value in given.items()]
+        told += [f"{_SYNCHRONOUS} TO 'on'", *([] if self.search_path else ["search_path TO DEFAULT"])]
+        return f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {' '.join(f'SET LOCAL {each};' for each in told)} "
 
     def refused(self, row: Sequence[str | None]) -> str:
         """Which setting is not what it has to be, by what the server read back; "": none."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints.metadata import Savepoint, read_metadata
 from airflow_ft.savepoints.offline import changed_copy, drive
 from airflow_ft.spark.state.locations import SparkLocation
-from airflow_ft.spark.state.settings import PARTITIONS, give
+from airflow_ft.spark.state.settings import FORMAT, PARTITIONS, commit_format, give
 from airflow_ft.wal.filesystem import filesystem
 
 _ROCKSDB = "RocksDBStateStoreProvider"
@@ -33,6 +34,8 @@ def rescale(
     savepoint = read_metadata(uri)
     _require_rescalable(uri, savepoint, partitions)
 
+    kept = commit_format(SparkPosition(savepoint.location(uri).uri, savepoint.batch)) or "1"
+
     def distribute(copied: SparkLocation) -> SparkLocation:
         location = filesystem(copied.uri).hadoop_path(copied.uri)
         drive(
@@ -40,7 +43,7 @@ def rescale(
             (location, partitions),
             "distribute the state anew",
             savepoint.pipeline,
-            {**conf, PARTITIONS: str(partitions)},
+            {**conf, PARTITIONS: str(partitions), FORMAT: kept},
             on_line,
         )
         batch = savepoint.batch + 1

@@ -164,7 +164,7 @@ def restore(
         if rename:
             store.rename(was, held, savepoint.number, name, epoch, position, told, run, uri)
         else:
-            store.restore(name, epoch, position, told, run, uri)
+            store.restore(name, epoch, position, told, run, uri, None if was == name else (was, savepoint.number))
     if claim is ClaimMode.CLAIM:
         try:
             dispose(uri)

@@ -12,6 +12,7 @@ have:
 | `setup` | `create(pipeline, plan, connection)` and `describe(...)`: what `airflow ft setup` makes |
 | `proposal` | `propose(plan, connection, columns)`: a table for such columns, for `airflow ft setup --tables` |
 | `lineage` | `dataset(settings, connection)`: what assets and OpenLineage call the place; `columns(settings, given)` |
+| | `place(settings, connection)`: one text for one place, where the dataset's URI has several for it |
 | `verify` | `verify(delivered, plan, connection, wal, full=...)`: what `airflow ft verify` compares |
 
 Only `participant` has to be there. The entry point is `kind = package.module:SYSTEM` in the group `airflow_ft.sinks`,
@@ -70,7 +71,8 @@ class System:
     ("": they come with it). `preload` are modules that a process imports from which tasks, or processes of the
     conformance kit, are forked. `connects`: its participants are named by Airflow connections; else `conn_id` tells
     which one a participant needs. By default that is none (""), and it is given an empty one. `place` is the
-    setting of a sink that says where its rows go ("": lineage does not know).
+    setting of a sink that says where its rows go ("": lineage does not know). `shares`: its sinks have a setting
+    `shared`, without which two pipelines cannot deliver into one place (`airflow_ft.core.sharing`).
     """
 
     kind: str
@@ -83,6 +85,7 @@ class System:
     connects: bool = True
     conn_id: Callable[[ParticipantPlan], str] = _none
     place: str = ""
+    shares: bool = False
 
     def part(self, name: str) -> Any:
         """The module that has this part; None where the system has none of that name."""

@@ -73,6 +73,11 @@ UNSEEN_CONF = {
 """Where Spark has no UI."""
 
 
+def is_local(master: str) -> bool:
+    """Return whether driver and executors are one process. `local-cluster[...]` has executors of its own."""
+    return master == "local" or master.startswith("local[")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRequest:
     """One attempt at staging a run of a pipeline.

@@ -9,7 +9,8 @@ from airflow_ft.core.lookup import confirmed_position, is_replaced, require_know
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.savepoints.metadata import read_metadata, verify
-from airflow_ft.spark.state.locations import SparkLocation, require_batch
+from airflow_ft.spark.state.locations import SparkLocation, location_root, require_batch
+from airflow_ft.wal.roots import recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ def only(position: Position, number: int | None) -> Position:
 
 
 def _existing(store: Store, pipeline: str, number: int, base: SparkPosition) -> Position:
+    recall(store, location_root(base.location))
     location = SparkLocation("", pipeline, base.location, base.batch, "looked at")
     require_batch(location)
     return Position(number, location, restored=is_replaced(store, pipeline, number, base))

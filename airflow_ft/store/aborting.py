@@ -123,13 +123,14 @@ class AbortingOperations:
         message: str,
         run: RunKey | None = None,
         savepoint: str = "",
+        of: tuple[str, int] | None = None,
     ) -> None:
         """See `Store.restore`."""
         with pipeline_write(self._database, pipeline) as write:
             number = _move_base(write, epoch, position)
             if run is not None:
                 _remember_restored(write, run, savepoint)
-            _restored(write, number, position, message)
+            _restored(write, number, position, message, of)
 
     def rename(
         self,
@@ -185,14 +186,24 @@ def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
         )
 
 
-def _restored(write: PipelineWrite, number: int, position: SparkPosition | None, message: str) -> None:
+def _restored(
+    write: PipelineWrite,
+    number: int,
+    position: SparkPosition | None,
+    message: str,
+    of: tuple[str, int] | None = None,
+) -> None:
     epoch, start = write.row["epoch"], "where its sources begin" if position is None else position.location
     if write.row["status"] == PipelineStatus.RENAMED.value:  # another one had gone on as this one, and was taken back
         write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_message="")
     write.event(
         EventKind.RESTORED,
         f"what follows checkpoint {number} is computed from {start}, by epoch {epoch}: {message}",
-        detail={"number": number, "location": "" if position is None else position.location},
+        detail={
+            "number": number,
+            "location": "" if position is None else position.location,
+            **({"of": {"pipeline": of[0], "number": of[1]}} if of is not None else {}),
+        },
     )
 
 

@@ -106,7 +106,9 @@ class PostgresDatabase:
         self._statement_timeout = statement_timeout
         milliseconds = int(statement_timeout * 1000)
         # A process that is stopped between two statements holds the pipeline's row: for less than others wait.
-        self._settings = Settings(milliseconds, milliseconds * 9 // 10, milliseconds // 3, self._schema)
+        self._settings = Settings(
+            milliseconds, milliseconds * 9 // 10, milliseconds // 3, search_path=self._schema, plain=True
+        )
         self._answer_margin = ANSWER_MARGIN
         self._warned = False
         where = f"{given.get('host', given.get('hostaddr', ''))}:{given.get('port', '5432')}"

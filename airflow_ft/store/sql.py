@@ -21,6 +21,7 @@ from airflow_ft.store.quarantine import QuarantineOperations
 from airflow_ft.store.requests import RequestOperations
 from airflow_ft.store.roots import RootOperations
 from airflow_ft.store.rows import to_time
+from airflow_ft.store.sharing import SharingOperations
 from airflow_ft.store.staging import StagingOperations
 from airflow_ft.store.telling import TellingOperations
 
@@ -35,6 +36,7 @@ class SqlStore(
     RequestOperations,
     HistoryOperations,
     BarrierOperations,
+    SharingOperations,
     LookingOperations,
     LagOperations,
     RootOperations,

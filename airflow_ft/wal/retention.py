@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Segment
 from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.roots import require
 
 # Of Spark's locations also copies for a drain; the last form is a removal that was interrupted.
 _ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain|-born)?(\.removed)?$")
-_BATCH = re.compile(r"^\.?\d+(\.removed)?$")
+_BATCH = re.compile(r"^(?:\d+|\..*)$")  # or what a crash has left under a hidden name
 SPARK = "spark"
+_STRANGE = (SPARK, MARKER)
+"""Of another log, which lies in this one."""
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +82,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     deleted = []
     for folder in _old(files, files.uri(root, pipeline), is_old):
         batches = files.names(folder)
-        if strange := [name for name in batches if not _BATCH.match(name)]:
+        if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
             log.warning("%s is not deleted: it is no attempt's folder, since %s lies in it", folder, strange[0])
             continue
         unneeded = [uri for name in batches if (uri := files.uri(folder, name)) not in kept]
@@ -88,7 +91,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
             deleted.append(uri)
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if location not in kept:
-            if strange := [name for name in files.names(location) if name == SPARK or _ATTEMPT.match(name)]:
+            if strange := [name for name in files.names(location) if name in _STRANGE or _ATTEMPT.match(name)]:
                 log.warning(
                     "%s is not deleted: it is no location of Spark's, since %s lies in it", location, strange[0]
                 )

@@ -69,6 +69,18 @@ def claim(store: RootLog, root: str) -> None:
     require(uri)
 
 
+def is_remembered(store: RootLog, root: str) -> bool:
+    """Tell whether the log knows a root, so that `claim` proves it, and makes nothing."""
+    return store.root(filesystem(root).uri(root)) is not None
+
+
+def recall(store: RootLog, root: str) -> None:
+    """Learn what the log remembers of a root: for a process that has had the log open since before its first use."""
+    uri = filesystem(root).uri(root)
+    if not is_known(uri) and (id := store.root(uri)) is not None:
+        know(uri, id)
+
+
 def require(uri: str) -> None:
     """Raise StorageUnavailableError when a known root is at or above `uri`, and does not hold its marker."""
     if error := away(uri):

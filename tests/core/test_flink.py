@@ -29,10 +29,22 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-flink.md"
         ("1500 ms", timedelta(seconds=1.5)),
         ("2 Hours", timedelta(hours=2)),
         ("1d", timedelta(days=1)),
+        ("2 days", timedelta(days=2)),
+        ("3 secs", timedelta(seconds=3)),
+        ("1500000 \u00b5s", timedelta(seconds=1.5)),
+        ("1500000\u03bcs", timedelta(seconds=1.5)),
+        ("2000000 micros", timedelta(seconds=2)),
+        ("2000000 Microseconds", timedelta(seconds=2)),
+        ("2000000000 ns", timedelta(seconds=2)),
+        ("2000000001 nanoseconds", timedelta(seconds=2, microseconds=1)),
+        ("1 nano", None),
         (timedelta(minutes=2), timedelta(minutes=2)),
-        (timedelta(minutes=-2), "give a duration"),
+        (timedelta(minutes=-2), r"timeout=-2 min: give a duration"),
         ("5 millis", None),
         ("soon", "give a duration"),
+        ("9 us", "give a duration"),
+        ("\u0663 s", "give a duration"),
+        ("9" * 30 + " d", "give a duration"),
         ("-1 s", "give a duration"),
         ("1.5 s", "give a duration"),
         ("3 parsecs", "give a duration"),
@@ -66,14 +78,14 @@ def test_every_key_that_would_promise_more_is_named_with_its_reason() -> None:
                 "execution.checkpointing.mode": "AT_MOST_ONCE",
                 "execution.checkpointing.timeout": "10min",
                 "execution.checkpointing.speed": "fast",
-                "restart-strategy.type": "none",
+                "restart-strategy.speed": "none",
             }
         )
     for words in (
         "interval-during-backlog='10s': a backlog is read",
         "mode='AT_MOST_ONCE': give EXACTLY_ONCE or AT_LEAST_ONCE",
         "speed: Flink has no",
-        "restart-str",
+        "restart-strategy.speed: Flink has no such key for restarts",
     ):
         assert words in str(caught.value)
     assert "timeout" not in str(caught.value)
@@ -109,6 +121,68 @@ def test_a_streams_settings_are_taken() -> None:
         CheckpointConfig.from_flink(
             {"execution.checkpointing.min-pause": "1 s", "execution.checkpointing.max-concurrent-checkpoints": 2}
         )
+
+
+WHOLE = {
+    "execution": {"checkpointing": {"interval": "5 s", "unaligned": {"enabled": "false"}}},
+    "execution.checkpointing.num-retained": 7,
+    "restart-strategy": {"type": "fixed-delay"},
+    "restart-strategy.fixed-delay.attempts": 3,
+    "restart-strategy.failure-rate.delay": "1 s",
+}
+
+
+def test_one_configuration_serves_checkpoints_and_restarts(caplog: pytest.LogCaptureFixture) -> None:
+    config = CheckpointConfig.from_flink(WHOLE)
+    assert config.to_json() == {"interval": 5.0, "num_retained": 7, "unaligned": False}
+    assert not caplog.records
+    assert RestartStrategy.from_flink(WHOLE) == FixedDelay(attempts=3)
+    assert CheckpointConfig.from_flink({"restart-strategy": "none"}) == CheckpointConfig()
+    assert RestartStrategy.from_flink({"state.backend": "hashmap"}) == ExponentialDelay()
+    for from_flink in (CheckpointConfig.from_flink, RestartStrategy.from_flink):
+        with pytest.raises(ConfigurationError, match=r"restart-strategy\.fixed-delay\.tries: Flink has no such key"):
+            from_flink({**WHOLE, "restart-strategy.fixed-delay.tries": 3})
+        with pytest.raises(ConfigurationError, match=r"parallelism\.default: Flink has no such key"):
+            from_flink({**WHOLE, "parallelism.default": 3})
+
+
+@pytest.mark.parametrize("unaligned", [{}, {"execution.checkpointing.unaligned.enabled": "false"}])
+def test_a_time_out_of_alignment_that_is_not_given_up_has_no_effect(
+    unaligned: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = CheckpointConfig.from_flink({**unaligned, "execution.checkpointing.aligned-checkpoint-timeout": "30 s"})
+    assert not config.unaligned and not config.aligned_timeout and "aligned_timeout" not in config.given
+    (record,) = caplog.records
+    assert record.getMessage().startswith("execution.checkpointing.aligned-checkpoint-timeout='30 s' has no effect")
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({"execution.checkpointing.timeout": "5 ms"}, "execution.checkpointing.timeout='5 ms': give at least 1 s"),
+        ({"execution.checkpointing.timeout": 5}, "execution.checkpointing.timeout=5 ms: give at least 1 s"),
+        (
+            {"execution.checkpointing.timeout": timedelta(microseconds=5)},
+            "execution.checkpointing.timeout=5 \u00b5s: give at least 1 s",
+        ),
+        ({"state.checkpoints.num-retained": "0"}, "state.checkpoints.num-retained='0': give a whole number from 1"),
+        (
+            {"execution.checkpointing.min-pause": 90000, "execution.checkpointing.max-concurrent-checkpoints": 2},
+            "execution.checkpointing.min-pause=90 s, execution.checkpointing.max-concurrent-checkpoints=2: ",
+        ),
+    ],
+)
+def test_an_error_names_the_key_and_shows_the_value_in_flinks_units(settings: dict[str, Any], shown: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        CheckpointConfig.from_flink(settings)
+    assert shown in caught.value.what and caught.value.remedy
+    assert "timedelta" not in str(caught.value)
+
+
+def test_settings_of_restarts_that_do_not_fit_are_named_by_their_keys() -> None:
+    settings = {key("type"): "exponential-delay", key("exponential-delay.initial-backoff"): "10 min"}
+    with pytest.raises(ConfigurationError, match=r"restart-strategy\.exponential-delay\.initial-backoff='10 min': "):
+        RestartStrategy.from_flink(settings)
 
 
 def test_unaligned_checkpoints_need_exactly_once() -> None:
@@ -193,8 +267,6 @@ def test_every_key_of_flink_2_has_an_answer_of_its_own(group: str) -> None:
     [
         ({"execution.checkpointing.intervall": "1 s"}, r"did you mean execution\.checkpointing\.interval\?"),
         ({"interval": "1 s"}, r"did you mean execution\.checkpointing\.interval\?"),
-        ({"restart-strategy.type": "none"}, r"restart-strategy\.type: RestartStrategy\.from_flink takes it"),
-        ({"restart-strategy": "none"}, r"restart-strategy: RestartStrategy\.from_flink takes it"),
         ({"state.backend.type": "hashmap"}, r"type='hashmap': .*stateStore\.providerClass"),
         ({"state.backend.rocksdb.memory.managed": "true"}, r"managed: .*stateStore\.rocksdb"),
         ({"execution.savepoint.path": "/s"}, r"path='/s': .*from_savepoint"),
@@ -301,12 +373,12 @@ def test_a_restart_strategy_is_taken_from_flinks_keys(
             r"restart-strategy\.fixed-delay\.tries: Flink has no",
         ),
         ({key("type"): "none", "fixed-delay.delay": 3}, "fixed-delay.delay: Flink has no such key"),
-        ({"execution.checkpointing.timeout": "1 min"}, "timeout: CheckpointConfig.from_flink takes it"),
+        ({"execution.checkpointing.timeouts": "1 min"}, r"did you mean execution\.checkpointing\.timeout\?"),
         ({key("type"): "fixed-delay", key("fixed-delay.attempts"): 3.7}, "attempts=3.7: give a whole number"),
         ({key("type"): "fixed-delay", key("fixed-delay.delay"): "soon"}, "delay='soon': give a duration"),
         (
             {key("type"): "exponential-delay", key("exponential-delay.jitter-factor"): "2"},
-            "ExponentialDelay.jitter_factor is 2.0",
+            "jitter-factor='2': give a number from 0 to 1",
         ),
     ],
 )

@@ -50,6 +50,16 @@ def test_another_kind_of_connection_is_refused() -> None:
         store_url("shop", connections(conn_type="mysql"))
 
 
+@pytest.mark.parametrize("url", ["postgresql://me:planted-\udc80@db/ft", "postgresql://me:planted-%00@db/ft", None])
+def test_a_password_that_cannot_be_encoded_is_refused_without_being_shown(url: str | None) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_url(url or store_url("shop", connections(conn_type="postgres", password="planted-\udc80")))
+    seen: BaseException | None = refused.value
+    while seen is not None:
+        assert "planted" not in repr(seen) + repr(vars(seen))
+        seen = seen.__cause__
+
+
 def test_a_connection_that_is_not_there_may_be_there_later() -> None:
     def missing(conn_id: str) -> ConnectionInfo:
         raise SinkAccessError("the Airflow connection is not defined.", participant=conn_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.inline.dag_files import HEAD, imported, job_of
 
 PLAIN = "@ft.job\ndef transform(spark, sources):\n    return sources['orders']\n"
 CLASS = "@ft.job\nclass Orders:\n    def transform(self, spark, sources):\n        return 1\n"
-DECLARED = {
+DECLARED: dict[str, Any] = {
     "pipeline": "orders",
     "sources": {"orders": FileSource(path="/data", schema="id bigint")},
     "sinks": {"orders": SqliteSink(table="orders")},
@@ -307,3 +308,46 @@ def of_this_file(spark: object, sources: dict[str, Path]) -> Path:
 
 def test_a_job_of_a_module_is_one_as_well() -> None:
     assert declared_job(of_this_file).reference == "test_taking.py:of_this_file"
+
+
+INIT = CLASS.replace("    def", "    def __init__(self, {}):\n        pass\n\n    def")
+BASE = "class Base:\n    def __init__(self, limit):\n        pass\n\n" + CLASS.replace("Orders", "Orders(Base)")
+
+
+def _function(arguments: str) -> str:
+    return f"@ft.job\ndef transform({arguments}):\n    return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "told"),
+    [
+        (_function("spark, sources"), {}, ""),
+        (_function("spark, sources"), {"limit": 1}, "does not take limit"),
+        (_function("spark, sources, limit"), {"limit": 1}, ""),
+        (_function("spark, sources, limit: 'int' = 5"), {}, ""),
+        (_function("spark, sources, *, limit"), {}, "needs limit"),
+        (_function("spark, sources, limit, *, more=1"), {"limt": 1}, "does not take limt and needs limit"),
+        (_function("spark, sources, **others"), {"limit": 1}, ""),
+        (_function("*all, limit"), {"limit": 1}, ""),
+        (_function("spark, sources, limit=1"), {"spark": 1}, "does not take spark"),
+        (INIT.format("limit"), {}, "needs limit"),
+        (INIT.format("limit=1"), {"spark": 1}, "does not take spark"),
+        (INIT.format("*, limit"), {"limit": "{{ params.limit }}"}, ""),
+        (CLASS, {"limit": 1}, "does not take limit"),
+        (BASE, {}, "needs limit"),
+        (BASE, {"limit": 1}, ""),
+        ("from collections import UserDict\n" + BASE.replace("(Base)", "(UserDict)"), {"limit": 1}, ""),
+        (f"if True:\n    {_function('spark, sources').replace(chr(10), chr(10) + '    ')}", {"limit": 1}, "take limit"),
+    ],
+)
+def test_job_args_are_compared_with_what_the_job_takes(
+    tmp_path: Path, text: str, given: dict[str, Any], told: str
+) -> None:
+    name = "Orders" if "Orders" in text else "transform"
+    job = getattr(imported(tmp_path / "orders.py", HEAD + text), name)
+    if not told:
+        PipelineSpec(**DECLARED, job=job, job_args=given)
+        return
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        PipelineSpec(**DECLARED, job=job, job_args=given)
+    assert "job_args" in caught.value.remedy and caught.value.pipeline == "orders"

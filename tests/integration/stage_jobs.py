@@ -470,6 +470,62 @@ class Aggregated:
         return uid(keyed.agg(getattr(F, self.function)("n").alias("n")), "totals")
 
 
+class Waiting:
+    """Rows with a random number. `split` says in a file that a batch is there, and waits for another file."""
+
+    def __init__(self, there: str, go: str) -> None:
+        self.there, self.go = Path(there), Path(go)
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        return cast(DataFrame, sources["numbers"]).repartition(4).withColumn("r", F.rand())
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        if not batch.isEmpty():
+            self.there.touch()
+            while not self.go.exists():
+                time.sleep(0.05)
+        return {"orders": batch}
+
+
+class Held:
+    """The running total of a key, with a random part. From the second file on its rows wait for a file in `folder`."""
+
+    output_mode = "update"
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
+        keyed = cast(DataFrame, sources["numbers"]).groupBy("k")
+        schema = "k string, n bigint, added double, total double"
+        return keyed.transformWithState(Holding(self.folder), schema, "update", "none")
+
+
+class Holding(StatefulProcessor):
+    """Of `Held`: between the load and the commit of a state partition."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._total = handle.getValueState("total", "total double")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        [n] = [row["n"] for row in rows]
+        found = self._total.get()
+        if n:
+            (self.folder / f"there-{n}-{os.getpid()}").touch()
+            while not (self.folder / f"go-{n}").exists():
+                time.sleep(0.05)
+        added = int.from_bytes(os.urandom(2), "big") / 65_536
+        total = (found[0] if found else 0.0) + added
+        self._total.update((total,))
+        yield Row(k=key[0], n=n, added=added, total=total)
+
+    def close(self) -> None:
+        pass
+
+
 class Grown:
     """Tells what a key's state variables hold (as JSON), and adds the rows to each; `fields` are those of their values.
 

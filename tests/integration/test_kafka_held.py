@@ -21,7 +21,7 @@ from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.records import RecordColumns
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Tally
 from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.transaction import Transaction
+from airflow_ft.sinks.kafka.transaction import ProducerIdentity, Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import World, expected_ids, read, read_ids
@@ -325,3 +325,28 @@ def test_two_phase_commit_is_refused_by_name_where_the_client_does_not_know_it(
     with pytest.raises(SinkAccessError, match=r"librdkafka refuses.*transaction.two.phase.commit.enable"):
         world.prepare(world.checkpoint(1, 1))
     assert read(server.bootstrap, "alerts", "read_uncommitted") == []
+
+
+@pytest.mark.parametrize("given", [timedelta(minutes=14), None])
+def test_what_is_lost_is_sent_again_within_the_time_that_it_was_held_for(
+    make: Make, kafka: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch, given: timedelta | None
+) -> None:
+    world = make(transaction_timeout=given)
+    plan = world.checkpoint(1, 10)
+    notes = world.prepare(plan)
+    held = next(iter(notes["held"].values()))
+    coordinator = TransactionCoordinator(KafkaClients(KafkaSettings.from_connection(world.connection)))
+    identity = ProducerIdentity(held["producer_id"], held["epoch"])
+    assert coordinator.end(next(iter(notes["held"])), identity, commit=False) is Ending.DONE
+    coordinator.close()
+    timeouts = []
+    make_producer = KafkaClients._new_producer
+
+    def seen(self: KafkaClients, limits: Any, strategy: Any) -> Any:
+        timeouts.append(limits["transaction.timeout.ms"])
+        return make_producer(self, limits, strategy)
+
+    monkeypatch.setattr(KafkaClients, "_new_producer", seen)
+    world.commit(plan)
+    assert set(timeouts) == {840_000 if given else 900_000}
+    assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 10))

@@ -34,7 +34,7 @@ ODD = {
 OWN = {
     MariaDb: {"tx_isolation": "'SERIALIZABLE'", "tx_read_only": "1", "max_statement_time": "0.05",
               "check_constraint_checks": "0", "old_mode": "'NO_DUP_KEY_WARNINGS_WITH_IGNORE'",
-              "idle_transaction_timeout": "1"},
+              "idle_transaction_timeout": "1", "note_verbosity": "'explain'"},
     MySql: {"transaction_isolation": "'SERIALIZABLE'", "transaction_read_only": "1", "max_execution_time": "1"},
 }  # fmt: skip
 

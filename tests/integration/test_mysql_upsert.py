@@ -19,11 +19,13 @@ from airflow_ft.core.errors import (
     UnfitTargetError,
 )
 from airflow_ft.core.model import Outcome
+from airflow_ft.core.set_aside import of_proof
 from airflow_ft.sinks.mysql.doctor import examine
+from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
 from tests.sinks.mysql.committer import Committer
-from tests.sinks.mysql.world import MySqlWorld, make_world
+from tests.sinks.mysql.world import MySqlWorld, make_world, vote_for
 from tools.servers import Database, MariaDb
 
 TABLE = "id BIGINT PRIMARY KEY, name VARCHAR(100) NOT NULL, version BIGINT NOT NULL DEFAULT 0"
@@ -395,3 +397,41 @@ def test_rows_that_do_not_fit_are_declined_before_the_decision(world: MySqlWorld
     plan = world.plan(orders=rows)
     with pytest.raises(DeclinedError, match=message):
         world.participant(plan).prepare(plan, world.fence())
+
+
+@pytest.mark.parametrize(
+    "key", ["PRIMARY KEY (id, p WITHOUT OVERLAPS)", "PRIMARY KEY (id), UNIQUE (name, p WITHOUT OVERLAPS)"]
+)
+def test_a_key_over_a_period_is_refused_before_the_decision(
+    mariadb_database: Database, tmp_path: Path, key: str
+) -> None:
+    table = f"id BIGINT, name VARCHAR(9), a DATE, b DATE, version BIGINT, PERIOD FOR p (a, b), {key}"
+    world = make_world(mariadb_database, tmp_path, orders=table)
+    world.use("upsert", key_columns=("id",), version_column="version")
+    plan = world.plan(orders=pa.table({"id": [1], "name": ["a"]}))
+    with pytest.raises(UnfitTargetError, match="WITHOUT OVERLAPS"):
+        world.participant(plan).prepare(plan, world.fence())
+
+
+def test_a_row_that_fits_no_packet_is_found_before_the_decision_and_can_be_set_aside(
+    any_mysql_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(
+        any_mysql_database, tmp_path, orders="id BIGINT PRIMARY KEY, a LONGTEXT, b LONGTEXT, c LONGTEXT, version BIGINT"
+    )
+    world.use("upsert", key_columns=("id",), version_column="version")
+    large = "x" * 30_000
+    plan = world.plan(orders=pa.table({"id": [1, 2, 3], **{name: ["", large, ""] for name in "abc"}}))
+    participant = world.participant(plan)
+    vote = vote_for(participant.prepare(plan, world.fence()))
+    with monkeypatch.context() as lower:  # as if the server's limit had been lowered
+        lower.setattr(Session, "max_allowed_packet", 65_000)
+        small = world.participant(plan)
+        with pytest.raises(SinkAccessError, match="max_allowed_packet") as refused:
+            small.prepare(plan, world.fence(1, 2))
+        assert refused.value.row == "2"
+        with pytest.raises(SinkAccessError, match="max_allowed_packet"):
+            small.commit(plan, world.fence(1, 3), vote)
+        proof = small.commit(plan, world.fence(1, 4), vote, set_aside=True)
+    assert (proof.counts, of_proof(proof)["orders"].rows) == ({"orders": 2}, 1)
+    assert world.sql("SELECT id FROM orders ORDER BY id") == [(1,), (3,)]

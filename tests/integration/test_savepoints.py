@@ -38,6 +38,10 @@ def pipeline(tmp_path: Path, sessions: Path, own_sessions: Path) -> Iterator[Sta
     yield from stage_world(tmp_path, sessions, own_sessions)
 
 
+FORMAT_2 = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+"""What new pipelines on clusters have. Later runs find it in the state."""
+
+
 def _request(pipeline: StageWorld, by: str, **more: Any) -> StageRequest:
     sources = {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint")}
     return pipeline.request("stage_jobs:Counts", sources, job_arguments={"by": by}, **more)
@@ -179,10 +183,23 @@ def test_a_copy_under_another_name_goes_on_for_itself(pipeline: StageWorld, tmp_
         _restore(pipeline, other, pipeline="copy")
 
 
-@pytest.mark.parametrize("by", ["count", "count of distinct", "rows", "pandas"])
-def test_counts_go_on_in_another_number_of_state_partitions(pipeline: StageWorld, tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize(
+    ("by", "conf"),
+    [
+        ("count", {}),
+        ("count of distinct", {}),
+        ("rows", {}),
+        ("pandas", {}),
+        ("count of distinct", FORMAT_2),
+        ("rows", FORMAT_2),
+    ],
+    ids=["count", "distinct", "rows", "pandas", "distinct, format 2", "rows, format 2"],
+)
+def test_counts_go_on_in_another_number_of_state_partitions(
+    pipeline: StageWorld, tmp_path: Path, by: str, conf: dict[str, str]
+) -> None:
     """From 2 to 4 and to 3. What is rescaled stays as it is, and the old number of partitions is refused then."""
-    assert _delivered(pipeline, by, 0) == {2}
+    assert _delivered(pipeline, by, 0, conf=conf) == {2}
     count = 2
     for partitions in (4, 3):
         folder = str(tmp_path / "savepoints")

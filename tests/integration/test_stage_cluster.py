@@ -7,15 +7,18 @@ import subprocess
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from airflow_ft.core.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.session.submit import spark_home
-from tests.integration.stage_world import StageWorld, world
+from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tools.servers import Hdfs
 from tools.servers.processes import free_port
 
@@ -79,6 +82,130 @@ def _await_page(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
         ):
             return
         time.sleep(0.1)
+
+
+def _executors(folder: Path) -> list[int]:
+    """The processes of executors that work in a worker's folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(entry.name)
+            at = str((entry / "cwd").readlink())
+            if at.startswith(f"{folder}/app-") and b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+@pytest.mark.parametrize("killed", [1, 2])
+def test_executors_die_with_a_batch_that_they_keep(pipeline: StageWorld, tmp_path: Path, killed: int) -> None:
+    """One of two: its parts are with the other. Both: the batch is computed again, by the same driver."""
+    pipeline.add_file("f", [{"k": k, "n": n} for n in range(10) for k in "abcd"])
+    there, go = tmp_path / "there", tmp_path / "go"
+    request = pipeline.request(
+        "stage_jobs:Waiting",
+        {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint")},
+        conf={
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+        },
+        job_arguments={"there": str(there), "go": str(go)},
+    )
+    with _cluster(tmp_path, 2) as master, ThreadPoolExecutor(1) as pool:
+        staged = pool.submit(pipeline.complete, replace(request, master=master))
+        deadline = time.monotonic() + 240
+        while not there.exists():
+            assert not staged.done() and time.monotonic() < deadline, staged.result()
+            time.sleep(0.1)
+        found = [each for number in range(2) for each in _executors(tmp_path / f"worker-{number}")]
+        assert len(found) == 2
+        for pid in found[:killed]:
+            os.kill(pid, signal.SIGKILL)
+        go.touch()
+        result = staged.result(timeout=300)
+    assert result.rows == {"orders": 40} and len(pipeline.published()) == 1
+    again = [line for line in pipeline.lines if line.startswith("ExecutorLostError")]
+    assert len(again) == killed - 1 and all("executor 0 on 127.0.0.1" in line for line in again)
+    assert {(row["k"], row["n"]) for row in pipeline.all_rows()} == {(k, n) for n in range(10) for k in "abcd"}
+
+
+def test_an_executor_that_was_given_up_wakes_up_and_changes_nothing(pipeline: StageWorld, tmp_path: Path) -> None:
+    """It is stopped with its worker while a processor is at work, between the load and the commit of its state."""
+    for n in range(3):
+        pipeline.add_file(f"f{n}", [{"k": k, "n": n} for k in "abcdefgh"])
+    (held := tmp_path / "held").mkdir()
+    request = pipeline.request(
+        "stage_jobs:Held",
+        {"numbers": FileSource(path=str(pipeline.input), schema="k string, n bigint", max_files_per_trigger=1)},
+        conf={
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.locality.wait": "0s",
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+            "spark.executor.heartbeatInterval": "2s",
+            "spark.network.timeout": "12s",
+            "spark.network.timeoutInterval": "2s",
+            "spark.storage.blockManagerHeartbeatTimeoutMs": "12000",
+        },
+        job_arguments={"folder": str(held)},
+    )
+    with _cluster(tmp_path, 2) as master, ThreadPoolExecutor(1) as pool:
+        staged = pool.submit(pipeline.complete, replace(request, master=master))
+
+        def until(what: Callable[[], bool], seconds: float) -> None:
+            deadline = time.monotonic() + seconds
+            while not what():
+                assert not staged.done() and time.monotonic() < deadline, pipeline.lines[-5:]
+                time.sleep(0.1)
+
+        until(lambda: len(list(held.glob("there-1-*"))) == 2, 300)
+        [executor] = _executors(tmp_path / "worker-0")
+        stopped = [*_below(executor), executor]
+        worker = psutil.Process(executor).ppid()
+        try:
+            for pid in (worker, *stopped):
+                os.kill(pid, signal.SIGSTOP)
+            (held / "go-1").touch()
+            until(lambda: len(pipeline.published()) == 2, 300)
+            before = _state_files(pipeline.root)
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+            until(
+                lambda: not psutil.pid_exists(executor) or bool(_state_files(pipeline.root).keys() - before.keys()), 60
+            )
+            after = _state_files(pipeline.root)
+            assert {path: after[path] for path in before if path in after} == before
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        (held / "go-2").touch()
+        assert staged.result(timeout=300).rows == {"orders": 24}
+    assert pipeline.store.pipeline(PIPELINE).base is not None
+    [commit] = pipeline.root.glob(f"{PIPELINE}/spark/*/commits/2")
+    assert commit.read_text().startswith("v2\n"), "a new pipeline on a cluster"
+    totals = dict.fromkeys("abcdefgh", 0.0)
+    for row in pipeline.all_rows():
+        totals[row["k"]] += row["added"]
+        assert row["total"] == pytest.approx(totals[row["k"]])
+
+
+def _below(pid: int) -> list[int]:
+    return [each.pid for each in psutil.Process(pid).children(recursive=True)]
+
+
+def _state_files(root: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of each file of state."""
+    found = {}
+    for path in root.glob("*/spark/*/state/**/*"):
+        with contextlib.suppress(OSError):
+            if path.suffix in (".changelog", ".zip"):
+                found[str(path)] = path.stat().st_ino, path.stat().st_mtime_ns
+    return found
 
 
 def test_executors_of_a_cluster_compute_a_stateful_job(pipeline: StageWorld, master: str) -> None:

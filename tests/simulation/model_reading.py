@@ -11,6 +11,7 @@ from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.planning import live_plans
 from airflow_ft.core.ports import Confirmed
 from airflow_ft.core.set_aside import of_checkpoint, together
+from airflow_ft.core.sharing import Filling
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 
 S = CheckpointState
@@ -64,6 +65,11 @@ class ModelReading:
         self._known(pipeline)
         live = live_plans(row for row in self._rows.values() if row.number < number)
         return live[-1] if live else None
+
+    def fillings(self, pipeline: str) -> Sequence[Filling]:
+        """Pipelines of the model share nothing."""
+        self._known(pipeline)
+        return []
 
     def undelivered(self, pipeline: str) -> int:
         self._known(pipeline)

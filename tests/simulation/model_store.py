@@ -495,6 +495,7 @@ class ModelStore(ModelStreams):
         message: str,
         run: RunKey | None = None,
         savepoint: str = "",
+        of: tuple[str, int] | None = None,
     ) -> None:
         before = self._runs.get(run, Run(pipeline, run, 0, False, None)) if run is not None else None
         self._require_epoch(pipeline, epoch)

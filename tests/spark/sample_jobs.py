@@ -1,10 +1,34 @@
 """Jobs with one mistake each, and good ones."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+
+def started(spark: SparkSession) -> Any:
+    return spark.readStream.format("rate").load().writeStream.format("noop").start()
+
+
+def handled(start: Callable[[], Any], frame: DataFrame) -> DataFrame:
+    with suppress(Exception):
+        start()
+    return frame
+
+
+def in_a_thread(start: Callable[[], Any], frame: DataFrame) -> DataFrame:
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(start).exception()
+    return frame
+
+
+def of_the_jvm(spark: SparkSession, frame: DataFrame) -> DataFrame:
+    stream: Any = spark.readStream.format("rate").load()
+    stream._jdf.writeStream().format("noop").start()
+    return frame
 
 
 class Job:
@@ -27,6 +51,10 @@ class Job:
             "unknown source": lambda: sources["unknown"],
             "cast": lambda: frame.select(F.expr("cast('abc' || n as int)").alias("n")),
             "udf": lambda: frame.select(F.udf(lambda n: 1 // 0, "int")("n").alias("n")),
+            "query": lambda: started(spark),
+            "handled query": lambda: handled(lambda: started(spark), frame),
+            "query in a thread": lambda: in_a_thread(lambda: started(spark), frame),
+            "query of the JVM": lambda: of_the_jvm(spark, frame),
             "code": lambda: dict[str, str]()["no such customer: 4711"],
         }
         return made.get(self.fault, lambda: frame)()
@@ -40,6 +68,8 @@ class Job:
             "no dictionary": batch,
             "no frame": {"orders": 1},
         }
+        if self.fault == "query split":
+            started(batch.sparkSession)
         if self.fault == "pandas split":
             return {"orders": batch.toPandas()}
         return frames.get(self.fault, {"orders": batch})

@@ -86,7 +86,7 @@ def test_a_record_of_json_that_is_not_exact_fails_and_is_kept(
     files = {"x.json": f'{{"n": 1}}\n{record}\n'}
     told = _failure(_read(spark, tmp_path, "json", TYPED, files))
     assert pytest.importorskip("re").search(rf"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*{reason}", told), told
-    kept = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
+    kept: dict[str, Any] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
     frame = _read(spark, tmp_path, "json", f"{TYPED}, broken string", {}, **kept)
     assert _rows(frame) == [(1, None, None, None, None), (None, None, None, None, record)]
 
@@ -107,7 +107,7 @@ def test_json_in_another_encoding(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_dates_in_a_pattern_are_what_the_pattern_writes(spark: SparkSession, tmp_path: Path) -> None:
     schema = "d date, t timestamp_ntz"
-    given = {"dateFormat": "dd/MM/yyyy", "timestampNTZFormat": "dd.MM.yyyy HH:mm:ss"}
+    given: dict[str, Any] = {"dateFormat": "dd/MM/yyyy", "timestampNTZFormat": "dd.MM.yyyy HH:mm:ss"}
     good = '{"d": "29/02/2024", "t": "01.05.2024 12:30:00"}\n'
     assert _rows(_read(spark, tmp_path, "json", schema, {"a.json": good}, **given)) == [
         (date(2024, 2, 29), datetime(2024, 5, 1, 12, 30))
@@ -157,7 +157,7 @@ def test_a_field_of_csv_that_is_not_exact_fails(spark: SparkSession, tmp_path: P
 
 def test_a_record_of_csv_that_is_not_exact_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     text = "id,at,s\n1,2024-02-29,x\n2,2024-02-30,y\n3\n4,2024-02-29,x,more\n"
-    kept = {"header": "true", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
+    kept: dict[str, Any] = {"header": "true", "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
     frame = _read(spark, tmp_path, "csv", "id tinyint, at date, s string, broken string", {"a.csv": text}, **kept)
     assert _rows(frame) == [
         (1, date(2024, 2, 29), "x", None),

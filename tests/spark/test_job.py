@@ -19,6 +19,7 @@ from airflow_ft.spark.driver.staging import write_batch
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.statistics import Statistics
+from tests.spark.sample_jobs import started
 
 pytestmark = pytest.mark.spark
 HERE = "tests.spark.sample_jobs"
@@ -75,6 +76,24 @@ def test_a_mistake_is_named(spark: SparkSession, tmp_path: Path, fault: str, mes
     with pytest.raises(JobError, match=f"(?s){message}") as caught:
         _run(spark, tmp_path, fault)
     assert caught.value.pipeline == "orders"
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"),
+    [
+        ("query", "transform"),
+        ("handled query", "transform"),
+        ("query in a thread", "transform"),
+        ("query of the JVM", "transform"),
+        ("query split", "split"),
+    ],
+)
+def test_a_query_that_a_job_starts_is_refused(spark: SparkSession, tmp_path: Path, fault: str, where: str) -> None:
+    with pytest.raises(JobError, match=rf"{where} starts a streaming query of its own") as caught:
+        _run(spark, tmp_path, fault)
+    assert "sink" in caught.value.remedy and not spark.streams.active
+    query = started(spark)  # what starts one outside of a job is not touched
+    query.stop()
 
 
 def test_what_is_not_the_jobs_fault_may_be_tried_again(spark: SparkSession, tmp_path: Path) -> None:

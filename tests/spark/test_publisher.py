@@ -43,7 +43,13 @@ class World:
         self.stopped: list[BaseException] = []
         self.durable = 0
 
-    def publisher(self, timeout: float = 60.0, durable: Exception | None = None) -> Publisher:
+    def publisher(
+        self,
+        timeout: float = 60.0,
+        durable: Exception | None = None,
+        committed: Callable[[int], bool] | None = None,
+        remote: bool = False,
+    ) -> Publisher:
         """`durable`: what comes of making Spark's location durable."""
         epoch = take_epoch(self.store, "p", Worker().lease(), "test", lease_seconds=0.0)
         before = self.store.pipeline("p")
@@ -69,10 +75,11 @@ class World:
         return Publisher(
             self.store,
             request,
-            committed=self.commits.__contains__,
+            committed=committed or self.commits.__contains__,
             durable=make_durable,
             position=lambda batch: SparkPosition("file:///loc", batch),
             stop=self.stopped.append,
+            remote=remote,
         )
 
     def states(self) -> dict[int, CheckpointState]:
@@ -110,6 +117,21 @@ def test_nothing_is_published_before_spark_has_committed(world: World) -> None:
     assert list(staged.detail["parts"]) == ["compute", "seal"] and min(staged.detail["parts"].values()) >= 0
     assert publisher.last_batch == 0 and publisher.tally.result(None).rows == {"s": 1}
     assert publisher.tally.numbers == Numbers.of([1])
+
+
+def test_a_server_is_asked_for_the_commit_now_and_then(world: World) -> None:
+    looks: list[float] = []
+
+    def committed(_: int) -> bool:
+        looks.append(time.monotonic())
+        return looks[-1] - looks[0] > 0.8
+
+    publisher = world.publisher(committed=committed, remote=True)
+    publisher.begin(0)
+    publisher.written(_sealing(1), {})
+    publisher.settle()
+    publisher.close()
+    assert 3 <= len(looks) <= 12 and looks[1] - looks[0] < 0.8, "soon at first, then less often"
 
 
 def test_the_next_batch_waits_for_the_publication_of_the_one_before(world: World) -> None:

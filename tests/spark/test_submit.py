@@ -19,7 +19,7 @@ from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import describe_error, rebuild_error
-from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.request import StageRequest, StageResult, is_local
 from airflow_ft.spark.session.submit import (
     LATE_OPTIMISER,
     QUICK_LAUNCHER,
@@ -28,6 +28,8 @@ from airflow_ft.spark.session.submit import (
     properties,
     settings,
 )
+from airflow_ft.spark.state.location_files import COMMITS, Entry, add_entry
+from airflow_ft.spark.state.settings import FORMAT, PROVIDER
 from airflow_ft.spark.task.launcher import run_stage
 from airflow_ft.spark.task.symptoms import Symptoms
 from airflow_ft.store import open_store
@@ -135,6 +137,29 @@ def test_executors_make_their_snapshots_before_a_short_run_ends(
     tmp_path: Path, more: dict[str, object], found: str | None
 ) -> None:
     assert settings(_request(**more), tmp_path).get(UNLOAD) == found
+
+
+def test_local_cluster_has_executors_of_its_own(tmp_path: Path) -> None:
+    request = _request(master="local-cluster[2,1,1024]", python_path=("/jobs",))
+    conf = settings(request, tmp_path)
+    assert "spark.driver.host" not in conf and conf["spark.executorEnv.PYTHONPATH"] == "/jobs" and UNLOAD in conf
+    assert [is_local(each) for each in ("local", "local[*]", "local[2,3]")] == [True] * 3
+    assert not any(is_local(each) for each in ("local-cluster[2,1,1024]", "spark://localhost:1", "yarn", ""))
+
+
+def test_state_files_of_new_pipelines_on_clusters_have_names_of_their_own(tmp_path: Path) -> None:
+    def format_of(**more: object) -> str | None:
+        return settings(_request(**{"base": None, "master": "spark://m:7077", **more}), tmp_path).get(FORMAT)
+
+    assert format_of() == "2" and format_of(base=SparkPosition("file:///x", -1)) == "2"
+    assert format_of(master="local[2]") is None and format_of(conf={FORMAT: "1"}) == "1"
+    assert format_of(conf={PROVIDER: "a.HDFSBackedStateStoreProvider"}) is None
+    for version, expected in (("1", None), ("2", "2")):
+        base = SparkPosition((tmp_path / version).as_uri(), 3)
+        add_entry(base.location, COMMITS, 3, Entry(f"v{version}", {"nextBatchWatermarkMs": 0}))
+        assert format_of(base=base) == expected
+        assert format_of(base=base, master="local[2]") == expected, "it keeps what it was born with"
+    assert format_of(base=SparkPosition("file:///gone", 3)) is None
 
 
 def test_a_run_does_not_wait_long_for_a_maintenance_of_its_state(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft import state
-from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.core import known_roots
+from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, TransientError, WalCorruptError
 from airflow_ft.core.lookup import retained
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints.taking import take
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import Identity, remember
+from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import local_path
 from tests.state.scene import CONF, PROVIDERS, Counts, Pipeline, pipeline
 from tests.store.scene import PIPELINE
@@ -301,3 +303,19 @@ def test_one_number_never_shows_two_states(scene: Pipeline, how: str) -> None:
     number = scene.confirmed({"a": 9})
     with state.open(PIPELINE, store=scene.store, at=number) as later:
         assert later.get(0, "a") == {"count": 9} and not later.restored
+
+
+def test_state_on_a_disk_that_is_away_is_not_lost(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for a process that has had the decision log open since before the disk was first used."""
+    scene.confirmed({"a": 1})
+    roots.claim(scene.store, str(scene.root))
+    monkeypatch.setattr(known_roots, "_known", {})
+    elsewhere = scene.root.with_name("elsewhere")
+    scene.root.rename(elsewhere)
+    scene.root.mkdir()
+    with pytest.raises(StorageUnavailableError):
+        state.open(PIPELINE, store=scene.store)
+    scene.root.rmdir()
+    elsewhere.rename(scene.root)
+    with state.open(PIPELINE, store=scene.store) as found:
+        assert found.get(0, "a") == {"count": 1}

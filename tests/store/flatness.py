@@ -203,6 +203,7 @@ def every_operation(store: Store) -> None:
     store.unsettled(PIPELINE, limit=1)
     store.planned_before(PIPELINE, 3)
     store.undelivered(PIPELINE)
+    store.fillings(PIPELINE)
     store.run_checkpoints(PIPELINE, RUN)
     store.last_published(PIPELINE, RUN)
     store.confirmed(PIPELINE, RUN)

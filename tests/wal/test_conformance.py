@@ -16,8 +16,9 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.wal import hdfs as hdfs_module
-from airflow_ft.wal import open_wal
+from airflow_ft.wal import open_wal, roots
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file, link_tree
+from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tools.servers import Hdfs
@@ -55,6 +56,41 @@ def test_a_file_appears_once_and_whole_and_is_not_replaced(root: str, files: Fil
     files.remove(file)
     files.remove(file)
     assert files.tree(root) == {"new": 0}
+
+
+def test_a_root_without_its_marker_is_away_and_one_with_it_lacks_files(root: str, files: FileSystem) -> None:
+    known: dict[str, str] = {}
+
+    class Log:
+        def root(self, uri: str) -> str | None:
+            return known.get(uri)
+
+        def remember_root(self, uri: str, id: str) -> str:
+            return known.setdefault(uri, id)
+
+        def locations_below(self, uri: str) -> frozenset[str]:
+            return frozenset()
+
+    log = Log()
+    roots.claim(log, root)
+    segment = write_segment(SegmentFolder(root, "p", 1, 1, 0), 1, {"rows": pa.table({"id": [1]})})
+    marker = files.uri(root, MARKER)
+    kept = files.read(marker)
+    files.remove(marker)
+    for asking in (
+        lambda: open_wal().open(segment),
+        lambda: files.read(files.uri(root, "nowhere")),
+        lambda: roots.claim(log, root),
+        lambda: sweep(root, "p", [], 9),
+    ):
+        with pytest.raises(StorageUnavailableError):
+            asking()
+    assert not files.exists(marker)
+    files.write_marker(marker, kept)
+    roots.claim(log, root)
+    assert open_wal().open(segment).sinks() == ["rows"]
+    with pytest.raises(WalCorruptError):
+        files.read(files.uri(root, "nowhere"))
 
 
 def test_a_folder_gets_another_name_once(root: str, files: FileSystem) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from airflow_ft.core.arguments import check_known, check_texts, check_type, is_resolved_later, is_template, shown
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.sinks.base.settings import refuse_jinja
+from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
 
 _LONGEST_NAME = 60
 _MAX_FILE_BYTES = 1 << 40
@@ -117,7 +117,8 @@ def settings_of(sink: Any, *texts: str) -> dict[str, Any]:
     """All fields of a sink but its name, as plain JSON. ConfigurationError while Jinja is left in a text or column."""
     refuse_jinja(*texts, *sink.partition_by)
     given = {field.name: getattr(sink, field.name) for field in fields(sink) if field.name != "name"}
-    return {**given, "partition_by": list(sink.partition_by)}
+    shared = shared_setting(given.pop("shared", False))
+    return {**given, "partition_by": list(sink.partition_by), **shared}
 
 
 def only_sink(plan: ParticipantPlan, place: str) -> tuple[str, Mapping[str, Any]]:

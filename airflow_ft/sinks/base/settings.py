@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_ft.core.arguments import is_template
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.sharing import SHARED
 
 
 def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -25,3 +26,8 @@ def refuse_jinja(*texts: str | None) -> None:
             raise ConfigurationError(
                 f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
             )
+
+
+def shared_setting(shared: bool) -> dict[str, bool]:
+    """Return what a plan keeps of `shared`: nothing where it is False, as in plans of earlier releases."""
+    return {SHARED: True} if shared else {}

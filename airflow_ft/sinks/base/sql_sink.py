@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from airflow_ft.core.arguments import check_known, check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan, Promise
-from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
+from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
 from airflow_ft.sinks.base.sql_names import TableName
 from airflow_ft.sinks.registry import Strategy
 
@@ -26,6 +26,7 @@ class SqlSink:
     key_columns: Sequence[str] = ()
     version_column: str | None = None
     change_column: str | None = None
+    shared: bool = False
 
     strategies: ClassVar[Mapping[str, Strategy]]
     names: ClassVar[type[TableName]]
@@ -46,6 +47,7 @@ class SqlSink:
         if self.ledger_schema is not None and not is_template(self.ledger_schema):
             self.names.check("schema", self.ledger_schema)
         check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "give True or False.", of=of)
+        check_type("shared", self.shared, bool, "give True or False.", of=of)
         if isinstance(self.key_columns, str) or not isinstance(self.key_columns, Sequence):
             raise ConfigurationError(f"key_columns is {self.key_columns!r}.", remedy="give a list of column names.")
         object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
@@ -93,10 +95,11 @@ class SqlSink:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
         refuse_jinja(self.table, self.ledger_schema)
         names = ["table", "ledger_schema", "allow_unsafe_durability"]
+        given = {name: getattr(self, name) for name in names} | shared_setting(self.shared)
         if self.strategy != "upsert":
-            return {name: getattr(self, name) for name in names}
+            return given
         by_key = {"version_column": self.version_column, "change_column": self.change_column}
-        return {name: getattr(self, name) for name in names} | {"key_columns": list(self.key_columns), **by_key}
+        return given | {"key_columns": list(self.key_columns), **by_key}
 
     @classmethod
     def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,3 +13,9 @@ from airflow_ft.core.ports import ConnectionInfo
 def dataset(settings: Mapping[str, Any], _: ConnectionInfo) -> Dataset:
     """`file`, `/data/orders`; or `s3://bucket`, `orders`."""
     return folder(settings["table"])
+
+
+def place(settings: Mapping[str, Any], _: ConnectionInfo) -> str:
+    """Return one text for one table: on disk its folder, whatever links lead there."""
+    found = folder(settings["table"])
+    return os.path.realpath(found.name) if found.namespace == "file" else found.uri

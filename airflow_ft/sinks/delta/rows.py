@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _INDEXED = 32  # columns with statistics, as Spark has it by default (delta.dataSkippingNumIndexedCols)
 _LONGEST = 32  # characters of a text in them
+_DEEPEST = 255  # bytes of a partition's folders, one in the other
 _SAFE = re.compile(r"[A-Za-z0-9_=/.+-]*")
 
 
@@ -163,8 +164,12 @@ def _add(path: str, size: int, values: Mapping[str, str | None], now: int, stats
 
 
 def _folder(place: str) -> str:
-    """Where the rows of a partition lie. Readers go by the log: so a name that some take apart wrongly is another."""
-    return place if _SAFE.fullmatch(place) else f"partition-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+    """Where the rows of a partition lie.
+
+    Readers go by the log, so a name that some take apart wrongly is another one, and so is a path that is too long.
+    """
+    plain = _SAFE.fullmatch(place) and len(place) <= _DEEPEST
+    return place if plain else f"partition-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
 
 
 def _values(place: str, by: Sequence[str]) -> dict[str, str | None]:

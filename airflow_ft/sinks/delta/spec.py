@@ -37,6 +37,7 @@ class DeltaSink:
         file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put
             together.
         create: the first checkpoint of a pipeline makes the table, if it is lacking, with the columns of the rows.
+        shared: other pipelines deliver into this table, too, and their sinks declare it as well.
         name: of the participant; tasks are named by it. "": made of the folder. To be given where that contains Jinja.
 
     Raises:
@@ -48,6 +49,7 @@ class DeltaSink:
     schema_evolution: bool = False
     file_bytes: int = 128 << 20
     create: bool = True
+    shared: bool = False
     name: str = ""
 
     kind: ClassVar[str] = "delta"
@@ -58,7 +60,7 @@ class DeltaSink:
     def __post_init__(self) -> None:
         for name in ("table", "name"):
             check_text(name, getattr(self, name), of="DeltaSink")
-        for name in ("schema_evolution", "create"):
+        for name in ("schema_evolution", "create", "shared"):
             check_type(name, getattr(self, name), bool, "give True or False.", of="DeltaSink")
         check_sink(self, "table", "orders")
         if not is_late(self.table):

@@ -12,6 +12,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="table",
+    shares=True,
     clients=("deltalake",),
     extra="delta",
     preload=("airflow_ft.sinks.delta.participant",),

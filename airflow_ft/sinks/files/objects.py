@@ -39,6 +39,7 @@ from airflow_ft.core.errors import (
     WalCorruptError,
 )
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.foreign_connections import require_text
 from airflow_ft.sinks.base.places import S3, missing_client
 
 if TYPE_CHECKING:
@@ -364,6 +365,7 @@ def _store(bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
 
 def config_of(connection: ConnectionInfo) -> dict[str, str]:
     """Of an Airflow connection of type `aws`; without one the client looks into its environment by itself."""
+    require_text(connection)
     if unknown := sorted(set(connection.extra) - set(_KEYS)):
         raise ConfigurationError(
             f"the extra of connection {connection.conn_id!r} has {', '.join(unknown)}, which this sink does not know.",

@@ -30,16 +30,38 @@ def can_partition(kind: pa.DataType) -> bool:
     )  # fmt: skip
 
 
-def refused(rows: pa.RecordBatch, columns: Sequence[str]) -> Mapping[int, str]:
-    """Rows whose values can name no folder, by position, and why."""
-    found: dict[int, str] = {}
+def refused(rows: pa.RecordBatch, columns: Sequence[str], longest: int = 0) -> Mapping[int, str]:
+    """Rows whose values can name no folder, by position, and why.
+
+    `longest`: how many bytes the folders of all columns may have together (0: any).
+    """
+    found: dict[int, str] = _too_long(rows, columns, longest) if longest else {}
     for name in columns:
         far = f"column {name!r}: a date outside of the years 1 to 9999, which readers of folders cannot read"
         found |= dict.fromkeys(beyond(rows.column(name)), far)
+        if len(f"{escaped(name)}={NULL}".encode()) > _LONGEST:
+            why = f"column {name!r}: the name of its folder would be longer than {_LONGEST} bytes"
+            found |= dict.fromkeys(numbers(pc.indices_nonzero(rows.column(name).is_null())).tolist(), why)
         for value, why in _unfit(rows.column(name), name):
             same = pc.equal(_text(rows.column(name)), scalar(value, pa.large_string()))
             found |= dict.fromkeys(numbers(pc.indices_nonzero(same)).tolist(), why)
     return found
+
+
+def _too_long(rows: pa.RecordBatch, columns: Sequence[str], longest: int) -> dict[int, str]:
+    """Rows whose folders, one in the other, make a path that the file system does not take."""
+    if not columns or not rows.num_rows:
+        return {}
+    wrong = pc.greater(pc.binary_length(_joined(rows, columns)), longest)
+    why = f"columns {', '.join(columns)}: the path of its folders would be too long (more than {longest} bytes)"
+    return dict.fromkeys(numbers(pc.indices_nonzero(wrong)).tolist(), why)
+
+
+def _joined(rows: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
+    """The folders of each row, one in the other."""
+    return pc.binary_join_element_wise(
+        *(_folders(rows.column(name), name) for name in columns), scalar("/", pa.large_string())
+    )
 
 
 def split(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -47,9 +69,7 @@ def split(rows: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[str, p
     if not columns:
         yield "", rows
         return
-    folders = pc.binary_join_element_wise(
-        *(_folders(rows.column(name), name) for name in columns), scalar("/", pa.large_string())
-    ).dictionary_encode()
+    folders = _joined(rows, columns).dictionary_encode()
     rest = rows.drop_columns(list(columns))
     which = numbers(folders.indices)
     order = np.argsort(which, kind="stable")

@@ -25,6 +25,7 @@ from airflow_ft.sinks.files import partitions
 from airflow_ft.sinks.files.columns import layout
 from airflow_ft.sinks.files.ledger import OURS, Ledger
 from airflow_ft.sinks.files.objects import Objects
+from airflow_ft.sinks.files.room import room
 from airflow_ft.sinks.files.spec import LARGEST, FilesSink
 from airflow_ft.sinks.files.writing import Files, large, lines, refused
 from airflow_ft.sinks.refused import Refused, accepted
@@ -159,7 +160,8 @@ class Staged:
 
     def _refused(self, rows: Any) -> Mapping[int, str]:
         left = rows.drop_columns(list(self.sink.partition_by)) if self.sink.partition_by else rows
-        return {**refused(self.sink.format, left), **partitions.refused(rows, self.sink.partition_by)}
+        longest = room(self.ledger.files, self.ledger.root)
+        return {**refused(self.sink.format, left), **partitions.refused(rows, self.sink.partition_by, longest)}
 
 
 def others(staged: Staged, installation: str, above: int) -> Iterator[tuple[int, Rank, dict[str, Any]]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.core.arguments import check_known, check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
+from airflow_ft.sinks.base.settings import shared_setting
 from airflow_ft.sinks.registry import Strategy
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class KafkaSink:
             its rows are sent once more); at most their transaction.max.timeout.ms, which is the default.
         two_phase_commit: with "held", asks for a transaction without a time-out (KIP-939,
             transaction.two.phase.commit.enable); refused where brokers or client do not know it.
+        shared: other pipelines deliver into this topic, too, and their sinks declare it as well.
 
     Raises:
         ConfigurationError: a setting is unknown, or contradicts another.
@@ -87,6 +89,7 @@ class KafkaSink:
     slots: int = 1
     transaction_timeout: timedelta | None = None
     two_phase_commit: bool = False
+    shared: bool = False
 
     def __post_init__(self) -> None:
         for name in ("topic", "conn_id", "strategy"):
@@ -95,7 +98,8 @@ class KafkaSink:
             check_text(name, getattr(self, name), optional=True, of="KafkaSink")
         for name in (*_ROLES, "format", "strategy"):
             check_known(name, getattr(self, name), of="KafkaSink")
-        check_type("two_phase_commit", self.two_phase_commit, bool, "give True or False.", of="KafkaSink")
+        for name in ("two_phase_commit", "shared"):
+            check_type(name, getattr(self, name), bool, "give True or False.", of="KafkaSink")
         if not is_template(self.topic) and (not _TOPIC.fullmatch(self.topic) or self.topic in (".", "..")):
             raise ConfigurationError(
                 f"{self.topic!r} is no name of a Kafka topic.",
@@ -183,13 +187,21 @@ class KafkaSink:
             settings["transaction_timeout"] = self.transaction_timeout.total_seconds()
         if self.two_phase_commit:
             settings["two_phase_commit"] = True
-        return settings
+        return settings | shared_setting(self.shared)
 
     @classmethod
     def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> KafkaSink:
         """The sink that a plan describes; ConfigurationError when this version does not know it."""
         known = dict(settings)
-        unknown = set(known) - {"topic", "format", "slots", "transaction_timeout", "two_phase_commit", *_ROLES}
+        unknown = set(known) - {
+            "topic",
+            "format",
+            "slots",
+            "transaction_timeout",
+            "two_phase_commit",
+            "shared",
+            *_ROLES,
+        }
         if unknown or "topic" not in known:
             raise ConfigurationError(
                 f"a Kafka sink of the plan has settings that this version does not know: {sorted(unknown)}"

@@ -9,6 +9,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="topic",
+    shares=True,
     clients=("confluent_kafka",),
     preload=(
         "confluent_kafka.admin",

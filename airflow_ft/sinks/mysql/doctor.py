@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 import pymysql
 
@@ -16,7 +17,7 @@ from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
 from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.load import Way, path
+from airflow_ft.sinks.mysql.load import HEADROOM, Way, path
 from airflow_ft.sinks.mysql.preflight import (
     check_ledger,
     check_privileges,
@@ -28,7 +29,7 @@ from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import fit_target, judged_rows
-from airflow_ft.sinks.mysql.vote import Target, check_rows, check_segment, read_target
+from airflow_ft.sinks.mysql.vote import Target, all_short, check_rows, check_segment, read_target
 from airflow_ft.sinks.mysql.xa_preflight import check_listing, try_xa
 
 CLOCK_TOLERANCE = 60.0  # seconds
@@ -192,6 +193,9 @@ def _table(
         @telling("judging rows")
         def judge(reader: SegmentReader = reader) -> None:
             whole = target.to_judge(session, lambda: Session(connection, Limits()))
+            room = session.max_allowed_packet - HEADROOM
+            if sink.strategy == "upsert" and not all_short(target, reader, room):
+                whole = replace(whole, row_limit=room)
             parts = judged_rows(reader, whole, sink) if sink.strategy == "upsert" else [(whole, reader)]
             for part, view in parts:
                 verdict = check_segment(part, view)

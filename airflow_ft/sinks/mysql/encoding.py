@@ -110,15 +110,23 @@ def load_statement(table: str, columns: Sequence[TargetColumn]) -> str:
 
 
 def delete_statements(
-    table: str, batch: pa.RecordBatch, keys: Sequence[TargetColumn], guard: str, rows: int = 500
+    table: str, batch: pa.RecordBatch, keys: Sequence[TargetColumn], guard: str, size: int, rows: int = 500
 ) -> Iterator[tuple[bytes, int]]:
-    """DELETE by key, where `guard` allows it, of at most `rows` rows each; no key may be NULL."""
+    """DELETE by key, where `guard` allows it, of at most `rows` rows and about `size` bytes; no key may be NULL."""
     # AND and OR, not lists of tuples: every release finds the rows by their index.
     equal = [_wrap(f"{quote(key.name)} = ", text, "") for key, text in zip(keys, _literals(batch, keys), strict=True)]
     conditions = _wrap("(", _join(equal, " AND "), ")")
+    before, after = f"DELETE FROM {table} WHERE (".encode(), f") AND {guard}".encode()
+    room = size - len(before) - len(after)
     for start in range(0, len(conditions), rows):
-        found = conditions.slice(start, rows).to_pylist()
-        yield f"DELETE FROM {table} WHERE ({' OR '.join(found)}) AND {guard}".encode(), len(found)
+        found = [condition.encode() for condition in conditions.slice(start, rows).to_pylist()]
+        while found:
+            count, length = 1, len(found[0])
+            while count < len(found) and length + len(found[count]) + 4 <= room:
+                length += len(found[count]) + 4
+                count += 1
+            yield before + b" OR ".join(found[:count]) + after, count
+            del found[:count]
 
 
 def _literals(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> list[pa.Array]:

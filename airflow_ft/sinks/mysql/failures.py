@@ -20,6 +20,7 @@ DEADLOCK = 1213
 RESOURCE_EXCEEDED = 1226
 TOO_MANY_OF_THE_USER = 1203
 NO_SUCH_TABLE = 1146
+NOT_ALLOWED = 1142  # a privilege on the table
 NO_SUCH_THREAD = 1094
 # 1148: not allowed (MySQL 5.7), 3948: disabled in the server (MySQL), 4166: in server or client (MariaDB).
 LOCAL_INFILE_REFUSED = frozenset({1148, 3948, 4166})
@@ -73,16 +74,20 @@ _OWN_WORDS = {
     1020: "Record has changed since last read",
     1021: "Disk full",
     1037: "Out of memory",
+    1030: "Got error",
     1038: "Out of sort memory",
     1040: "Too many connections",
     1041: "Out of memory",
     1053: "Server shutdown in progress",
     1114: "The table '",
+    1180: "Got error",
     TOO_MANY_OF_THE_USER: "User ",
     LOCK_WAIT_TIMEOUT: "Lock wait timeout exceeded",
     1206: "The total number of locks exceeds",
     DEADLOCK: "Deadlock found",
     RESOURCE_EXCEEDED: "User '",
+    1296: "Got error",
+    1297: "Got temporary error",
     1317: "Query execution was interrupted",
     1412: "Table definition has changed",
     1461: "Can't create more than max_prepared_stmt_count",
@@ -97,11 +102,12 @@ _OWN_WORDS = {
 
 _OF_THE_SERVER = frozenset(
     {
-        1016, 1017, 1023, 1024, 1026, 1030, 1034, 1180, 1194, 1195, 1296, 1297, 1712, 1812, 1813, 1814, 1815, 1877,
+        1016, 1017, 1023, 1024, 1026, 1034, 1194, 1195, 1712, 1812, 1813, 1814, 1815, 1877,
         1932,  # files, indexes and tablespaces
         1047, 1243, 1295, 1390, 1835,  # a node that is not ready, statements that it does not know
         1099, 1100, 1192, 1223,  # LOCK TABLES
         3100,  # a hook of the replication
+        *range(9000, 9010),  # ProxySQL: no server behind it
         *LOCAL_INFILE_REFUSED,
     }
 )  # fmt: skip

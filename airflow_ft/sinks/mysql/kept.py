@@ -29,15 +29,17 @@ def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | No
     where it refuses the statement: reading the table afterwards may name the reason better.
     """
     asked = "COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL"
-    columns = [
-        (str(column), bool(needed))
+    told = [
+        (str(column), "insert" in str(privileges).lower(), bool(needed))
         for column, extra, privileges, needed in told_of(session, name, "COLUMNS", asked, "ORDER BY ORDINAL_POSITION")
-        if "insert" in str(privileges).lower() and not computed(str(extra or ""))
+        if not computed(str(extra or ""))
     ]
+    granted = any(may for _, may, _ in told)  # privileges by way of a role may not show
+    columns = [(column, needed) for column, may, needed in told if may or not granted]
     # MariaDB demands the columns without a default, though there is no row.
     named = [column for column, needed in columns if needed] or [column for column, _ in columns[:1]]
     if not named:
-        return pymysql.err.OperationalError(1142, f"INSERT is not granted on any column of table {name}")
+        return pymysql.err.OperationalError(1146, f"Table {name} is not there, or has no column that can be written")
     listed, nulls = ", ".join(map(quote, named)), ", ".join(["NULL"] * len(named))
     try:
         session.run(f"INSERT INTO {name.sql} ({listed}) SELECT {nulls} FROM DUAL WHERE 1 = 0")

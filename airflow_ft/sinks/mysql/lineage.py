@@ -20,3 +20,8 @@ def columns(settings: Mapping[str, Any], given: Sequence[tuple[str, str]]) -> Se
     """Those of the table, where the sink has other names than the rows."""
     names = settings.get("columns")
     return given if names is None else [(names[name], kind) for name, kind in given if name in names]
+
+
+def place(settings: Mapping[str, Any], connection: ConnectionInfo) -> str:
+    """Return one text for one table. Names are folded: some servers do not tell them apart by case."""
+    return dataset(settings, connection).uri.casefold()

@@ -81,6 +81,9 @@ class Way:
         return Refused(self.letters, label) if self.letters is not None else None
 
 
+HEADROOM = 1024
+"""Bytes of a packet that are left to the protocol."""
+
 ONE_BY_ONE = Way(ahead=False)
 """Where nobody would send the rows again."""
 
@@ -208,10 +211,13 @@ class Loader:
     ) -> str:
         """All of these rows, and ""; or none of them, and why they are refused."""
         encode, send = way
+        try:  # what the encoder refuses must not cut off a LOAD DATA, and the connection with it
+            made = encode(rows)
+        except (DeclinedError, SinkAccessError) as error:  # the latter: a row that is too large
+            return error.what
         self._session.run("SAVEPOINT airflow_ft_part")
         try:
-            # What the encoder refuses must not cut off a LOAD DATA, and the connection with it.
-            with closing(Ahead(iter([(rows.num_rows, encode(rows))]))) as encoded:
+            with closing(Ahead(iter([(rows.num_rows, made)]))) as encoded:
                 send(encoded, target, columns, replace(file, rows=rows.num_rows))
         except DeclinedError as error:
             self._session.run("ROLLBACK TO SAVEPOINT airflow_ft_part")
@@ -297,7 +303,7 @@ class Loader:
     @property
     def _room(self) -> int:
         """Bytes that the server takes at a time."""
-        return self._session.max_allowed_packet - 1024
+        return self._session.max_allowed_packet - HEADROOM
 
     def _await_first(self, encoded: Ahead[Any]) -> None:
         """A large file is checked before its first row comes: keep the server, which waits only shortly, awake."""

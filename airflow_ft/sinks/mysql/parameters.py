@@ -90,6 +90,12 @@ def parameters(batch: pa.RecordBatch, columns: Sequence[TargetColumn], size: int
         start = stop
 
 
+def row_sizes(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> Integers:
+    """Bytes of each row in an INSERT of one row: values, types and nulls."""
+    ends = offsets(_joined([_cast(column.values(batch)) for column in columns]))
+    return np.diff(ends) + 2 * len(columns) + (len(columns) + 7) // 8
+
+
 def _filled(rows: int, columns: int) -> int:
     """The rows of the largest statement that so many rows fill."""
     size = max(1, MAX_PARAMETERS // columns)

@@ -46,7 +46,7 @@ from airflow_ft.sinks.mysql.fencing import announce, guarded_head
 from airflow_ft.sinks.mysql.kept import Judged, keep_table, unfit_since
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, settled
 from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way, path
+from airflow_ft.sinks.mysql.load import HEADROOM, AnotherWay, Loader, Way, path
 from airflow_ft.sinks.mysql.preflight import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.remnants import (
     end_prepared,
@@ -57,7 +57,7 @@ from airflow_ft.sinks.mysql.remnants import (
 )
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.vote import Target, Verdict, check_rows, check_segment, misfits, read_target
+from airflow_ft.sinks.mysql.vote import Target, Verdict, all_short, check_rows, check_segment, misfits, read_target
 from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -213,12 +213,16 @@ class ServerParticipant(ABC):
         """What schemas, statistics and privileges tell of a plan's rows; raises what speaks against them."""
         readers = [self._wal.open(segment) for segment in plan.segments]
         ask = self._open if self._must_not_refuse(plan) else None
+        limit = session.max_allowed_packet - HEADROOM
+        narrow = ask is not None and self._path_is_narrow(session)
         verdicts = []
         for target in targets.values():
-            whole = target.to_judge(session, ask)
+            judging = target.to_judge(session, ask)
             for reader in readers:
-                if whole.sink not in reader.sinks():
+                if target.sink not in reader.sinks():
                     continue
+                large = narrow and not all_short(target, reader, limit)
+                whole = replace(judging, row_limit=limit if large else 0)
                 for part, judged in self._judged(reader, whole):
                     verdict = check_segment(part, judged)
                     check_privileges(session, part, verdict.columns)
@@ -299,6 +303,10 @@ class ServerParticipant(ABC):
     def _path(self, session: Session, way: Way) -> str:
         """How rows go, for notes and proofs."""
         return path(session, way)
+
+    def _path_is_narrow(self, session: Session) -> bool:
+        """Whether a row that fits no INSERT cannot go in at all."""
+        return self._path(session, Way()) == "insert" and not session.can_load_local
 
     def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:
         return Loader(session, self._limits, way)

@@ -40,6 +40,7 @@ WANTED: Mapping[str, str] = {
     "unique_checks": "1",
     "check_constraint_checks": "1",
     "sql_notes": "1",  # digits that are cut off are told as notes
+    "note_verbosity": "basic",
     "sql_safe_updates": "0",
     "sql_auto_is_null": "0",
     "sql_big_selects": "1",
@@ -148,6 +149,8 @@ def _is_right(name: str, value: str, limits: Limits) -> bool:
         return set(value.upper().split(",")) == set(wanted.split(","))
     if name == "old_mode":
         return set(value.upper().split(",")) <= _HARMLESS_OLD_MODES
+    if name == "note_verbosity":
+        return not {"BASIC", "ALL"}.isdisjoint(value.upper().split(","))
     if name in _SWITCHES:
         return _is_on(value) is (wanted == "1")
     if wanted.isdigit():

@@ -9,6 +9,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="table",
+    shares=True,
     clients=("pymysql",),
     preload=("airflow_ft.sinks.mysql.participant",),
 )

@@ -50,6 +50,9 @@ class UpsertParticipant(LocalParticipant):
     def _path(self, session: Session, way: Way) -> str:
         return super()._path(session, replace(way, load=False))
 
+    def _path_is_narrow(self, session: Session) -> bool:
+        return True
+
     def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:
         return Upserter(session, self._limits, way, self._sinks, plan.number)
 
@@ -87,7 +90,7 @@ class Upserter(Loader):
                 run = numbered.slice(start, stop - start)
                 if deletes:
                     _refuse_null_keys(run, keys, target)
-                    for sql, rows in delete_statements(target.table.name.sql, run, keys, guard):
+                    for sql, rows in delete_statements(target.table.name.sql, run, keys, guard, self._room):
                         yield Changes(sql, rows)
                 else:
                     yield from self._inserts(run, target, written, types, suffix)

@@ -15,13 +15,14 @@ import pyarrow.compute as pc
 
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError, together
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
-from airflow_ft.sinks.arrow import booleans, is_text
+from airflow_ft.sinks.arrow import booleans, is_binary, is_text
 from airflow_ft.sinks.mysql.asked_checks import Question, questions
 from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
 from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
 from airflow_ft.sinks.mysql.checks import NULL_IN_A_DELETE, Check, Objection, null_checks
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
 from airflow_ft.sinks.mysql.labels import shown
+from airflow_ft.sinks.mysql.parameters import row_sizes
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.type_checks import SERVER_JUDGES, judge
@@ -33,9 +34,9 @@ class Target:
 
     `ignored` are source columns that are not written; of the table's columns (in lower case) `own` are filled by the
     sink itself, and `required` must come from the rows. `only_keys`: the rows are deletes, of which nothing but the key
-    is sent. `judged_when_sent`: the table was changed since the vote, and rows that do not fit are set aside. When rows
-    are to be judged (`to_judge`), `repertoires` are of the character sets that lack characters, and `questions`, by
-    column, what the server must be asked of texts.
+    is sent. `row_limit`: bytes that a row may have in an INSERT (0: any). `judged_when_sent`: the table was changed
+    since the vote, and rows that do not fit are set aside. When rows are to be judged (`to_judge`), `repertoires` are
+    of the character sets that lack characters, and `questions`, by column, what the server must be asked of texts.
     """
 
     sink: str
@@ -48,6 +49,7 @@ class Target:
     required: frozenset[str] = frozenset()
     only_keys: bool = False
     judged_when_sent: bool = False
+    row_limit: int = 0
     repertoires: Mapping[str, Repertoire] = field(default_factory=dict)
     questions: Mapping[str, Question] = field(default_factory=dict)
 
@@ -272,11 +274,43 @@ def _rows(reader: SegmentReader, sink: str) -> Iterator[tuple[int, pa.RecordBatc
 
 def check_rows(target: Target, reader: SegmentReader, verdict: Verdict) -> None:
     """One pass over the rows for the checks that statistics cannot decide; `_refusal` of the first offender."""
-    if not verdict.undecided:
+    sized = bool(target.row_limit) and not target.only_keys
+    if not verdict.undecided and not sized:
         return
     for first, batch in _rows(reader, target.sink):
         for source, column, check in verdict.undecided:
             _look(target, batch, source, column, check, first)
+        if sized and verdict.columns:
+            _look_at_sizes(target, batch, verdict.columns, first)
+
+
+def all_short(target: Target, reader: SegmentReader, limit: int) -> bool:
+    """Whether the statistics tell that no row is too large for one INSERT."""
+    statistics = reader.statistics(target.sink)
+    widths = [_width(field.type, statistics.get(field.name)) for field in reader.schema(target.sink)]
+    return None not in widths and sum(filter(None, widths)) <= limit
+
+
+def _width(kind: pa.DataType, known: ColumnStatistics | None) -> int | None:
+    """Bytes that a value takes at most; None: not known."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (is_text(kind) or is_binary(kind) or pa.types.is_nested(kind)):
+        return 64
+    return None if known is None or known.max_bytes is None or pa.types.is_nested(kind) else known.max_bytes + 16
+
+
+def _look_at_sizes(target: Target, batch: pa.RecordBatch, columns: Sequence[TargetColumn], first: int) -> None:
+    """SinkAccessError for the first row that no INSERT can hold: raising the server's limit is enough."""
+    sizes = row_sizes(batch, columns) + 16  # a sink may add its own column
+    for index in np.flatnonzero(sizes > target.row_limit).tolist()[:1]:
+        raise SinkAccessError(
+            f"an INSERT of this row takes {sizes[index]:,} bytes, more than max_allowed_packet allows"
+            f" ({target.max_allowed_packet:,}).",
+            remedy=f"set max_allowed_packet of the server to at least {int(sizes[index]) + 4096}.",
+            sink=target.sink,
+            row=f"{first + index}",
+        )
 
 
 def _decline(target: Target, reader: SegmentReader, source: str, column: Column, check: Check) -> None:

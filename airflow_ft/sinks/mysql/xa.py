@@ -75,8 +75,8 @@ class XaParticipant(BranchedParticipant):
             cause = error.__cause__
             if self._width > 1 and cause is not None and meaning(cause) is Meaning.BUSY:
                 error.remedy += (
-                    " If it stays so, two branches may wait for each other: rows with the same unique key. With"
-                    " branches=1 the server names them."
+                    " If it stays so, two branches may wait for each other: rows with the same unique key, or a foreign"
+                    " key from one to the other. With branches=1 the server names the former, and takes the latter."
                 )
             raise error.located() from cause
 

@@ -58,6 +58,23 @@ SELECT EXISTS (SELECT FROM tree JOIN pg_trigger ON tgrelid = tree.oid WHERE NOT 
     OR EXISTS (SELECT FROM tree WHERE row_security_active(oid))
 """
 
+# Sequences that fill a column left out; those of identity columns ask for no privilege.
+SEQUENCES = """
+SELECT DISTINCT a.attname::text AS name, s.oid::regclass::text AS sequence, s.oid
+FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+JOIN pg_depend p ON (p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid)
+    OR (p.classid = 'pg_type'::regclass AND p.objid = a.atttypid AND d.oid IS NULL)
+JOIN pg_class s ON p.refclassid = 'pg_class'::regclass AND s.oid = p.refobjid AND s.relkind = 'S'
+WHERE a.attrelid = to_regclass({table}) AND NOT a.attisdropped AND a.attidentity = ''
+"""
+_NOTIFYING = f"""{_TREE}
+SELECT DISTINCT t.tgname::text, p.oid::regprocedure::text FROM tree JOIN pg_trigger t ON t.tgrelid = tree.oid
+JOIN pg_proc p ON p.oid = t.tgfoid
+WHERE NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgtype & 4 = 4
+    AND p.prosrc ~* '\\m(notify|pg_notify|temp|temporary)\\M'
+ORDER BY 1
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -174,3 +191,18 @@ def may_leave_out(session: Session, table: Table) -> bool:
     After that statement it tells what was so for it: the statement's lock keeps others from adding any.
     """
     return bool(session.value(_LEAVING_OUT, (table.name.sql,)))
+
+
+def closed_sequences(session: Session, table: Table) -> list[tuple[str, str]]:
+    """Columns whose default takes a number from a sequence that this user may not use; and that sequence."""
+    found = session.rows(
+        f"WITH filling AS MATERIALIZED ({SEQUENCES.format(table='%s')}) SELECT name, sequence FROM filling"
+        " WHERE NOT has_sequence_privilege(oid, 'USAGE') AND NOT has_sequence_privilege(oid, 'UPDATE') ORDER BY 1",
+        (table.name.sql,),
+    )
+    return [(row[0], row[1]) for row in found]
+
+
+def unpreparable(session: Session, table: Table) -> list[tuple[str, str]]:
+    """Triggers, and their functions, whose text has what no transaction that is prepared may have done."""
+    return [(row[0], row[1]) for row in session.rows(_NOTIFYING, (table.name.sql,))]

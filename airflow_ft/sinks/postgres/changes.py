@@ -6,16 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.errors import DeclinedError, SinkAccessError
 from airflow_ft.core.ports import SegmentReader
-from airflow_ft.sinks.base.changes import DELETES, UPSERTS
+from airflow_ft.sinks.base.changes import DELETES, UPSERTS, is_delete
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, may_leave_out
+from airflow_ft.sinks.postgres.certain import fills, takes
+from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.load import Load
 from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.plain import may_refuse
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.refused import Refused
@@ -44,12 +48,25 @@ class Changes:
         return cls(db, sink, table, columns, keys, name)
 
     def create(self, more: str = "") -> None:
-        """The temporary table, with `more` columns."""
+        """The temporary table, with `more` columns. SinkAccessError: the user may not make it, or is kept from it."""
+        try:
+            self._create(more)
+        except psycopg2.Error as error:
+            if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):
+                raise
+            raise SinkAccessError(
+                f"a temporary table for the changes cannot be made: {describe(error)}",
+                remedy="GRANT TEMPORARY on the database to the connection's user, and have event triggers"
+                " (pg_event_trigger) let it make, alter and drop temporary tables.",
+                sink=self.name,
+            ) from error
+
+    def _create(self, more: str) -> None:
         listed = ", ".join(map(self._made, self.columns))
         changes = CHANGES.sql
         self.db.run(
             f"CREATE TEMPORARY TABLE airflow_ft_changes ON COMMIT DROP AS SELECT {listed} FROM {self.table.name.sql}"
-            f" LIMIT 0; ALTER TABLE {changes} ADD {PLACE} bigint GENERATED ALWAYS AS IDENTITY{more}"
+            f" LIMIT 0; ALTER TABLE {changes} ADD {PLACE} bigint GENERATED ALWAYS AS IDENTITY (CACHE 1000){more}"
         )
         if self.sink.change_column:
             self.db.run(f"ALTER TABLE {changes} ADD {quoted(self.sink.change_column)} text NOT NULL")
@@ -71,15 +88,66 @@ class Changes:
         judge = partial(unknown_kinds, change) if change else None
         return Load(self.db, self.name, changes, reader, letters, str(self.table.name), judge).all()
 
+    def are_certain(self, readers: Sequence[SegmentReader]) -> bool:
+        """Whether the target takes the changes of these segments for certain, so that no trial need send them."""
+        if may_refuse(self.db, self.table, self.columns, self.sink):
+            return False
+        return all(
+            self._is_certain(batch)
+            for reader in readers
+            for file in reader.files(self.name)
+            for batch in reader.batches(self.name, file)
+        )
+
+    def _is_certain(self, batch: pa.RecordBatch) -> bool:
+        if change := self.sink.change_column:
+            place = batch.schema.get_field_index(change)
+            if batch.column(place).null_count or unknown_kinds(change, batch):
+                return False
+            live = batch.filter(pc.invert(is_delete(batch.column(place), change))).drop_columns([change])
+            batch = batch.drop_columns([change])
+        else:
+            live = batch
+        columns = [self.table.columns[name] for name in self.columns]
+        keys = batch.select([each for each, column in enumerate(columns) if column.name in self.keys])
+        return (
+            takes(batch, columns)
+            and fills(live, columns)
+            and fills(keys, [column for column in columns if column.name in self.keys])
+        )
+
+    def keep_last(self) -> None:
+        """Delete all changes but the last one of each key.
+
+        A unique index, which is cheap to build, finds out whether there are others: keys are equal as in the target.
+        """
+        keys = ", ".join(map(quoted, self.keys))
+        self.db.run("SAVEPOINT airflow_ft_keys")
+        try:
+            self.db.run(f"CREATE UNIQUE INDEX ON {CHANGES.sql} ({keys})")
+        except psycopg2.Error as error:
+            if meaning(error) not in (Meaning.ROWS, Meaning.ACCESS):  # else equal keys, or no index can be made
+                raise
+            self.db.run("ROLLBACK TO SAVEPOINT airflow_ft_keys")
+            self.db.run(
+                f"DELETE FROM {CHANGES.sql} AS change USING (SELECT {PLACE}, row_number() OVER (PARTITION BY {keys}"
+                f" ORDER BY {PLACE} DESC) AS n FROM {CHANGES.sql}) AS later"
+                f" WHERE later.n > 1 AND later.{PLACE} = change.{PLACE}"
+            )
+        self.db.run("RELEASE SAVEPOINT airflow_ft_keys")
+
     def apply(self, number: int, last: str = "") -> None:
-        """Apply the last change of each key. `last`: a query for some of them; "" for all."""
+        """Apply the last change of each key. `last`: a query for some of them; "" for all, and only those stay then."""
         table, keys = self.table.name.sql, ", ".join(map(quoted, self.keys))
         version = quoted(self.sink.version_column or "")
-        if not last:
-            self.db.run(f"ANALYZE {CHANGES.sql}")
-        last = last or self.last
+        whole = not last
+        if whole:
+            self.keep_last()
+            last = f"SELECT * FROM {CHANGES.sql}"
         older = f"coalesce(there.{version}, 0) <= {int(number)}"
-        if self.sink.change_column:
+        if self._has_deletes(last):
+            if whole:
+                self.db.run(f"ANALYZE {CHANGES.sql}")
             same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
             self.db.run(
                 f"DELETE FROM {table} AS there USING ({last}) AS change WHERE {same} AND {self.deletes} AND {older}"
@@ -94,6 +162,11 @@ class Changes:
         )
         if may_leave_out(self.db, self.table):
             self.check_applied(number, last)
+
+    def _has_deletes(self, last: str) -> bool:
+        if not self.sink.change_column:
+            return False
+        return bool(self.db.value(f"SELECT EXISTS (SELECT FROM ({last}) AS change WHERE {self.deletes})"))
 
     def check_applied(self, number: int, last: str) -> None:
         """DeclinedError: changes were left out. The numbers of rows would not tell: an older change changes none."""

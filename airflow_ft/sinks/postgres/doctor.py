@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import psycopg2
@@ -15,7 +15,8 @@ from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.model import Fence, ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
-from airflow_ft.sinks.postgres.catalog import read_table
+from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
+from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.fitting import misfits_of
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
@@ -29,6 +30,7 @@ from airflow_ft.sinks.postgres.spec import PostgresSink
 log = logging.getLogger(__name__)
 
 _SECONDS = 10.0
+_CONNECTIONS = 2
 
 
 def examine(
@@ -49,6 +51,7 @@ def examine(
         return exam.checks
     with closing(session):
         exam.attempt("server", telling("examining")(lambda: _server(exam, session, plan, sinks)))
+        exam.attempt("connections", telling("the connections")(lambda: _connections(exam, session)))
         exam.attempt("ledger", telling("the ledger")(lambda: _ledger(exam, session, pipeline, plan, sinks)))
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
@@ -74,6 +77,22 @@ def _server(exam: Examination, session: Session, plan: ParticipantPlan, sinks: M
         exam.ok("durability", "acknowledged commits survive a crash, and the server takes writes")
 
 
+def _connections(exam: Examination, session: Session) -> None:
+    limited = session.rows(
+        "SELECT what, number FROM (SELECT format('ROLE %%I', rolname), rolconnlimit FROM pg_roles WHERE rolname ="
+        " session_user AND NOT rolsuper UNION ALL SELECT format('DATABASE %%I', datname), datconnlimit FROM pg_database"
+        " WHERE datname = current_database() AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = session_user))"
+        " AS limits (what, number) WHERE number BETWEEN 0 AND %s",
+        (_CONNECTIONS - 1,),
+    )
+    for what, number in limited:
+        exam.problem(
+            "connections",
+            f"{what} may have {number} connections at a time; a task needs {_CONNECTIONS} while it clears the way",
+            f"ALTER {what} CONNECTION LIMIT -1; or {_CONNECTIONS} for each task that may run at a time.",
+        )
+
+
 def _ledger(
     exam: Examination, session: Session, pipeline: str, plan: ParticipantPlan, sinks: Mapping[str, PostgresSink]
 ) -> None:
@@ -82,6 +101,8 @@ def _ledger(
         ledger.check()
         exam.ok("ledger", f"it is in schema {ledger.schema}, with all privileges")
     elif session.value("SELECT has_schema_privilege(%s, 'CREATE')", (ledger.schema,)):
+        with _undone(session):
+            ledger.create()  # an event trigger may refuse it
         exam.ok("ledger", f"it is not there yet; the first prepare makes it in schema {ledger.schema}")
     else:
         exam.problem(
@@ -113,9 +134,33 @@ def _try(session: Session, connection: ConnectionInfo, fence: Fence, plan: Parti
     return (time.monotonic() - began) * 1000
 
 
+@contextmanager
+def _undone(session: Session) -> Iterator[None]:
+    """A transaction that is rolled back."""
+    session.begin()
+    try:
+        yield
+    finally:
+        if not session.is_free:
+            with suppress(psycopg2.Error):
+                session.end("ROLLBACK")
+
+
 def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, rows: Sequence[SegmentReader]) -> None:
     table = read_table(session, TableName.parse(sink.table), name)
     exam.ok(f"table {table.name}", f"{len(table.columns)} columns")
+    if sink.strategy == "prepared":
+        for trigger, function in unpreparable(session, table):
+            exam.problem(
+                f"table {table.name}",
+                f"trigger {trigger} calls {function}, which seems to use NOTIFY or a temporary table: then no"
+                " transaction can be prepared",
+                "choose strategy 'local', or drop the trigger.",
+            )
+    if sink.strategy == "upsert":
+        with _undone(session):
+            names = [name for name, column in table.columns.items() if name != sink.version_column]
+            Changes.of(session, sink, table, names, name).create()  # an event trigger may refuse it
     if table.triggers:
         exam.warn(f"table {table.name}", f"triggers fire for rows: {', '.join(table.triggers)}", "be sure they may.")
     judged = [reader for reader in rows if name in reader.sinks()]
@@ -127,4 +172,10 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
         if not problems:
             exam.ok(f"rows for {table.name}", f"the columns of checkpoint {reader.segment.number} fit")
     if not judged:
+        for column, sequence in closed_sequences(session, table):
+            exam.warn(
+                f"table {table.name}",
+                f"column {column!r} is filled by sequence {sequence}, which this user may not use",
+                f"GRANT USAGE ON SEQUENCE {sequence} to it, unless the rows have that column.",
+            )
         exam.warn(f"rows for {table.name}", "no published rows to judge: columns were not compared", "run it once.")

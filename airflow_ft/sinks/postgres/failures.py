@@ -16,6 +16,7 @@ from airflow_ft.sinks.base.failures import Meaning as Meaning
 from airflow_ft.sinks.base.failures import Unanswered as Unanswered
 from airflow_ft.sinks.base.failures import failure_of
 
+FEATURE_NOT_SUPPORTED = "0A000"
 INSUFFICIENT_PRIVILEGE = "42501"
 UNDEFINED_OBJECT = "42704"
 UNIQUE_VIOLATION = "23505"

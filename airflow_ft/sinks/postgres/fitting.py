@@ -11,7 +11,7 @@ from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetE
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.postgres.catalog import Column, Table, read_table
+from airflow_ft.sinks.postgres.catalog import Column, Table, closed_sequences, read_table
 from airflow_ft.sinks.postgres.encoding import fits
 from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.keys import key_misfits
@@ -83,6 +83,15 @@ def judged(
                 remedy="add it to the job's rows, or give it a default.",
                 sink=name,
                 column=column.name,
+            )
+    for left_out, sequence in closed_sequences(session, table):
+        if left_out not in seen and left_out not in own:
+            yield SinkAccessError(
+                f"the connection's user may not use sequence {sequence}, which fills column {left_out!r} of table"
+                f" {table.name}.",
+                remedy=f"GRANT USAGE ON SEQUENCE {sequence} to it; or add the column to the job's rows.",
+                sink=name,
+                column=left_out,
             )
 
 

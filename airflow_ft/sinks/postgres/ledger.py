@@ -16,6 +16,30 @@ from airflow_ft.sinks.postgres.session import Session
 
 _CREATING = 0x61667470  # an arbitrary constant: the key of the advisory locks under which tables, and heads, are made
 
+_MADE = "`airflow ft setup` prints how it is made."
+_TEXT, _NUMBER = ("text", "varchar"), ("int8",)
+_KEYS = (("pipeline", "participant"), ("pipeline", "participant", "number"))
+_COLUMNS = (
+    dict.fromkeys(("pipeline", "participant", "installation"), _TEXT)
+    | dict.fromkeys(("epoch", "attempt", "last_delivered", "floor"), _NUMBER),
+    dict.fromkeys(("pipeline", "participant", "installation", "kind", "digest", "counts", "detail"), _TEXT)
+    | dict.fromkeys(("number", "epoch", "attempt"), _NUMBER)
+    | {"at": ("timestamptz", "timestamp")},
+)
+_CHECKED = """
+SELECT c.relkind::text, c.relpersistence::text, row_security_active(c.oid),
+       array(SELECT what FROM unnest(%s) AS what WHERE NOT has_table_privilege(c.oid, what)),
+       (SELECT json_agg(json_build_array(a.attname, t.typname, a.attnotnull AND NOT a.atthasdef
+                                         AND a.attidentity = '' AND a.attgenerated = ''))
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT coalesce(json_agg((SELECT json_agg(a.attname ORDER BY a.attname COLLATE "C") FROM pg_attribute a
+                         WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]))), '[]')
+        FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid
+        AND i.indpred IS NULL AND i.indexprs IS NULL)
+FROM pg_class c WHERE c.oid = to_regclass(%s)
+"""
+
 
 def ddl_of(schema: str) -> Sequence[str]:
     """The statements that make both tables where they are lacking; schema "": where the search path leads."""
@@ -95,22 +119,37 @@ class Ledger(SqlLedger):
             try:
                 self.session.run(made)
             except psycopg2.Error as error:
-                if meaning(error) is not Meaning.ACCESS:
+                if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):  # ROWS: an event trigger has raised
                     raise
                 raise cannot_create(self.schema, describe(error), ddl_of(self.schema)) from error
         self.check()
 
     def check(self) -> None:
-        """SinkAccessError unless this user may use both tables, and they outlive a crash."""
-        sql = (
-            "SELECT name, relpersistence::text, array(SELECT what FROM unnest(%s) AS what WHERE NOT"
-            " has_table_privilege(to_regclass(name), what)) FROM unnest(%s) AS name"
-            " JOIN pg_class ON pg_class.oid = to_regclass(name)"
-        )
-        for name, persistence, lacking in self.session.rows(sql, ([*PRIVILEGES], [*self.tables])):
+        """SinkAccessError unless both are as `ddl_of` makes them, outlive a crash, and this user may use them."""
+        for name, columns, key in zip(self.tables, _COLUMNS, _KEYS, strict=True):
+            kind, persistence, guarded, lacking, there, keys = self.session.rows(_CHECKED, ([*PRIVILEGES], name))[0]
+            if kind != "r":
+                raise SinkAccessError(
+                    f"{name} is no plain table, so it cannot hold what this sink remembers.",
+                    remedy=f"move it out of the way, or name another schema with ledger_schema=. {_MADE}",
+                )
             if persistence != "p":
                 raise SinkAccessError(
                     f"{name} is unlogged: a crash would empty it.", remedy=f"ALTER TABLE {name} SET LOGGED."
+                )
+            found = {column: (type, must) for column, type, must in there or ()}
+            wrong = [column for column, type in columns.items() if found.get(column, ("", False))[0] not in type]
+            wrong += [column for column, (_, must) in found.items() if must and column not in columns]
+            if wrong or sorted(key) not in keys:
+                what = f"column {wrong[0]!r} is not" if wrong else f"its key ({', '.join(key)}) is not"
+                raise SinkAccessError(
+                    f"{name} is not the table that this sink makes: {what} as it has to be.",
+                    remedy=f"put the table back as it was, or name another schema with ledger_schema=. {_MADE}",
+                )
+            if guarded:
+                raise SinkAccessError(
+                    f"row-level security of {name} is active for the connection's user.",
+                    remedy=f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY; or give that user BYPASSRLS.",
                 )
             if lacking:
                 raise SinkAccessError(

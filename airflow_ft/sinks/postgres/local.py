@@ -25,7 +25,15 @@ from airflow_ft.core.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.postgres.catalog import Table
-from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, failure, meaning, shown
+from airflow_ft.sinks.postgres.failures import (
+    FEATURE_NOT_SUPPORTED,
+    Meaning,
+    Unanswered,
+    describe,
+    failure,
+    meaning,
+    shown,
+)
 from airflow_ft.sinks.postgres.fitting import misfits_of
 from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
 from airflow_ft.sinks.postgres.held import Held, targets_of, targets_told
@@ -86,8 +94,16 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         """Ends a transaction. DeclinedError: what is only looked at now refuses rows, whatever `_insert` has had looked
         at before, since triggers may defer it once more.
         """
-        with self._declining():
-            session.end(sql)
+        try:
+            with self._declining():
+                session.end(sql)
+        except psycopg2.Error as error:
+            if error.pgcode != FEATURE_NOT_SUPPORTED:
+                raise
+            raise SinkAccessError(
+                f"the transaction cannot be prepared: {describe(error)}",
+                remedy="a trigger of the table uses NOTIFY or a temporary table: choose strategy 'local', or drop it.",
+            ) from error
 
     def _declining(self) -> AbstractContextManager[None]:
         return declining(next(iter(self.sinks)) if len(self.sinks) == 1 else "")

@@ -9,6 +9,7 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES
 from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.postgres.catalog import SEQUENCES
 from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.local import ledger_of
@@ -34,11 +35,24 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
         yield f"GRANT {', '.join(PRIVILEGES)} ON {TableName(schema, table).sql} TO {user};"
     for sink in sinks.values():
         yield f"GRANT {', '.join(sink.privileges)} ON {TableName.parse(sink.table).sql} TO {user};"
+    for sink in sinks.values():
+        yield _grant_sequences(TableName.parse(sink.table).sql, user)
     if plan.strategy == "upsert":
         yield f"GRANT TEMPORARY ON DATABASE {quoted(connection.schema)} TO {user};"
     if plan.strategy == "prepared":
         yield "-- ALTER SYSTEM SET max_prepared_transactions = 20; and a restart, unless it is more than 0 already."
     yield "-- For `airflow ft verify` also SELECT on the tables, and TEMPORARY on the database."
+
+
+def _grant_sequences(table: str, user: str) -> str:
+    """Sequences that fill columns which rows leave out (serial), as far as the table is there."""
+    name = table.replace("'", "''")
+    found = " ".join(SEQUENCES.format(table=f"'{name}'").split())
+    return (
+        f"DO $ft$ DECLARE each text; BEGIN FOR each IN SELECT sequence FROM ({found}) AS filling"
+        f" LOOP EXECUTE 'GRANT USAGE ON SEQUENCE ' || each || ' TO {user.replace(chr(39), chr(39) * 2)}'; END LOOP;"
+        " END $ft$;"
+    )
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

@@ -9,6 +9,7 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="table",
+    shares=True,
     clients=("psycopg2",),
     extra="postgres",
     preload=("airflow_ft.sinks.postgres.participant",),

@@ -164,16 +164,17 @@ def _verify_keys(
     files = _in_parts(session, "airflow_ft_changes", readers, load)
     version = f"there.{quoted(sink.version_column or '')}"
     same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in changes.keys)
-    values = [
-        f"ROW({', '.join(f'{of}.{quoted(each)}' for each in changes.columns)})::text" for of in ("there", "change")
-    ]
+    # Keys that are equal may differ as texts: by a collation that ignores case, or 1.0 and 1.00. The row keeps its own.
+    others = [quoted(each) for each in changes.columns if each not in changes.keys]
+    values = [f"ROW({', '.join(f'{of}.{each}' for each in others)})::text" for of in ("there", "change")]
     numbers = ", ".join(f"({part}, {number})" for part, (number, _) in enumerate(files)) or "(0, 0)"
     compared = (
         f"FROM ({changes.last}) AS change JOIN (VALUES {numbers}) AS of (part, number) ON of.part = airflow_ft_part"
         f" LEFT JOIN {table.name.sql} AS there ON {same}"
     )
     wrong = (
-        f"CASE WHEN {changes.deletes} THEN {version} <= of.number"
+        f"CASE WHEN {changes.deletes} THEN there.{quoted(changes.keys[0])} IS NOT NULL"
+        f" AND coalesce({version}, 0) <= of.number"
         f" ELSE {version} IS NULL OR {version} < of.number OR ({version} = of.number AND {' <> '.join(values)}) END"
     )
     later = session.value(f"SELECT count(*) {compared} WHERE {version} > of.number")

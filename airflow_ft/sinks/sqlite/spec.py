@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from airflow_ft.core.arguments import check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
-from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown
+from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
 from airflow_ft.sinks.registry import Strategy
 from airflow_ft.sinks.sqlite.ddl import fold
 
@@ -31,6 +31,7 @@ class SqliteSink:
         conn_id: the Airflow connection of type `sqlite`, whose host is the file. All sinks of one connection are one
             participant: they commit together, in one transaction (ATOMIC), which can carry the commit point.
         create: the first checkpoint of a pipeline creates the table, if it is lacking, with the columns of the rows.
+        shared: other pipelines deliver into this table, too, and their sinks declare it as well.
 
     Raises:
         ConfigurationError: at construction, for what cannot work.
@@ -39,6 +40,7 @@ class SqliteSink:
     table: str
     conn_id: str = "sqlite_default"
     create: bool = True
+    shared: bool = False
 
     kind: ClassVar[str] = "sqlite"
     strategy: ClassVar[str] = "local"
@@ -50,6 +52,7 @@ class SqliteSink:
             if isinstance(given, str) and not given.strip():
                 raise ConfigurationError(f"{name} of SqliteSink is empty.", remedy="give it a name.")
         check_type("create", self.create, bool, "give True or False.", of="SqliteSink")
+        check_type("shared", self.shared, bool, "give True or False.", of="SqliteSink")
         if isinstance(self.table, str) and fold(self.table).startswith(("sqlite_", "airflow_ft_")):
             raise ConfigurationError(
                 f"{self.table!r} is no name for a table of rows: SQLite and this sink keep their own under such names.",
@@ -63,7 +66,7 @@ class SqliteSink:
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan. ConfigurationError while Jinja is left in a name."""
         refuse_jinja(self.table)
-        return {"table": self.table, "create": self.create}
+        return {"table": self.table, "create": self.create, **shared_setting(self.shared)}
 
     @classmethod
     def from_settings(cls, conn_id: str, settings: Mapping[str, Any]) -> SqliteSink:

@@ -9,5 +9,6 @@ SYSTEM = System(
     package=__package__,
     strategies=STRATEGIES,
     place="table",
+    shares=True,
     preload=("airflow_ft.sinks.sqlite.participant",),
 )

@@ -43,6 +43,7 @@ _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (
 _MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*")
 _HEADER = re.compile(r"(?:CSV header does not conform|Number of column in CSV header is not equal).*", re.DOTALL)
 _READING = re.compile(r"while reading file (\S+?)\.(?:\s|$)")
+_MOST_CAUSES = 50
 _PLAN = re.compile(r"(?<=SQLSTATE: \w{5});\n.*", re.DOTALL)  # Spark's, below what is wrong with it
 
 # Retention was faster than the pipeline, say. Spark counts this among the user's mistakes, too.
@@ -91,10 +92,13 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 " set it again; and raise the topic's retention, or run the pipeline more often.",
             )
         if found := _NOT_THERE.match(message):
+            where = _resolved(found[1])
+            given = f" (given as {found[1]})" if where != found[1] else ""
+            here = f" A folder of this machine is file://{found[1]}." if given else ""
             return StageError(
-                f"{found[1]} is not there.",
+                f"{where} is not there{given}.",
                 pipeline=pipeline,
-                remedy="make the folder, or mend the path, if it is not just a mount that is away for a moment.",
+                remedy=f"make the folder, or mend the path, if it is not just a mount that is away for a moment.{here}",
             )
         if found := _COLON.match(message):
             return JobError(
@@ -143,6 +147,22 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
     )
 
 
+def _resolved(path: str) -> str:
+    """A path with the file system that Hadoop's configuration gives it, where that is not this machine's."""
+    from pyspark.sql import SparkSession
+
+    try:
+        spark = SparkSession.getActiveSession()
+        assert spark is not None
+        jvm: Any = spark.sparkContext._jvm
+        root = jvm.org.apache.hadoop.fs.FileSystem.getDefaultUri(spark.sparkContext._jsc.hadoopConfiguration())
+        if "://" in path or not path.startswith("/") or root.getScheme() == "file":
+            return path
+        return str(jvm.org.apache.hadoop.fs.Path(path).makeQualified(root, None).toString())
+    except Exception:  # the JVM may be gone
+        return path
+
+
 def _malformed(causes: Iterable[tuple[str, str, str]]) -> tuple[str, str] | None:
     """The file of a source with a record that cannot be read, and Spark's words for it."""
     messages = [message for _, _, message in causes]
@@ -152,6 +172,16 @@ def _malformed(causes: Iterable[tuple[str, str, str]]) -> tuple[str, str] | None
         return None
     below = _short(messages[-1]).splitlines()  # the value that is none of the column's type
     return file, f"{what} {below[0]}" if below and what not in messages[-1] else what
+
+
+def messages(error: BaseException) -> list[str]:
+    """Return the messages of an error, and of what caused it in the job and in the JVM."""
+    found: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(found) < _MOST_CAUSES:
+        found += [message for _, _, message in _causes(cause)]
+        cause = cause.__cause__
+    return found
 
 
 def reason(error: BaseException) -> str:

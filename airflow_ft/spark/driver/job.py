@@ -27,6 +27,7 @@ from airflow_ft.core.errors import JobError
 from airflow_ft.core.inline_job import InlineJob
 from airflow_ft.spark.driver.failures import InUserCode
 from airflow_ft.spark.driver.inline import load
+from airflow_ft.spark.driver.own_queries import refuse_running, refusing_queries, running
 from airflow_ft.spark.parsing import MALFORMED, malformed_rows, parsed_rows
 
 if TYPE_CHECKING:
@@ -94,7 +95,10 @@ class Job:
     def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
         """The job's DataFrame."""
         self._require_fit(self._object.transform, (spark, sources), self._arguments, "transform")
-        frame = _called(self._object.transform, spark, sources, **self._arguments)
+        before = running(spark)
+        with refusing_queries(self.reference, "transform", any_thread=True):
+            frame = _called(self._object.transform, spark, sources, **self._arguments)
+        refuse_running(spark, self.reference, before)
         if isinstance(frame, Mapping):
             raise self._error(
                 "transform returned a dictionary of DataFrames, which is not supported yet",
@@ -124,7 +128,8 @@ class Job:
                 )
             frame = self._checked(batch, "transform")
             return self._marked(frame, sinks[0]) if self._dead_letters else {sinks[0]: frame}
-        frames = _called(self._split, batch)
+        with refusing_queries(self.reference, "split"):
+            frames = _called(self._split, batch)
         expected = ", ".join(sinks) + (f" (and perhaps {', '.join(optional)})" if optional else "")
         if not isinstance(frames, Mapping):
             raise self._error(
@@ -169,7 +174,8 @@ class Job:
         if self._split is None:
             return self.split(Frame(nothing, spark), sinks, ())
         job = self._object if inspect.ismodule(self._object) else _copied(self._object)
-        frames = job.split(Frame(nothing, spark))
+        with refusing_queries(self.reference, "split"):
+            frames = job.split(Frame(nothing, spark))
         return {name: found for name, found in dict(frames).items() if isinstance(found, Frame)}
 
     def _checked(self, frame: Any, where: str) -> DataFrame:

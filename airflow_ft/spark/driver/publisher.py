@@ -37,6 +37,8 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.wal.roots import away
 
 POLL_SECONDS = 0.005  # a row is as late as that; to look takes microseconds
+REMOTE_POLL_SECONDS = 0.02, 0.25
+"""The first and the longest pause between two looks for Spark's commit where each is a request to a server."""
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ class _Open:
     segment: Segment | None = None
     positions: Mapping[str, Any] | None = None
     as_of: datetime | None = None
+    pause: float = POLL_SECONDS  # before the next look for Spark's commit
     parts: dict[str, float] = field(default_factory=dict)  # seconds, for traces
     since: float = field(default_factory=time.monotonic)  # the present one
 
@@ -93,9 +96,10 @@ class Publisher:
 
     `committed(batch)` tells whether Spark has committed the batch; `durable()` makes Spark's location durable, and
     whatever else has to be done before publication; `position(batch)` is Spark's position after it (None: a static
-    job, or a drain, after which nothing goes on). `stop(failure)` is called once, from the thread, when the attempt
-    must end. `application` is Spark's id of this one. `last_batch` is the last one with a position, published under
-    `last_number`; `last_read` is the last number that has read anything, with its positions.
+    job, or a drain, after which nothing goes on). `remote`: `committed` asks a server. `stop(failure)` is called once,
+    from the thread, when the attempt must end. `application` is Spark's id of this one. `last_batch` is the last one
+    with a position, published under `last_number`; `last_read` is the last number that has read anything, with its
+    positions.
     """
 
     def __init__(
@@ -109,7 +113,9 @@ class Publisher:
         stop: Callable[[BaseException], None],
         tally: Tally | None = None,
         application: str = "",
+        remote: bool = False,
     ) -> None:
+        self._first_pause, self._longest_pause = REMOTE_POLL_SECONDS if remote else (POLL_SECONDS, POLL_SECONDS)
         self._store, self._request, self._application = store, request, application
         self._committed, self._durable, self._position, self._stop = committed, durable, position, stop
         self._changed = threading.Condition()
@@ -220,6 +226,7 @@ class Publisher:
                 if now.sealing is not None and now.segment is None and now.sealing.done():
                     now.segment = self._sealed(now, now.sealing)
                     now.end("seal")
+                    now.pause = self._first_pause
                 if now.segment is not None and self._committed(now.batch):
                     self._publish(now, now.segment)
                 elif time.monotonic() > now.deadline:
@@ -230,7 +237,8 @@ class Publisher:
                     with suppress(TimeoutError):
                         now.sealing.exception(POLL_SECONDS)
                     if now.segment is not None:
-                        time.sleep(POLL_SECONDS)
+                        time.sleep(now.pause)
+                        now.pause = min(1.5 * now.pause, self._longest_pause)
         except BaseException as error:
             with self._changed:
                 self.failure = error

@@ -45,7 +45,7 @@ from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.standing import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
-from airflow_ft.wal.filesystem import Synced, filesystem
+from airflow_ft.wal.filesystem import Synced, filesystem, is_hdfs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -122,6 +122,7 @@ class Query:
             stop=stop,
             tally=tally,
             application=frame.sparkSession.sparkContext.applicationId,
+            remote=is_hdfs(location.uri),
         )
 
     def drain(self, is_over: Callable[[], bool]) -> None:

@@ -37,6 +37,7 @@ from airflow_ft.core.restart import Restarts, RestartStrategy, given_up, is_tole
 from airflow_ft.core.warning import warn
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.columns import SinkColumns
+from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
 from airflow_ft.spark.driver.failures import as_error, reason
 from airflow_ft.spark.driver.gauges import gauges_of
 from airflow_ft.spark.driver.inputs import Sources, refuse_unfit, source_order, source_places, told_apart
@@ -69,6 +70,7 @@ from airflow_ft.spark.state.locations import (
     check_sources,
     has_places,
     life_of,
+    location_root,
     open_location,
     remember_life,
     set_places,
@@ -154,6 +156,7 @@ class Attempt:
         # See `staging.write_batch`: what is computed again then, though nothing has died, would be lost without a base.
         self._expects_few = request.streaming and not request.begins_anew
         self._spark: SparkSession | None = None
+        self._losses = 0, 0  # numbers that were published before executors were lost, and how often that was
         self._reported = threading.Lock()
 
     def run(self) -> StageResult:
@@ -190,6 +193,8 @@ class Attempt:
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
         claim(store, request.wal_root)
+        if request.base is not None:  # it may lie where the log was before
+            claim(store, location_root(request.base.location))
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
         frame = job.transform(spark, sources)
@@ -215,6 +220,10 @@ class Attempt:
         """
         request = self._request
         cause = self._cause(error)
+        if self._began and isinstance(cause, ExecutorLostError) and self._may_compute_again() and _is_alive(spark):
+            log.warning("%s: %s", type(cause).__name__, cause)
+            log.warning("the micro-batch is computed again at once")
+            return self._begin_again(store, 0.0)
         if restarts is None or not self._began or not isinstance(cause, (JobError, StageError, CheckpointExpiredError)):
             raise error
         if not _is_alive(spark):
@@ -236,10 +245,22 @@ class Attempt:
             if wait is None:
                 self._failed = given_up(cause, restarts.strategy)
                 raise error
+        return self._begin_again(store, wait)
+
+    def _may_compute_again(self) -> bool:
+        """Whether executors may be lost once more; each publication begins the count again."""
+        published, losses = self._losses
+        now = self._tally.numbers.count
+        self._losses = now, losses + 1 if published == now else 1
+        return self._losses[1] <= MOST_LOSSES
+
+    def _begin_again(self, store: Store, wait: float) -> bool:
+        """Makes a new attempt in this process, after so many seconds; True: it was told to end meanwhile."""
         if self._requests.is_to_drain():
             time.sleep(wait)
         elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
             return True
+        request = self._request
         self._failed, self._began = None, False  # what fails from here on is not the job
         drain = drain_of(store, request.pipeline) if self._requests.is_to_drain() else None
         if drain is not None and drain.epoch == request.epoch:  # Spark has failed behind the last checkpoint
@@ -520,6 +541,7 @@ class Attempt:
             )
             try:
                 await_answer()
+                self._began = True
                 number = publisher.begin(0)
                 made_of = SinkColumns(frame, sources.source_of)
                 written = write_batch(request, job, frame, 0, number, {}, made_of=made_of)

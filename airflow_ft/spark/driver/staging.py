@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.core.errors import SealError, StageError
 from airflow_ft.core.model import AbortReason, Segment
+from airflow_ft.spark.driver.executors import lost, storage_level
 from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.request import FIXED_CONF, StageRequest
 from airflow_ft.wal.filesystem import another_history, refuse_another_history
@@ -125,12 +126,18 @@ def write_batch(
 
 @contextmanager
 def materialised(batch: DataFrame) -> Iterator[DataFrame]:
-    """A batch as computed once, on the local disks of the executors, without lineage; released behind the block."""
-    from pyspark import StorageLevel
+    """A batch as computed once, on the local disks of the executors, without lineage; released behind the block.
 
-    frozen = batch.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    ExecutorLostError when they die with it.
+    """
+    spark = batch.sparkSession
+    frozen = batch.localCheckpoint(eager=True, storageLevel=storage_level(spark))
     try:
         yield frozen
+    except Exception as error:
+        if (gone := lost(error, spark)) is not None:
+            raise gone from error
+        raise
     finally:
         _release(frozen)
 

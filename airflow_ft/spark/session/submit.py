@@ -11,8 +11,9 @@ from pathlib import Path
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
-from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, listed
+from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, is_local, listed
 from airflow_ft.spark.session import class_archive, connector
+from airflow_ft.spark.state.settings import FORMAT, PROVIDER, commit_format
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
 END = "end"  # a stream is to end after the checkpoint under way; with this in it, with one of what is open
@@ -30,6 +31,8 @@ LATE_OPTIMISER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+_UNIQUE_FILES_SINCE = 4, 2  # Spark has it before, where it was not tried
+
 # For the program that only puts the driver's command together.
 QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -80,7 +83,7 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         "spark.local.dir": str(folder / "spark-local"),
         "spark.master": request.master or "local[*]",
     }
-    if conf["spark.master"].startswith("local"):
+    if is_local(conf["spark.master"]):
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
     elif request.python_path:
         # Python functions travel by the name of their module: executors import the job from the same folders.
@@ -90,9 +93,11 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
         conf = UNSEEN_CONF | conf
     if request.master:
         conf["spark.master"] = request.master
-    if not conf["spark.master"].startswith("local") and not request.streaming:
+    if not is_local(conf["spark.master"]) and not request.streaming:
         # The end of a run reaches the driver's stores alone (`state_files`): executors see to theirs batch by batch.
         conf.setdefault("spark.sql.streaming.stateStore.unloadOnCommit", "true")
+    if FORMAT not in conf and _has_unique_files(request, conf):
+        conf[FORMAT] = "2"
     retained = int(conf.get("spark.sql.streaming.minBatchesToRetain", "0"))
     # Those that may have to be rewound, and before them the delivered ones that are kept whole.
     needed = request.retained_batches + request.checkpointing.num_retained - 1
@@ -107,6 +112,20 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
     if packages:
         conf["spark.jars.packages"] = ",".join(packages)
     return {**conf, **FIXED_CONF}
+
+
+def _has_unique_files(request: StageRequest, conf: Mapping[str, str]) -> bool:
+    """Whether each attempt at a task gives its state files names of their own (checkpoint format 2 of RocksDB).
+
+    On a cluster an executor that was given up may still write beside its successor. So new pipelines get it there. A
+    pipeline keeps what it was born with.
+    """
+    kept = commit_format(request.base)
+    if kept is not None:
+        return kept == "2"
+    if is_local(conf["spark.master"]) or not conf.get(PROVIDER, "").endswith(".RocksDBStateStoreProvider"):
+        return False
+    return tuple(map(int, connector.spark_version(spark_home()).split(".")[:2])) >= _UNIQUE_FILES_SINCE
 
 
 def environment(request: StageRequest) -> dict[str, str]:

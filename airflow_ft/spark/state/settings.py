@@ -69,6 +69,15 @@ def forget_unique_ids(location: str) -> None:
     give(location, FORMAT, "1")
 
 
+def commit_format(base: SparkPosition | None) -> str | None:
+    """Return the checkpoint format of what was committed at `base`; None where nothing is, "" where it is missing."""
+    if base is None or base.batch < 0:
+        return None
+    if not has_entry(base.location, COMMITS, base.batch):
+        return ""
+    return entry(base.location, COMMITS, base.batch).version.removeprefix("v")
+
+
 def unique_ids(location: str, batch: int) -> dict[str, Any]:
     """Of the state's files, by operator, where Spark's commits have such (its checkpoint format 2)."""
     return entry(location, COMMITS, batch).metadata.get(UNIQUE_IDS) or {}

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from importlib.metadata import distributions
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,6 +17,13 @@ from airflow_ft.spark.session import class_archive, connector
 from airflow_ft.spark.session.submit import jar_files, spark_home
 
 MINIMUM_JAVA = 17
+_MINIMUM = {
+    "pandas": ("sql/pandas/utils.py", r'minimum_pandas_version = "[\d.]+"'),
+    "pyarrow": ("sql/pandas/utils.py", r'minimum_pyarrow_version = "[\d.]+"'),
+    "protobuf": ("sql/streaming/proto/StateMessage_pb2.py", r"Domain\.PUBLIC,\s*\d+,\s*\d+,\s*\d+"),
+}
+"""By library: where pyspark says which it needs."""
+_ON_YARN = ("spark.yarn.archive", "spark.yarn.jars")
 _TIMEOUT = 30  # seconds for `java -version`
 
 
@@ -45,11 +53,55 @@ def examine_spark(
     if files:
         exam.ok("jars", f"{len(files)} jar files")
     if home is not None:
+        _examine_python(exam, home)
+    _examine_master(exam, master or conf.get("spark.master", ""), conf)
+    if home is not None:
         _examine_connector(exam, home, files or [], conf, needs_connector)
     if home is not None and class_archives:
         archive = class_archive.find(class_archives, home)
         exam.ok("class archive", str(archive or class_archive.NONE))
     return exam.checks
+
+
+def _examine_python(exam: Examination, home: Path) -> None:
+    """The libraries that Spark's Python functions need, by the minimum that pyspark itself says."""
+    name = "python libraries"
+    old, found = [], []
+    for library, (file, pattern) in _MINIMUM.items():
+        places = (home / file, home / "python" / "pyspark" / file)
+        where = next((each for each in places if each.is_file()), None)
+        match = None if where is None else re.search(pattern, where.read_text())
+        installed = next((each.version for each in distributions(name=library)), None)
+        if match is None or installed is None:
+            continue
+        minimum = ".".join(re.findall(r"\d+", match[0]))
+        found.append(f"{library} {installed}")
+        if _numbers(installed) < _numbers(minimum):
+            old.append(f"{library} {installed} is older than {minimum}, which this Spark demands of Python functions")
+    if old:
+        exam.warn(name, "; ".join(old), "install a newer one, or an older pyspark; other jobs do without.")
+    elif found:
+        exam.ok(name, ", ".join(found))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def _examine_master(exam: Examination, master: str, conf: Mapping[str, str]) -> None:
+    """What a master needs that Spark does not ask for."""
+    name = "spark jars"
+    if not master.startswith("yarn"):
+        return
+    if given := [each for each in _ON_YARN if conf.get(each)]:
+        exam.ok(name, f"{given[0]} is {conf[given[0]]}")
+        return
+    exam.warn(
+        name,
+        "neither spark.yarn.archive nor spark.yarn.jars is set, so each run uploads Spark's jars (456 MB with 4.2)",
+        "put them on HDFS once, and set spark.yarn.archive in spark_conf; or set"
+        " spark.yarn.jars=local:/path/on/all/nodes/jars/*.",
+    )
 
 
 def _examine_connector(

@@ -134,7 +134,7 @@ with DAG("mapped", schedule=None, catchup=False):
             job="job_of_tests:ToOneTable",
             job_args={"factor": x},
             sources={"orders": FileSource(path=str(HERE / "few"), schema=SCHEMA)},
-            sinks={"orders": MySqlSink(table="mapped", conn_id="shop")},
+            sinks={"orders": MySqlSink(table="mapped", conn_id="shop", shared=True)},
             default_args=QUICK,
         )
         # Neither stands behind the group: each waits for what its own map index stages.

@@ -398,3 +398,12 @@ def test_a_table_that_is_made_between_two_looks_is_no_folder_of_something_else(
     monkeypatch.setattr(Place, "open", read)
     world.deliver(world.plan(world.table(1_000, 2)))
     assert len(table.ids()) == 42
+
+
+def test_partition_values_too_long_for_a_path_have_another_folder(tmp_path: Path) -> None:
+    """Readers go by the log, so the folder's name says nothing."""
+    columns = [f"c{number}" for number in range(20)]
+    world = world_of(tmp_path, partition_by=columns)
+    world.deliver(world.plan(pa.table({"id": [1, 2], **{name: ["short", 250 * "x"] for name in columns}})))
+    found = {row["id"]: {row[name] for name in columns} for row in world.target.read().to_pylist()}  # type: ignore[attr-defined]
+    assert found == {1: {"short"}, 2: {250 * "x"}}

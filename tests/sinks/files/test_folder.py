@@ -36,10 +36,13 @@ from airflow_ft.core.remnants import PreparedEnding, RemnantKind
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.files import doctor, fitting, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned
+from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.participant import FilesParticipant, open_participant
+from airflow_ft.sinks.files.room import room
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import LocalFileSystem
+from airflow_ft.wal.hdfs import HdfsFileSystem
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
 from tests.wal.test_filesystem import without_links
@@ -638,3 +641,38 @@ def test_the_readme_of_the_folder_s_memory_holds(world: World) -> None:
         "checkpoint=0000000001/part-00000.parquet",
     ]  # fmt: skip
     assert isinstance(world.target, Folder)
+
+
+@pytest.mark.parametrize("decides", [True, False])
+def test_partition_folders_too_long_for_a_path_are_refused_before_the_decision(tmp_path: Path, decides: bool) -> None:
+    """Each folder has a name that is short enough; one in the other they have not."""
+    columns = [f"c{number}" for number in range(20)]
+    world = world_of(tmp_path, partition_by=columns)
+    world.commit_point = decides
+    values = {name: ["short", 250 * "x", None] for name in columns}
+    rows = pa.table({"id": [1, 2, 3], "text": ["a", "b", "c"], **values})
+    plan = world.plan(rows)
+    with pytest.raises(DeclinedError, match=r"row 2 of .*c0, c1.* too long"):
+        world.prepare(plan)
+    assert world.target.ids() == []
+    world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
+    assert world.target.ids() == [1, 3]
+
+
+def test_a_null_in_a_column_with_a_long_name_is_refused(tmp_path: Path) -> None:
+    name = 240 * "n"
+    world = world_of(tmp_path, partition_by=[name])
+    with pytest.raises(DeclinedError, match=r"row 2 of .*longer than 255 bytes"):
+        world.prepare(world.plan(pa.table({"id": [1, 2], "text": ["a", "b"], name: ["x", None]})))
+
+
+@pytest.mark.parametrize(
+    ("root", "files", "found"),
+    [
+        ("hdfs://namenode:8020/data/orders", HdfsFileSystem, 8000 - 12 - 200),
+        ("s3://bucket/data/orders", Objects, 1024 - 11 - 200),
+        ("file:///no/such/folder", LocalFileSystem, 4095 - 15 - 200),
+    ],
+)
+def test_each_file_system_has_room_for_a_path(root: str, files: Any, found: int) -> None:
+    assert room(files.__new__(files), root) == found

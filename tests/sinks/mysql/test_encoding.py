@@ -20,7 +20,7 @@ def lines(array: pa.Array) -> list[str]:
 
 def literals(array: pa.Array) -> list[str]:
     batch = pa.record_batch({"c": array})
-    statements = [sql.decode() for sql, _ in delete_statements("t", batch, columns(batch), "TRUE", rows=1)]
+    statements = [sql.decode() for sql, _ in delete_statements("t", batch, columns(batch), "TRUE", 1 << 20, rows=1)]
     return [sql.removeprefix("DELETE FROM t WHERE ((`c` = ").removesuffix(")) AND TRUE") for sql in statements]
 
 
@@ -91,3 +91,11 @@ def test_slices_cover_a_batch() -> None:
     assert pa.Table.from_batches(pieces).column("c").to_pylist() == ["x" * 1000] * 100
     assert 8 <= len(pieces) <= 14
     assert list(slices(batch.slice(0, 0), 10)) == []
+
+
+def test_deletes_stay_within_the_size_of_a_packet() -> None:
+    batch = pa.record_batch({"k": ["x" * 100] * 250})
+    found = list(delete_statements("t", batch, columns(batch), "TRUE", 1_000))
+    assert sum(rows for _, rows in found) == 250 and len(found) > 30
+    assert max(len(sql) for sql, _ in found) <= 1_000
+    assert [rows for _, rows in delete_statements("t", batch, columns(batch), "TRUE", 10)] == [1] * 250

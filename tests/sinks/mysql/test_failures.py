@@ -4,7 +4,7 @@ import pymysql
 import pytest
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
-from airflow_ft.sinks.mysql.failures import Meaning, failure, meaning
+from airflow_ft.sinks.mysql.failures import Meaning, failure, meaning, meaning_of_rows
 from airflow_ft.sinks.mysql.fencing import lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import place
@@ -24,6 +24,44 @@ from airflow_ft.sinks.mysql.load import place
 )  # fmt: skip
 def test_codes_are_sorted_by_what_can_be_done(code: int, expected: Meaning) -> None:
     assert meaning(pymysql.err.OperationalError(code, "x")) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "expected"),
+    [
+        (1205, "Lock wait timeout exceeded; try restarting transaction", Meaning.BUSY),
+        (1205, "not this one", Meaning.ROWS),
+        (1213, "Deadlock found when trying to get lock; try restarting transaction", Meaning.BUSY),
+        (1053, "Server shutdown in progress", Meaning.LOST),
+        (1317, "Query execution was interrupted", Meaning.LOST),
+        (1969, "Query execution was interrupted (max_statement_time exceeded)", Meaning.UNAVAILABLE),
+        (1021, "Disk full (/tmp); waiting for someone to free some space...", Meaning.UNAVAILABLE),
+        (1114, "The table 'orders' is full", Meaning.UNAVAILABLE),
+        (1030, "Got error 28 from storage engine", Meaning.UNAVAILABLE),
+        (1226, "User 'me' has exceeded the 'max_updates' resource (current value: 5)", Meaning.ACCESS),
+        (1290, "The MySQL server is running with the --read-only option", Meaning.ACCESS),
+        (9001, "Max connect timeout reached while reaching hostgroup 0", Meaning.UNAVAILABLE),
+        (2013, "Lost connection to MySQL server during query", Meaning.LOST),
+        (1172, "Result consisted of more than one row", Meaning.ROWS),
+        (1442, "Can't update table 'orders' in stored function/trigger", Meaning.ROWS),
+        (31001, "no", Meaning.ROWS),
+    ],
+)
+def test_what_answers_a_statement_with_rows_is_the_rows_unless_it_is_known_to_be_the_server(
+    code: int, message: str, expected: Meaning
+) -> None:
+    assert meaning_of_rows(pymysql.err.OperationalError(code, message)) is expected
+
+
+@pytest.mark.parametrize(
+    ("resource", "clause"),
+    [("max_questions", "MAX_QUERIES_PER_HOUR"), ("max_updates", "MAX_UPDATES_PER_HOUR"),
+     ("max_connections_per_hour", "MAX_CONNECTIONS_PER_HOUR"), ("max_user_connections", "MAX_USER_CONNECTIONS")],
+)  # fmt: skip
+def test_the_limit_that_is_used_up_is_named(resource: str, clause: str) -> None:
+    text = f"User 'me' has exceeded the '{resource}' resource (current value: 1)"
+    error = failure(pymysql.err.OperationalError(1226, text), "sending", rows=True)
+    assert isinstance(error, SinkAccessError) and f"WITH {clause} 0" in error.remedy
 
 
 def test_only_statements_that_send_rows_are_declined() -> None:

@@ -22,6 +22,7 @@ SHOWN = {
     "max_statement_time": "0.000000",
     "old_mode": "UTF8_IS_UTF8MB3",
     "idle_transaction_timeout": "0",
+    "note_verbosity": "basic,explain",
 }
 
 
@@ -52,7 +53,7 @@ class Answers:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("sql_log_bin", "OFF"), ("max_statement_time", "1.500000"), ("old_mode", "NO_DUP_KEY_WARNINGS_WITH_IGNORE"),
-     ("idle_transaction_timeout", "1")],
+     ("idle_transaction_timeout", "1"), ("note_verbosity", "explain")],
 )  # fmt: skip
 def test_what_only_some_servers_have_is_set_or_refused_by_name(name: str, value: str) -> None:
     given = Answers(**{name: value})

@@ -128,7 +128,7 @@ def test_pipelines_hold_no_more_than_half_of_the_servers_places(
     others = [Gid(owner_of(OURS, f"other-{each}", "shop"), 1, 1, 1, "0" * 8) for each in range(limit // 2)]
     table = table_of(world)
 
-    def fill() -> None:
+    def fill() -> Any:
         for gid in others:
             table.sql(f"BEGIN; SELECT txid_current(); PREPARE TRANSACTION {gid.sql}")
 

@@ -90,7 +90,7 @@ def test_what_no_row_can_cause_is_tried_again(make: Make) -> None:
     table_of(world).sql("DROP FUNCTION f CASCADE")
     holder = table_of(world).database.server.connect(table_of(world).database.name)
     try:
-        holder.autocommit = False
+        holder.autocommit = False  # type: ignore[method-assign]
         with holder.cursor() as cursor:
             cursor.execute("INSERT INTO orders VALUES (2, 'of others')")
         with pytest.raises(SinkUnavailableError, match="55P03"):  # its key waits, at a row of COPY

@@ -1,0 +1,51 @@
+"""Opens the participants of plans, and tells where their sinks lead, so that pipelines can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_ft.sinks.registry import system
+
+if TYPE_CHECKING:
+    from airflow_ft.core.model import ParticipantPlan
+    from airflow_ft.core.ports import ConnectionResolver, Participant
+
+_HERE = ("://127.0.0.1:", "://[::1]:")
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """A `ParticipantFactory` over the write-ahead log that is `airflow_ft.core.sharing.Locating`, too."""
+
+    connections: ConnectionResolver
+
+    def __call__(self, plan: ParticipantPlan) -> Participant:
+        from airflow_ft.sinks import open_participant
+        from airflow_ft.sinks.headway import TellingWal
+        from airflow_ft.wal import open_wal
+
+        return open_participant(plan, self.connections, TellingWal(open_wal(), plan.name))
+
+    def written(self, plan: ParticipantPlan) -> Mapping[str, str]:
+        """See `Locating`: the setting that the system calls its place."""
+        of = system(plan.kind)
+        return {sink: str(given[of.place]) for sink, given in plan.sinks.items() if of.shares and of.place in given}
+
+    def places(self, plan: ParticipantPlan) -> Mapping[str, str]:
+        """See `Locating`: a system's `lineage.place`, or else the URI of its dataset."""
+        of = system(plan.kind)
+        lineage = of.part("lineage") if of.shares else None
+        if lineage is None:
+            return {}
+        connection = of.connection(plan, self.connections)
+        find = lineage.place if hasattr(lineage, "place") else lambda given, by: lineage.dataset(given, by).uri
+        return {sink: _one_address(find(given, connection)) for sink, given in plan.sinks.items()}
+
+
+def _one_address(uri: str) -> str:
+    """This machine has several addresses."""
+    for address in _HERE:
+        uri = uri.replace(address, "://localhost:", 1)
+    return uri

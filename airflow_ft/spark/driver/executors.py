@@ -1,0 +1,62 @@
+"""Executors of a cluster: where a micro-batch is kept for them, and what happens when one is lost.
+
+A job with `split` has its micro-batch computed once, and kept on the disks of executors. On a cluster each part is kept
+by two of them, so one may die. Local masters have one process: it keeps a single copy, which is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.core.errors import StageError
+from airflow_ft.core.model import AbortReason
+from airflow_ft.spark.driver.failures import messages
+from airflow_ft.spark.request import is_local
+
+if TYPE_CHECKING:
+    from pyspark import StorageLevel
+    from pyspark.sql import SparkSession
+
+MOST_LOSSES = 3
+"""A driver computes a micro-batch again at once after so many losses in a row, and then fails."""
+_GONE = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Either the executor that originally checkpointed this partition")
+
+
+class ExecutorLostError(StageError):
+    """Executors died with all copies of a part of the micro-batch that they kept; it has to be computed again."""
+
+    abort_reason = AbortReason.ATTEMPT_ENDED
+
+
+def storage_level(spark: SparkSession) -> StorageLevel:
+    """Return how a micro-batch is kept until it is written."""
+    from pyspark import StorageLevel
+
+    return StorageLevel.DISK_ONLY if is_local(str(spark.sparkContext.master)) else StorageLevel.DISK_ONLY_2
+
+
+def lost(error: BaseException, spark: SparkSession) -> ExecutorLostError | None:
+    """Return what to raise for an error of a micro-batch whose parts are gone; None: it is another error."""
+    if not any(mark in message for message in messages(error) for mark in _GONE):
+        return None
+    try:
+        dead = "; ".join(_dead(spark))
+    except Exception:  # the JVM may be gone
+        dead = ""
+    return ExecutorLostError(
+        f"the micro-batch was lost with the executors that kept it: {dead or 'Spark names none of them'}.",
+        remedy="see why they ended (memory, a node that was taken away) in the cluster's log. With two executors or"
+        " more each part is kept twice, so that one may die.",
+    )
+
+
+def _dead(spark: SparkSession) -> Iterator[str]:
+    jvm: Any = spark.sparkContext._jsc.sc()
+    executors = jvm.statusStore().executorList(False)
+    for index in range(executors.size()):
+        each = executors.apply(index)
+        if not each.isActive():
+            why = each.removeReason()
+            reason = " ".join(str(why.get()).split())[:200] if why.isDefined() else "no reason is known"
+            yield f"executor {each.id()} on {each.hostPort()} ({reason})"

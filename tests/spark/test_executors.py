@@ -1,0 +1,100 @@
+"""Executors that are lost, and what tells of a cluster's own file system."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+
+from airflow_ft.core.doctor import Check, Verdict
+from airflow_ft.core.errors import StageError
+from airflow_ft.core.model import AbortReason
+from airflow_ft.spark.driver.executors import ExecutorLostError, lost, storage_level
+from airflow_ft.spark.driver.failures import InUserCode, as_error
+from airflow_ft.spark.driver.staging import materialised
+from airflow_ft.spark.task.doctor import examine_spark
+
+pytestmark = pytest.mark.spark
+
+GONE = "Job aborted: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_8_0 not found!"
+
+
+def _with_master(master: str) -> SparkSession:
+    return cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(master=master)))
+
+
+@pytest.mark.parametrize(
+    ("master", "level"),
+    [
+        ("local[*]", StorageLevel.DISK_ONLY),
+        ("local", StorageLevel.DISK_ONLY),
+        ("local-cluster[2,1,1024]", StorageLevel.DISK_ONLY_2),
+        ("spark://m:7077", StorageLevel.DISK_ONLY_2),
+        ("yarn", StorageLevel.DISK_ONLY_2),
+    ],
+)
+def test_a_cluster_keeps_each_part_twice(master: str, level: StorageLevel) -> None:
+    assert storage_level(_with_master(master)) == level
+
+
+def test_a_lost_batch_is_told_whoever_meets_it(spark: SparkSession) -> None:
+    def raised(error: Exception) -> None:
+        with materialised(spark.range(3)):
+            raise error
+
+    in_split = InUserCode("split")
+    in_split.__cause__ = RuntimeError(GONE)
+    for error in (RuntimeError(GONE), in_split):
+        with pytest.raises(ExecutorLostError) as caught:
+            raised(error)
+        assert caught.value.abort_reason is AbortReason.ATTEMPT_ENDED and caught.value.__cause__ is error
+    with pytest.raises(RuntimeError, match="other"):
+        raised(RuntimeError("other"))
+    assert lost(RuntimeError(GONE), _with_master("yarn")) is not None, "also when Spark has ended"
+
+
+def test_a_path_is_told_with_the_file_system_that_hadoop_gives_it(spark: SparkSession) -> None:
+    error = RuntimeError("[PATH_NOT_FOUND] Path does not exist: /data/in. SQLSTATE: 42K03")
+    assert as_error(error, "p", "j").what == "/data/in is not there."
+    conf: Any = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    before = conf.get("fs.defaultFS")
+    conf.set("fs.defaultFS", "hdfs://name:8020")
+    try:
+        told = as_error(error, "p", "j")
+    finally:
+        conf.set("fs.defaultFS", before)
+    assert isinstance(told, StageError) and told.what == "hdfs://name:8020/data/in is not there (given as /data/in)."
+    assert "file:///data/in" in told.remedy
+
+
+def test_doctor_tells_of_libraries_that_python_functions_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> Check:
+        return next(each for each in examine_spark("local", []) if each.name == "python libraries")
+
+    assert told().verdict == Verdict.OK and "protobuf" in told().text and "pandas" in told().text
+    package = tmp_path / "python" / "pyspark"
+    for file, text in {
+        "sql/pandas/utils.py": 'minimum_pandas_version = "99.1.0"\nminimum_pyarrow_version = "1.0.0"',
+        "sql/streaming/proto/StateMessage_pb2.py": "_runtime_version.Domain.PUBLIC,\n    98,\n    0,\n    5,",
+    }.items():
+        (package / file).parent.mkdir(parents=True)
+        (package / file).write_text(text)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert told().verdict == Verdict.WARNING
+    assert "older than 99.1.0" in told().text and "older than 98.0.5" in told().text and "pyarrow" not in told().text
+
+
+@pytest.mark.parametrize(
+    ("conf", "verdict"),
+    [
+        ({}, "warning"),
+        ({"spark.yarn.archive": "hdfs:///spark.zip"}, "ok"),
+        ({"spark.yarn.jars": "local:/opt/jars/*"}, "ok"),
+    ],
+)
+def test_doctor_tells_of_jars_that_each_run_would_upload(conf: dict[str, str], verdict: str) -> None:
+    found = {check.name: check for check in examine_spark("yarn", [], conf=conf)}
+    assert found["spark jars"].verdict == verdict
+    assert "spark jars" not in {check.name for check in examine_spark("local[*]", [])}
