@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.arguments import (
     check_job,
+    check_known,
     check_plain,
     check_text,
     check_texts,
@@ -232,6 +233,7 @@ class PipelineSpec:
     def _check_sinks(self) -> None:
         _check_specs("sink", self.sinks, _SINK, 'MySqlSink(table="shop.orders")')
         check_texts("optional_sinks", self.optional_sinks)
+        check_known("optional_sinks", tuple(self.optional_sinks))
         if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
             raise ConfigurationError(
                 f"optional_sinks names no sink: {', '.join(unknown)}.", remedy=f"name some of {', '.join(self.sinks)}."

@@ -37,7 +37,7 @@ def test_jinja_is_recognised() -> None:
         KafkaSink(topic="alerts", value="body"),
         KafkaSource(topics=["{{ x }}", "other"], max_offsets_per_trigger=3),
         KafkaSource(topics=["t"], starting_offsets={"t": {0: -2}}),
-        FileSource(path="/data/{{ x }}", schema="id bigint", options={"dateFormat": "{{ x }}"}),
+        FileSource(path="/data/{{ x }}", schema="id bigint", options={"lineSep": "{{ x }}"}),
     ],
 )
 def test_a_rendered_specification_is_validated_and_equal_but_for_its_templates(spec: Any) -> None:

@@ -73,6 +73,17 @@ def is_resolved_later(value: object) -> bool:
     return hasattr(value, "iter_references") and hasattr(value, "resolve") and not isclass(value)
 
 
+def check_known(argument: str, value: object, *, of: str = "") -> None:
+    """ConfigurationError for a value that there is only in a run, where it has to be known when the DAG is parsed."""
+    for each in value if isinstance(value, list | tuple) else (value,):
+        if is_resolved_later(each):
+            raise ConfigurationError(
+                f"{f'{of}: ' if of else ''}{argument} is {shown(each)}, which is known only in a run, and it has to be"
+                " known when the DAG is parsed.",
+                remedy=f"write the text itself as {argument}, the same for all map indexes.",
+            )
+
+
 def refuse_object(argument: str, text: str, *, of: str = "") -> None:
     """ConfigurationError for text into which an object of Airflow was formatted, as f"t_{x}" does in a mapped group."""
     found = _OBJECT.search(text)  # the rest of the text may be a secret

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import DuplicateTaskIdFound
 
 from airflow_ft import settings
 from airflow_ft.assets import declared_asset
-from airflow_ft.core.arguments import check_text, check_type, is_template
+from airflow_ft.core.arguments import check_text, check_type, is_template, refuse_object
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.planning import participant_name, plan_delivery
 from airflow_ft.form import by_params
@@ -108,6 +108,8 @@ class CheckpointedPipeline(TaskGroup):
         delivery = plan_delivery(declared(spec.sinks), spec.commit_point)
         restart = _restart(spec)
         of_tasks = {name: arguments.pop(name) for name in _OF_ALL_TASKS if name in arguments}
+        for name, value in of_tasks.items():
+            refuse_object(name, value if isinstance(value, str) else "")
         if restart and (twice := [name for name in _OF_RESTART if name in of_tasks]):
             raise ConfigurationError(
                 f"restart and {', '.join(twice)} both say how often a task is tried again.",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.arguments import check_options, check_text, check_type
+from airflow_ft.core.arguments import check_known, check_options, check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.sources.plain import PlainSource
 
@@ -45,6 +45,7 @@ class CustomSource(PlainSource):
     def __post_init__(self) -> None:
         of = "CustomSource"
         check_text("data_source", self.data_source, of=of)
+        check_known("data_source", self.data_source, of=of)
         check_type("replayable", self.replayable, bool, "give True or False.", of=of)
         check_options("options", self.options, of=of)
         ddl = 'give the columns as in SQL, such as schema="id bigint, at date".'

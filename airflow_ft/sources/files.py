@@ -142,12 +142,13 @@ class FileSource(PlainSource):
                     f"{name} is refused: files that are gone or damaged would be left out, and count as read (I10).",
                     remedy="leave it out; a file that cannot be read fails the stage, which names it.",
                 )
-        refuse_inexact(self.format, self.schema or "", options)
         if str(options.get("filenameonly", "false")).lower() != "false":
             raise ConfigurationError(
                 "fileNameOnly is refused: of two files with one name, in two folders, only the first would be read.",
                 remedy="leave it out; a file is known by its whole path.",
             )
+        if not is_template(self.format) and not is_template(self.schema):
+            refuse_inexact(self.format, self.schema or "", options)
         for option, name in _BOUNDS.items():
             if option.lower() in options:
                 raise ConfigurationError(

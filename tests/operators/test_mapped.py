@@ -136,6 +136,23 @@ def test_the_connection_of_a_sink_names_tasks_so_it_is_no_mapped_value() -> None
         _dag(lambda x, _: _sink(KafkaSink(topic="t", conn_id=x)))
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: MySqlSink(table="t", strategy=x),
+        lambda x: MySqlSink(table="t", strategy="upsert", key_columns=[x], version_column="v"),
+        lambda x: PostgresSink(table="t", strategy="upsert", key_columns=["k"], version_column=x),
+        lambda x: KafkaSink(topic="t", key=x),
+        lambda x: KafkaSink(topic="t", strategy=x),
+        lambda x: FilesSink(folder="/out", partition_by=[x]),
+        lambda x: DeltaSink(table="/out", partition_by=[x]),
+    ],
+)
+def test_what_makes_the_dag_is_no_mapped_value(made: Callable[[Value], Any]) -> None:
+    with pytest.raises(ConfigurationError, match="has to be known when the DAG is parsed"):
+        _dag(lambda x, _: _sink(made(x)))
+
+
 def test_an_object_in_text_is_refused_outside_of_a_pipeline_too() -> None:
     with pytest.raises(ConfigurationError, match="text of an object"):
         SocketSource(host=f"{_dag(lambda *_: {}).get_task('load.orders.stage')!r}", port=1)

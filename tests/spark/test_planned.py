@@ -1,6 +1,7 @@
 """Each file of a source is read once, whatever its name, or the batch is refused and names it. With a real query."""
 
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_ft.core.errors import ConfigurationError, JobError, StageError
+from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver import folders
 from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.gauges import gauges_of
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.wal.filesystem import filesystem
+from tools.servers import Hdfs
 
+NO_TOPICS: Any = None
 ODD = (
     *(" a.json", "a ", "a%20b.json", "%zz.json", "a#b.json", "a+b;c.json", "a\nb.json", "a\tb.json", "\u2028.json"),
     *("\u00e9.json", "e\u0301.json", "\u00a0.json", "^a.json", "a,b.json", "a'\"`$!@&=<>|~.json", "_k=v.json", "a?b"),
@@ -35,7 +41,7 @@ class Reading:
             path.write_text(rows(n))
 
     def read(self, path: str = "in", schema: str = "id bigint", **options: Any) -> list[Any]:
-        where = str(self.folder / path)
+        where = path if "://" in path else str(self.folder / path)
         source = FileSource(path=where, schema=schema, **options)
         failed: list[BaseException] = []
         self.tries += 1
@@ -163,6 +169,19 @@ def test_a_name_that_java_cannot_decode_is_refused(reading: Reading) -> None:
         reading.read()
 
 
+def test_such_a_name_that_comes_while_a_stream_is_at_work_is_warned_of(reading: Reading) -> None:
+    reading.add("a.json")
+    source = FileSource(path=str(reading.folder / "in"), schema="id bigint")
+    told: list[PipelineWarning] = []
+    location = SparkLocation(str(reading.folder), "orders", f"file://{reading.folder}/spark", -1, "new")
+    gauge = gauges_of(reading.spark, location, {"files": source}, NO_TOPICS, told.append)["files"]
+    assert gauge.measure(None) == (1, 0) and not told
+    Path(os.fsdecode(os.fsencode(reading.folder) + b"/in/\xe9.json")).touch()
+    for _ in range(2):
+        gauge.measure(None)
+    assert [(warning.code, warning.subject) for warning in told] == [("SOURCE_FILE_UNREADABLE", "files")]
+
+
 @pytest.mark.parametrize("each", [None, 1], ids=["in one batch", "in two"])
 def test_a_link_to_a_file_that_is_read_too_is_refused(reading: Reading, each: int | None) -> None:
     reading.add("a.json")
@@ -202,3 +221,25 @@ def test_a_static_read_is_judged_alike(reading: Reading) -> None:
     source = FileSource(path=str(reading.folder / "in"), schema="id bigint, k string")
     with pytest.raises(JobError, match=r"/in/a\.json would be left out"):
         Sources(reading.spark, {"files": source.to_json()}, {}).static("files")
+
+
+@pytest.mark.rotating(among="HDFS")
+@pytest.mark.server
+@pytest.mark.slow
+def test_names_on_hdfs_are_judged_alike(spark: SparkSession, hdfs: Hdfs, tmp_path: Path) -> None:
+    """HDFS itself refuses names with ':'."""
+    root = f"{hdfs.url}/{uuid.uuid4().hex}"
+    files = filesystem(root)
+    files.make_folder(f"{root}/in")
+    for n, name in enumerate(("a b#%20.json", "\u00e9,^.json", "k.json")):
+        files.write(f"{root}/in/{name}", f'{{"id": {n}}}\n'.encode())
+    reading = Reading(spark, tmp_path)
+    assert reading.read(f"{root}/in") == [0, 1, 2]
+    files.write(f"{root}/in/orders [copy].json", b'{"id": 3}\n')
+    with pytest.raises(JobError, match=r"orders \[copy\]\.json"):
+        reading.read(f"{root}/in")
+    with pytest.raises(ConfigurationError, match="is ambiguous"):
+        files.make_folder(f"{root}/br[0-9]")
+        reading.read(f"{root}/br[0-9]")
+    with pytest.raises(StageError, match=rf"reads {root}/nowhere, which is not there"):
+        reading.read(f"{root}/nowhere")

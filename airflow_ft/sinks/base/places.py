@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_ft.core.arguments import check_texts, check_type, is_resolved_later, is_template, shown
+from airflow_ft.core.arguments import check_known, check_texts, check_type, is_resolved_later, is_template, shown
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
@@ -81,6 +81,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
     of, name, at, size = type(sink).__name__, sink.name, getattr(sink, place), sink.file_bytes
     check_texts("partition_by", sink.partition_by, of=of)
     columns = tuple(sink.partition_by)
+    check_known("partition_by", columns, of=of)
     object.__setattr__(sink, "partition_by", columns)
     if len(set(columns)) < len(columns) or not all(columns):
         raise ConfigurationError(f"partition_by of {of} is {list(columns)}.", remedy="name each column once.")

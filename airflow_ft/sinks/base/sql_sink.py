@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
-from airflow_ft.core.arguments import check_text, check_type, is_template
+from airflow_ft.core.arguments import check_known, check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
@@ -38,6 +38,8 @@ class SqlSink:
         for name in ("table", "strategy"):
             check_text(name, getattr(self, name), of=of)
         check_text("ledger_schema", self.ledger_schema, optional=True, of=of)
+        for name in ("strategy", "key_columns", "version_column", "change_column"):
+            check_known(name, getattr(self, name), of=of)
         if self.strategy not in self.strategies:
             raise ConfigurationError(
                 f"{of} has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(self.strategies))}."

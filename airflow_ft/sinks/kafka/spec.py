@@ -9,7 +9,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.arguments import check_text, check_type, is_template
+from airflow_ft.core.arguments import check_known, check_text, check_type, is_template
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.settings import shared_setting
@@ -96,6 +96,8 @@ class KafkaSink:
             check_text(name, getattr(self, name), of="KafkaSink")
         for name in (*_ROLES, "format"):
             check_text(name, getattr(self, name), optional=True, of="KafkaSink")
+        for name in (*_ROLES, "format", "strategy"):
+            check_known(name, getattr(self, name), of="KafkaSink")
         for name in ("two_phase_commit", "shared"):
             check_type(name, getattr(self, name), bool, "give True or False.", of="KafkaSink")
         if not is_template(self.topic) and (not _TOPIC.fullmatch(self.topic) or self.topic in (".", "..")):

@@ -92,9 +92,25 @@ def _hint(path: str, place: str) -> str:
     )
 
 
-def _look_at_names(spark: SparkSession, name: str, source: FileSource, path: str) -> None:
+def unreadable_names(spark: SparkSession, source: FileSource) -> list[str]:
+    """Local files of a source that Java leaves out in silence; they may have come while a stream is at work."""
     jvm: Any = spark._jvm
-    encoding = str(getattr(jvm, "java.lang.System").getProperty("sun.jnu.encoding"))
+    java_path = getattr(jvm, "org.apache.hadoop.fs.Path")(source.path)
+    files = java_path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    path = local(str(files.makeQualified(java_path).toString()))
+    if path is None or "pathglobfilter" in {option.lower() for option in source.options}:
+        return []
+    return look(local_folders(path), encoding=_encoding(spark)).foreign
+
+
+def _encoding(spark: SparkSession) -> str:
+    """By which Java decodes the names of local files."""
+    jvm: Any = spark._jvm
+    return str(getattr(jvm, "java.lang.System").getProperty("sun.jnu.encoding"))
+
+
+def _look_at_names(spark: SparkSession, name: str, source: FileSource, path: str) -> None:
+    encoding = _encoding(spark)
     options = {option.lower(): value for option, value in source.options.items()}
     try:
         found = look(

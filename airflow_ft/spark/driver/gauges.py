@@ -6,12 +6,12 @@ A look at a folder also finds files that changed after they were read: Spark nev
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_ft.core.lag import Unit
 from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.sources import FileSource, KafkaSource, Source
+from airflow_ft.spark.driver.folders import unreadable_names
 from airflow_ft.spark.driver.listing import some, static_listings
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import source_log
@@ -129,6 +129,16 @@ def changed_files(source: str, places: Collection[str]) -> PipelineWarning:
     )
 
 
+def unreadable_files(source: str, paths: Collection[str]) -> PipelineWarning:
+    """The warning that Java leaves files of a source out."""
+    return PipelineWarning(
+        code="SOURCE_FILE_UNREADABLE",
+        subject=source,
+        message=f"Java cannot decode the names of {some(paths)}, so Spark leaves them out. The next run is refused.",
+        remedy="rename them, in UTF-8.",
+    )
+
+
 def gauges_of(
     spark: SparkSession,
     location: SparkLocation,
@@ -144,13 +154,8 @@ def gauges_of(
         if isinstance(source, KafkaSource):
             found[name] = _of_kafka(location, index, source, topics, begin)
         elif isinstance(source, FileSource):
-            tell = partial(_tell_changed, warn, name)
-            found[name] = _of_files(spark, location, index, source, begin, tell)
+            found[name] = _of_files(spark, location, index, name, source, begin, warn)
     return found
-
-
-def _tell_changed(warn: Callable[[PipelineWarning], None], source: str, places: Collection[str]) -> None:
-    warn(changed_files(source, places))
 
 
 def difference(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> int:
@@ -177,15 +182,20 @@ def _of_files(
     spark: SparkSession,
     location: SparkLocation,
     index: int,
+    name: str,
     source: FileSource,
     begin: Any,
-    changed: Callable[[Collection[str]], None],
+    warn: Callable[[PipelineWarning], None],
 ) -> FilesGauge:
     found = source_log.last_id(begin)
     last = source_log.NOTHING_READ if found is None else found
     files = filesystem(location.uri)
+    unreadable: list[str] = []
 
     def listed() -> dict[str, int]:
+        if (names := unreadable_names(spark, source)) and names != unreadable:
+            unreadable[:] = names
+            warn(unreadable_files(name, names))
         found = static_listings(source.read(spark, streaming=False))
         return {place: modified for each in found for place, (_, modified) in each.files.items()}
 
@@ -198,4 +208,4 @@ def _of_files(
     def read(after: int, last: int) -> dict[str, int]:
         return source_log.entries(files, location.uri, str(index), after, last)
 
-    return FilesGauge(listed, begun, read, last, changed)
+    return FilesGauge(listed, begun, read, last, lambda places: warn(changed_files(name, places)))
