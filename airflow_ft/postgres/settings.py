@@ -85,6 +85,10 @@ class Settings:
         told += [f"{_SYNCHRONOUS} TO 'on'", *([] if self.search_path else ["search_path TO DEFAULT"])]
         return f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED; {' '.join(f'SET LOCAL {each};' for each in told)} "
 
+    def synchronous(self, row: Sequence[str | None]) -> str:
+        """The synchronous_commit that a transaction has, by the row of `begin`."""
+        return row[1 if self.search_path else 2] or "on"
+
     def refused(self, row: Sequence[str | None]) -> str:
         """Which setting is not what it has to be, by what the server read back; "": none."""
         synchronous, role, *fixed = row[1 if self.search_path else 2 :]

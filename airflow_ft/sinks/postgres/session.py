@@ -67,6 +67,7 @@ class Session:
         self._label = label
         answer, lock_wait, idle = (max(1, int(each * 1000)) for each in (limits.answer, limits.lock_wait, limits.idle))
         self._settings = Settings(answer, lock_wait, idle)
+        self._synchronous = "on"
         self._connection = psycopg2.connect(**_arguments(info, limits), application_name=label)
         try:
             self._set_up()
@@ -108,6 +109,8 @@ class Session:
     def run(self, sql: str, args: tuple[object, ...] | None = None) -> tuple[int, str]:
         """Executes a statement; the rows that it has changed, and the server's word for what it did."""
         with self._answered(), self._connection.cursor() as cursor:
+            if sql.startswith("COMMIT PREPARED"):  # it can be in no transaction: the session itself waits for standbys
+                cursor.execute(f"SET synchronous_commit TO '{self._synchronous}'")
             cursor.execute(self._with_settings(sql), args)
             return int(cursor.rowcount), str(cursor.statusmessage)
 
@@ -145,6 +148,7 @@ class Session:
                 remedy="look where it is set (SELECT * FROM pg_db_role_setting, postgresql.conf, `options` of the"
                 " connection), and RESET it there for the connection's user.",
             )
+        self._synchronous = self._settings.synchronous(row)
 
     def _with_settings(self, sql: str) -> str:
         """A statement outside of a transaction, with the settings; what ends one cannot have any."""

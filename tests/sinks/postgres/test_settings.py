@@ -123,6 +123,26 @@ def test_rows_are_exact_and_so_is_verify_whatever_is_set(
     assert report().missing == 1
 
 
+def test_what_is_prepared_is_committed_as_durably_as_all_else(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make(ORDERS, strategy="prepared")
+    table_of(world).sql(f"ALTER DATABASE {table_of(world).database.name} SET synchronous_commit = off")
+    plan = world.plan(rows())
+    vote = world.prepare(plan)
+    run, shown = Session.run, []
+
+    def looking(session: Session, sql: str, args: Any = None) -> Any:
+        found = run(session, sql, args)
+        if sql.startswith("COMMIT PREPARED"):
+            with session._connection.cursor() as cursor:
+                cursor.execute("SHOW synchronous_commit")
+                shown.append(cursor.fetchone())
+        return found
+
+    monkeypatch.setattr(Session, "run", looking)
+    world.commit(plan, vote)
+    assert shown == [("on",)]
+
+
 def test_a_role_for_which_keys_and_triggers_are_passed_over_is_refused_by_name(make: Make) -> None:
     world = make(ORDERS)
     table_of(world).sql(";".join(ddl_of("public")))
