@@ -207,6 +207,21 @@ CHANGES: dict[str, tuple[Made, Made, str]] = {
         lambda s: s["orders"].select("city").union(s["returns"].select("customer")).groupBy("city").count(),
         "keys were orders.city or returns.city, and are orders.city or returns.customer",
     ),
+    "constant of one branch": (
+        lambda s: s["orders"].selectExpr("'a' AS k").union(s["returns"].select("city")).groupBy("k").count(),
+        lambda s: s["orders"].selectExpr("'a' AS k").union(s["returns"].select("customer")).groupBy("k").count(),
+        "keys were a constant or returns.city, and are a constant or returns.customer",
+    ),
+    "number in a function": (
+        lambda s: s["orders"].withColumn("one", F.lit(1)).groupBy("city").agg(F.sum("one")),
+        lambda s: s["orders"].withColumn("one", F.lit(2)).groupBy("city").agg(F.sum("one")),
+        "functions were sum(1), and are sum(2)",
+    ),
+    "key becomes a constant": (
+        lambda s: s["orders"].groupBy("city").count(),
+        lambda s: s["orders"].withColumn("city", F.lit("x")).groupBy("city").count(),
+        "keys were orders.city, and are a constant",
+    ),
     "parsed field": (
         parsed("k string", "l string", key="k"),
         parsed("k string", "l string", key="l"),
@@ -373,6 +388,22 @@ SAME: dict[str, tuple[Made, Made]] = {
         lambda s: s["orders"].selectExpr("id", "x", "customer").join(s["returns"].selectExpr("id"), "id").select("x"),
     ),
     "fields of a state that Spark compares": (processed(Keeping("a int, b int")), processed(Keeping("a int, c int"))),
+    "random numbers": (
+        lambda s: s["orders"].withColumn("r", F.rand()).groupBy("city").agg(F.sum("r")),
+        lambda s: s["orders"].withColumn("r", F.rand()).groupBy("city").agg(F.sum("r")),
+    ),
+    "a constant of each run": (
+        lambda s: s["orders"].withColumn("day", F.lit("monday").cast("string")).groupBy("day", "city").count(),
+        lambda s: s["orders"].withColumn("day", F.lit("tuesday").cast("string")).groupBy("day", "city").count(),
+    ),
+    "a constant of each run in a function": (
+        lambda s: s["orders"].withColumn("day", F.lit("monday")).groupBy("city").agg(F.max("day")),
+        lambda s: s["orders"].withColumn("day", F.lit("tuesday")).groupBy("city").agg(F.max("day")),
+    ),
+    "functions of arrays": (
+        lambda s: s["orders"].groupBy(F.transform(F.array("x"), lambda x: x + 1)).count(),
+        lambda s: s["orders"].groupBy(F.transform(F.array("x"), lambda x: x + 1)).count(),
+    ),
     "copy of a processor": (processed(Visits()), processed(copy.copy(Visits()))),
 }
 

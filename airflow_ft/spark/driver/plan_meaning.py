@@ -25,6 +25,7 @@ from airflow_ft.spark.driver.plan_columns import (
     tree,
 )
 from airflow_ft.spark.driver.plan_texts import (
+    SEEDED,
     TRANSPARENT,
     Texts,
     all_below,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 MOST_NODES = 5_000
 """Larger plans are not read: their meaning is unknown."""
+_CONSTANT = ["a constant"]
+_OF_A_RUN = {"string", "date", "timestamp", "timestamp_ntz"}
 _KEYS = {
     "Aggregate": "groupingExpressions",
     "Deduplicate": "keys",
@@ -139,6 +142,7 @@ class _Reading:
         self._facts = dict(zip(map(id, self.nodes), facts, strict=True))
         self._out: dict[int, list[_Column]] = {}
         self._used: dict[int, set[Any]] = {}
+        self._constants: set[Any] = set()  # columns of one value, which a run may have been given
         self._structs: dict[Any, dict[str, Texts]] = {}  # columns that are structs: their fields
         self._defined: dict[Any, list[_Column]] = {}  # common table expressions, by their ids
         for node in reversed(self.nodes):  # children first; a table expression before what refers to it
@@ -153,12 +157,12 @@ class _Reading:
         known = self._known(node)
         found: dict[str, list[list[str]]] = {}
         if node.kind == "Distinct":
-            found["keys"] = [list(each.texts) for each in self._output(node.children[0])]
+            found["keys"] = self._keys(self._output(node.children[0]))
         elif node.kind in _KEYS:
-            found["keys"] = [list(self._texts(each, known)) for each in expressions(node.told.get(_KEYS[node.kind]))]
+            keys = expressions(node.told.get(_KEYS[node.kind]))
+            found["keys"] = [_CONSTANT if self._is_constant(e) else list(self._texts(e, known)) for e in keys]
         elif "groupingAttributesLen" in node.told:
-            keys = self._output(node.children[0])[: node.told["groupingAttributesLen"]]
-            found["keys"] = [list(each.texts) for each in keys]
+            found["keys"] = self._keys(self._output(node.children[0])[: node.told["groupingAttributesLen"]])
         if node.kind == "Aggregate":
             found["functions"] = list(self._functions(node, known))
         elif node.kind == "Join":
@@ -178,6 +182,9 @@ class _Reading:
         if marks := sorted(self._watermarks(node)):
             found[WATERMARK] = [[each] for each in marks]
         return found
+
+    def _keys(self, columns: Sequence[_Column]) -> list[list[str]]:
+        return [_CONSTANT if each.id in self._constants else list(each.texts) for each in columns]
 
     def _functions(self, node: Node, known: Mapping[Any, Texts]) -> Iterator[list[str]]:
         """Aggregate functions in the order in which Spark lays out their buffers."""
@@ -227,7 +234,8 @@ class _Reading:
                 semi = _join_type(node).startswith(("LeftSemi", "LeftAnti"))
                 return list(below[0]) if semi else [each for columns in below for each in columns]
             case "Union":
-                united = zip(*below, strict=False)
+                united = list(zip(*below, strict=False))
+                self._constants -= {c[0].id for c in united if not all(e.id in self._constants for e in c)}
                 return [_Column(c[0].id, c[0].name, alternatives(t for e in c for t in e.texts)) for c in united]
             case "Expand":
                 return self._expanded(node, known)
@@ -247,9 +255,28 @@ class _Reading:
     def _named(self, node: Node, name: str, known: Mapping[Any, Texts]) -> list[_Column]:
         made = [each for each in expressions(node.told.get(name)) if "exprId" in each.told]
         for each in made:
+            if self._is_constant(each):
+                self._constants.add(column_id(each.told))
             if each.kind == "Alias" and (found := self._fields_of(each, known)):
                 self._structs[column_id(each.told)] = found
-        return [_Column(column_id(each.told), each.told["name"], self._texts(each, known)) for each in made]
+        return [_Column(column_id(each.told), each.told["name"], self._named_texts(each, known)) for each in made]
+
+    def _named_texts(self, expression: Node, known: Mapping[Any, Texts]) -> Texts:
+        """Text and times that are the same in all rows are likely to be of the run, and numbers of the job."""
+        types = {str(each.told.get("dataType")) for each in all_below(expression) if each.kind == "Literal"}
+        if types and types <= _OF_A_RUN and self._is_constant(expression):
+            return tuple(_CONSTANT)
+        return self._texts(expression, known)
+
+    def _is_constant(self, expression: Node) -> bool:
+        """Whether it has one value in a run, such as its date. As a key it is in the state, and means nothing else."""
+        for each in all_below(expression):
+            if each.kind == "AttributeReference":
+                if column_id(each.told) not in self._constants:
+                    return False
+            elif each.kind not in ("Alias", "Cast", "Literal"):
+                return False
+        return True
 
     def _expanded(self, node: Node, known: Mapping[Any, Texts]) -> list[_Column]:
         """Sliding windows: a row is repeated for each window that it is in."""
@@ -298,7 +325,7 @@ class _Reading:
             return self._field(expression, known)
         if is_window(expression):
             return (self._window([expression], known),)
-        parts = [self._texts(child, known) for child in children]
+        parts = [self._texts(child, known) for child in children[: SEEDED.get(kind, len(children))]]
         return alternatives(written(kind, told, each) for each in combined(parts))
 
     def _field(self, expression: Node, known: Mapping[Any, Texts]) -> Texts:

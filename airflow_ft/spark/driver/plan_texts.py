@@ -15,6 +15,8 @@ Texts = tuple[str, ...]
 
 TRANSPARENT = {"Alias", "KnownNullable", "KnownNotNull", "TempResolvedColumn", "PreciseTimestampConversion"}
 """Expressions that have the meaning of their child."""
+SEEDED = {"Rand": 0, "Randn": 0, "RandStr": 1, "Uniform": 2}
+"""Functions whose last argument is a seed, which is another one in each run: how many come before."""
 _MOST_ALTERNATIVES = 32
 _MOST_CHARACTERS = 1_000
 _SIGNS = {
