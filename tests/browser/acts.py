@@ -51,13 +51,13 @@ STREAMS = frozenset({"stop", "stop_now", "stop_with_savepoint", "drain", "drain_
 """Acts on streams, which are offered on those alone."""
 BUTTONS: Mapping[str, Button] = {
     "resume": Button("Resume", above, "Let {name} go on?", "its next run goes on where it stood"),
-    "recover": Button("Recover", above, "Settle what is in doubt of {name}?", "What is decided is delivered"),
+    "recover": Button("Recover", above, "Settle what is in doubt of {name}?", "Delivers what is decided"),
     "stop": Button("Stop", above, "Stop {name}?", "It goes on when its DAG runs again."),
     "stop_now": Button("Stop now", above, "Stop {name} at once?", "What is not published is given up"),
     "drain": Button("Drain", above, "Drain {name} for good?", "a checkpoint of what is still open in windows"),
     "rewind": Button("Rewind", above, "Compute again what {name} has not delivered?", "What was delivered stays."),
     "reset_state": Button("Reset state", above, "Drop all state of {name}?", "Positions are kept"),
-    "retire": Button("Retire", above, "Does nobody run {name} any more?", "until it runs again"),
+    "retire": Button("Retire", above, "Retire {name}?", "until the next run"),
     "verify": Button("Verify", above, "Compare {name} with its sinks?", "nothing is changed"),
     "doctor": Button("Examine", above, "Examine all that {name} needs?", "nothing that stays is written"),
     "commit": Button(
@@ -79,8 +79,8 @@ BUTTONS: Mapping[str, Button] = {
     "dead_letter": Button(
         "Set rows aside",
         open_checkpoint,
-        "Deliver checkpoint 1 ({of}) without the rows that a sink refuses?",
-        "What a sink refuses is written into dead-letter files beside the log, for good.",
+        "Deliver checkpoint 1 ({of}), and set refused rows aside?",
+        "Rows that a sink refuses go into dead-letter files beside the log, for good.",
     ),
     "savepoint": Button("Take a savepoint", savepoints, "Take a savepoint of {name}?", "it does not notice"),
     "stop_with_savepoint": Button(

@@ -26,6 +26,7 @@ from tests.store.test_aborting import TestAborts, TestRewinds, TestRollbacks
 from tests.store.test_adoption import TestAdoption
 from tests.store.test_barriers import TestInjection, TestWhatANumberCovers
 from tests.store.test_concurrency import TestRaces
+from tests.store.test_conditions import TestActs, TestExplained, TestFailed, TestNotRunning
 from tests.store.test_delivery import TestDecisions, TestPlans, TestProofs, TestVotes
 from tests.store.test_epochs import TestEpochs, TestHalts, TestLeases, TestPipelines, TestTurns
 from tests.store.test_history import TestHistory
@@ -37,6 +38,7 @@ from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
 from tests.store.test_standing import TestStanding, TestToldByTheDriver
 from tests.store.test_standing_walks import TestLookingMeanwhile, TestWalks
+from tests.store.test_telling import TestProblems, TestWarnings
 from tests.store.test_upgrade import TestUpgrade, write_version_1
 from tools.servers import Postgres
 
@@ -44,9 +46,12 @@ pytestmark = pytest.mark.rotating
 
 __all__ = [
     "TestAborts",
+    "TestActs",
     "TestAdoption",
     "TestDecisions",
     "TestEpochs",
+    "TestExplained",
+    "TestFailed",
     "TestHalts",
     "TestHistory",
     "TestInjection",
@@ -54,8 +59,10 @@ __all__ = [
     "TestLate",
     "TestLeases",
     "TestLookingMeanwhile",
+    "TestNotRunning",
     "TestPipelines",
     "TestPlans",
+    "TestProblems",
     "TestProofs",
     "TestQuarantine",
     "TestRaces",
@@ -71,6 +78,7 @@ __all__ = [
     "TestUpgrade",
     "TestVotes",
     "TestWalks",
+    "TestWarnings",
     "TestWhatANumberCovers",
     "what_was_read_is_there",
 ]
