@@ -19,6 +19,7 @@ from airflow_ft.spark.driver import plan_columns
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.staging import materialised
+from airflow_ft.spark.parsing import malformed_rows, parse_json
 
 pytestmark = pytest.mark.spark
 
@@ -356,3 +357,10 @@ def test_what_it_costs_does_not_depend_on_the_columns(
         return sent[0]
 
     assert calls(3) == calls(300) <= 60
+
+
+def test_records_that_are_malformed_are_made_of_what_was_parsed(sources: Sources) -> None:
+    columns, _ = made(malformed_rows(parse_json(sources["messages"], "id bigint", on_malformed="keep")), sources)
+    assert columns["raw"] == columns["reason"] | {"TRANSFORMATION messages.value"}
+    columns, rows = made(parse_json(sources["messages"], "id bigint"), sources)
+    assert columns == {"id": {"TRANSFORMATION messages.value"}} and "FILTER messages.value" in rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
@@ -85,7 +86,7 @@ def test_a_record_of_json_that_is_not_exact_fails_and_is_kept(
 ) -> None:
     files = {"x.json": f'{{"n": 1}}\n{record}\n'}
     told = _failure(_read(spark, tmp_path, "json", TYPED, files))
-    assert pytest.importorskip("re").search(rf"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*{reason}", told), told
+    assert re.search(rf"cannot read file:\S+/x\.json: \[MALFORMED\S+ .*{reason}", told), told
     kept: dict[str, Any] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
     frame = _read(spark, tmp_path, "json", f"{TYPED}, broken string", {}, **kept)
     assert _rows(frame) == [(1, None, None, None, None), (None, None, None, None, record)]

@@ -209,7 +209,7 @@ class _Reading:
         """Of a field of a record, the column of that name of its source; None for any other expression."""
         path: list[str] = []
         while expression.kind == "GetStructField":
-            path.insert(0, expression.told["name"])
+            path.insert(0, expression.told.get("name") or "")  # `struct.*` has none
             expression = expression.children[0]
         if not path or expression.kind != "AttributeReference" or column_id(expression.told) not in self._records:
             return None
