@@ -19,6 +19,7 @@ from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.ddl import fold
+from airflow_ft.sinks.sqlite.file import code_of
 
 INTEGER, REAL, TEXT, BLOB, NUMERIC = "INTEGER", "REAL", "TEXT", "BLOB", "NUMERIC"
 _KEEPS = {  # affinities by kind of value; BLOB converts nothing
@@ -110,7 +111,7 @@ def create_table(db: sqlite3.Connection, table: str, schema: pa.Schema, sink: st
     try:
         db.execute(table_of(table, schema))
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_ERROR:
+        if code_of(error) != sqlite3.SQLITE_ERROR:
             raise
         raise UnfitTargetError(
             f"SQLite does not make the table {table!r}: {error}.",

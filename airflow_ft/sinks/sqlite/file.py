@@ -41,8 +41,14 @@ def is_of_a_row(error: Exception) -> bool:
     """Whether an error of an INSERT belongs to its row: all do that do not come from the file, disk or process."""
     if isinstance(error, OverflowError):
         return True
+    code = code_of(error)
+    return code is not None and code not in _ENVIRONMENT
+
+
+def code_of(error: Exception) -> int | None:
+    """Return SQLite's primary result code; None: Python itself raised the error."""
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF not in _ENVIRONMENT
+    return None if code is None else int(code) & 0xFF
 
 
 def _set_up(db: sqlite3.Connection) -> None:

@@ -14,6 +14,7 @@ from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import listed, misfits, read_columns
 from airflow_ft.sinks.sqlite.ddl import conflict_clauses
+from airflow_ft.sinks.sqlite.file import code_of
 
 
 def exists(db: sqlite3.Connection, table: str) -> bool:
@@ -55,7 +56,7 @@ def _refused_statement(db: sqlite3.Connection, table: str, schema: pa.Schema, si
     try:
         db.execute(f"EXPLAIN {insert_statement(table, schema.names)}", [None] * len(schema.names))
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_ERROR:
+        if code_of(error) != sqlite3.SQLITE_ERROR:
             raise
         yield UnfitTargetError(
             f"SQLite cannot insert into table {table!r}: {error}.",

@@ -27,7 +27,7 @@ from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.sqlite import doctor, fitting, ready, verify
 from airflow_ft.sinks.sqlite.ddl import conflict_clauses
-from airflow_ft.sinks.sqlite.file import SqliteFile
+from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row
 from airflow_ft.testing.world import ROWS, SINK, Target, World
 from airflow_ft.wal import open_wal
 
@@ -581,3 +581,19 @@ def test_settings_that_exactness_rests_on_are_set(world: World) -> None:
         assert db is not None
         found = {name: db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("foreign_keys", "recursive_triggers")}
     assert found == {"foreign_keys": 0, "recursive_triggers": 0}
+
+
+@pytest.mark.parametrize(
+    ("code", "of_a_row"),
+    [
+        (None, False),
+        (sqlite3.SQLITE_ERROR, True),
+        (sqlite3.SQLITE_CONSTRAINT_CHECK, True),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, False),
+    ],
+)
+def test_an_error_without_a_code_says_nothing_of_a_row(code: int | None, of_a_row: bool) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    if code is not None:
+        error.sqlite_errorcode = code
+    assert is_of_a_row(error) is of_a_row
