@@ -144,7 +144,27 @@ class Unmetered:
         """See `Meter.lag`."""
 
 
-class Store(Protocol):
+class RootLog(Protocol):
+    """What the decision log remembers of storage roots (`airflow_ft.wal.roots`)."""
+
+    def root(self, uri: str) -> str | None:
+        """Return the id that the marker of a storage root holds; None: the log does not know this root."""
+
+    def remember_root(self, uri: str, id: str) -> str:
+        """Remember the id of a root, unless one is known; return the id that counts."""
+
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """Return Spark locations of all pipelines' bases, and segments of open checkpoints, that lie below a URI."""
+
+
+class Versioned(Protocol):
+    """What tells whoever waits that something has changed."""
+
+    def marks(self) -> Mapping[str, str]:
+        """Return the version token of each pipeline, by name; it changes on every write to the pipeline."""
+
+
+class Store(RootLog, Versioned, Protocol):
     """The decision log.
 
     Every write is one transaction: it locks the pipeline's row, checks its conditions (pipeline ACTIVE where rows
@@ -170,16 +190,6 @@ class Store(Protocol):
     def now(self) -> datetime:
         """The store's clock, UTC with microseconds."""
 
-    # storage roots (`airflow_ft.wal.roots`)
-    def root(self, uri: str) -> str | None:
-        """The id that the marker of a storage root holds; None: the log does not know this root."""
-
-    def remember_root(self, uri: str, id: str) -> str:
-        """Remembers the id of a root, unless one is known; the id that counts."""
-
-    def locations_below(self, uri: str) -> frozenset[str]:
-        """Spark locations of all pipelines' bases, and segments of open checkpoints, that lie below a URI."""
-
     # pipelines, leases, epochs
     def register(self, pipeline: str) -> Pipeline:
         """Creates the pipeline's row when there is none (epoch 0, next number 1); returns it."""
@@ -187,9 +197,6 @@ class Store(Protocol):
     def pipeline(self, pipeline: str) -> Pipeline: ...
 
     def pipelines(self) -> Sequence[Pipeline]: ...
-
-    def marks(self) -> Mapping[str, str]:
-        """Version token of each pipeline, by name; changes on every write to it."""
 
     def overview(self, dag_id: str = "") -> Sequence[Overview]:
         """All pipelines by name, or those of which a DAG has made checkpoints.

@@ -64,7 +64,7 @@ class LookingOperations(ReadingOperations):
         return " ".join(f"{row['name']}:{row['changed_at']}" for row in rows)
 
     def marks(self) -> Mapping[str, str]:
-        """See `Store.marks`."""
+        """See `Versioned.marks`."""
         return {row["name"]: str(row["changed_at"]) for row in self._database.read(MARKS)}
 
     def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:

@@ -7,8 +7,8 @@ from airflow_ft.store.database import Database
 
 _PREFIX = "root "
 """Of names in the table `meta`; the root's URI follows."""
-_BASES = "SELECT base_location AS location FROM pipeline WHERE base_location IS NOT NULL"
-_WAITING = "SELECT segment_location AS location FROM checkpoint WHERE is_open = 1 AND segment_location IS NOT NULL"
+_BASES = "SELECT name, base_location FROM pipeline ORDER BY name"
+_OPEN = "SELECT segment_location FROM checkpoint WHERE pipeline = ? AND is_open = 1"
 
 
 class RootOperations:
@@ -24,18 +24,22 @@ class RootOperations:
             know(str(row["name"]).removeprefix(_PREFIX), str(row["value"]))
 
     def root(self, uri: str) -> str | None:
-        """See `Store.root`."""
+        """See `RootLog.root`."""
         found = self._database.read("SELECT value FROM meta WHERE name = ?", f"{_PREFIX}{uri}")
         return str(found[0]["value"]) if found else None
 
     def remember_root(self, uri: str, id: str) -> str:
-        """See `Store.remember_root`."""
+        """See `RootLog.remember_root`."""
         name = f"{_PREFIX}{uri}"
         with self._database.write() as tx:
             tx.change("INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING", name, id)
             return str(tx.rows("SELECT value FROM meta WHERE name = ?", name)[0]["value"])
 
     def locations_below(self, uri: str) -> frozenset[str]:
-        """See `Store.locations_below`."""
-        found = {str(row["location"]) for sql in (_BASES, _WAITING) for row in self._database.read(sql)}
-        return frozenset(each for each in found if each.startswith(f"{uri.rstrip('/')}/"))
+        """See `RootLog.locations_below`. A look-up for each pipeline: it is asked once in the life of a root."""
+        below = f"{uri.rstrip('/')}/"
+        found: set[str] = set()
+        for row in self._database.read(_BASES):
+            opened = self._database.read(_OPEN, row["name"])
+            found |= {row["base_location"] or "", *(each["segment_location"] or "" for each in opened)}
+        return frozenset(each for each in found if each.startswith(below))

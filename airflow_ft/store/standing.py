@@ -37,7 +37,7 @@ NEWEST = 50
 """So many of the pipelines that changed last tell of a change. On PostgreSQL a write may be seen after one of a later
 time; one that is overtaken by so many others is seen with the next write to its pipeline."""
 MARK = f"SELECT name, changed_at FROM pipeline ORDER BY changed_at DESC, name DESC LIMIT {NEWEST}"
-MARKS = "SELECT name, changed_at FROM pipeline"
+MARKS = "SELECT name, changed_at FROM pipeline ORDER BY name"
 MARK_OF_ONE = "SELECT name, changed_at FROM pipeline WHERE name = ?"
 LISTED = (
     "SELECT name, status, halt_reason, halt_message, turn_dag_id, turn_run_id, turn_map_index, first_dag, last_dag,"

@@ -12,12 +12,11 @@ from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.known_roots import know
 from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import WalReader
+from airflow_ft.core.ports import RootLog, WalReader
 from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
 from airflow_ft.wal.hdfs_doctor import examine_hdfs
 from airflow_ft.wal.markers import MARKER
-from airflow_ft.wal.roots import RootLog
 
 MINIMUM_FREE = 1 << 30  # bytes
 _VOLATILE = {"tmpfs", "ramfs"}

@@ -20,29 +20,16 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Protocol
 from uuid import uuid4
 
 from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.core.known_roots import know, root_of
+from airflow_ft.core.ports import RootLog
 from airflow_ft.wal import markers
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.markers import MARKER, read, wrong
 
 FORMAT = 1
-
-
-class RootLog(Protocol):
-    """What this module needs of the decision log."""
-
-    def root(self, uri: str) -> str | None:
-        """The id that the root's marker holds; None: the log does not know this root."""
-
-    def remember_root(self, uri: str, id: str) -> str:
-        """Remember a root's id, unless one is known; return the id that counts."""
-
-    def locations_below(self, uri: str) -> frozenset[str]:
-        """Locations of all pipelines' bases and open checkpoints below a URI."""
 
 
 def claim(store: RootLog, root: str) -> None:
