@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import airflow_ft
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, JobError
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import RunKey
-from airflow_ft.running import Abandoned, new_run_id
+from airflow_ft.core.overview import Condition
+from airflow_ft.core.ports import Store
+from airflow_ft.running import Abandoned, PlainRun, new_run_id
 from airflow_ft.store import open_store
 from tests.operators.declared import spec
 
@@ -72,3 +74,24 @@ def test_a_run_is_over_when_no_lease_has_moved_for_as_long_as_one_lasts(tmp_path
         assert is_over(dead), "it still has its lease, which nobody renews"
         assert not is_over(dag_run), "of a DAG run Airflow alone knows"
         assert not is_over(RunKey("python:orders", "tuesday")), "which has just come"
+
+
+def test_a_run_that_fails_is_failed_until_one_succeeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = spec(store=f"sqlite:///{tmp_path}/ft.db")
+    monkeypatch.setattr("airflow_ft.hooks.store.open_configured_store", lambda url, _: open_store(url))
+
+    def fails(self: PlainRun, store: Store) -> None:
+        store.enter_turn("orders", self._key, None)
+        raise JobError("the job raised.", remedy="correct it.")
+
+    def succeeds(self: PlainRun, store: Store) -> None:
+        store.enter_turn("orders", self._key, None)
+        store.leave_turn("orders", self._key, confirmed=True)
+
+    with closing(open_store(declared.store)) as store:
+        store.register("orders")
+        for steps, condition in ((fails, Condition.FAILED), (succeeds, Condition.IDLE)):
+            monkeypatch.setattr(PlainRun, "_steps", steps)
+            with suppress(JobError):
+                PlainRun(declared, lambda _: None, run_id=steps.__name__).deliver()  # type: ignore[arg-type,return-value]
+            assert store.standing("orders").condition is condition

@@ -17,12 +17,13 @@ from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.model import HaltReason
 from airflow_ft.core.ports import Store
 from airflow_ft.core.problems import Problem
 from airflow_ft.notifications.problem import ProblemNotifier
 from airflow_ft.store import open_store
-from tests.store.scene import Scene
+from tests.store.scene import RUN, Scene
 
 pytestmark = pytest.mark.airflow
 
@@ -152,3 +153,27 @@ def test_a_deadline_calls_it_with_plain_data(given: dict[str, Any], store: Store
 def test_what_cannot_work_is_told_when_the_dag_is_parsed(given: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigurationError, match=match):
         ProblemNotifier(**given)
+
+
+def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store: Store) -> None:
+    broken = Failure("JobError", "JOB_FAILED", "the job raised.", "correct it.", task_id="stage", try_number=2)
+    store.tell_failure("well", RUN, broken)
+    for name in ("stopped", "dead"):
+        Scene(store, name).stage(made_with={"streaming": True})
+    store.enter_turn("dead", RUN, None)
+    database = store._database  # type: ignore[attr-defined]
+    with database.write() as tx:
+        tx.change("UPDATE pipeline SET changed_at = 1 WHERE name = 'dead'")
+    found = told(ProblemNotifier(heard, pipelines=["well", "stopped", "dead"]))
+    assert [each.split(": ")[0] for each in found] == ["pipeline dead is NOT_RUNNING", "pipeline well is FAILED"]
+    assert "the job raised" in found[1] and "Remedy: correct it." in found[1] and "task stage" in found[1]
+    SENT.clear()
+    assert not told(ProblemNotifier(heard, pipelines=["well"], conditions=["HALTED"]))
+
+
+def test_the_run_whose_task_calls_it_has_failed_although_it_has_the_turn(store: Store) -> None:
+    store.enter_turn("well", RUN, None)
+    store.tell_failure("well", RUN, Failure("JobError", "JOB_FAILED", "the job raised."))
+    notifier = ProblemNotifier(heard, pipelines=["well"])
+    assert not told(notifier, ti=SimpleNamespace(run_id="another"))
+    assert len(told(notifier, ti=SimpleNamespace(run_id=RUN.run_id))) == 1
