@@ -14,18 +14,18 @@ _CASES = ("bags", "beginnings", "conformance", "kills", "owners", "upserts", "va
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _CASES))
 
 if TYPE_CHECKING:
-    from airflow_ft.testing.bags import Bag as Bag
     from airflow_ft.testing.conformance import ParticipantConformance as ParticipantConformance
-    from airflow_ft.testing.upserts import Upserts as Upserts
+    from airflow_ft.testing.tables import Bag as Bag
+    from airflow_ft.testing.tables import Upserts as Upserts
     from airflow_ft.testing.values import Values as Values
     from airflow_ft.testing.values import plain as plain
     from airflow_ft.testing.world import Target as Target
 
 _WHERE = {
-    "Bag": "airflow_ft.testing.bags",
+    "Bag": "airflow_ft.testing.tables",
     "ParticipantConformance": "airflow_ft.testing.conformance",
     "Target": "airflow_ft.testing.world",
-    "Upserts": "airflow_ft.testing.upserts",
+    "Upserts": "airflow_ft.testing.tables",
     "Values": "airflow_ft.testing.values",
     "plain": "airflow_ft.testing.values",
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,31 +12,16 @@ import pytest
 from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.model import Outcome, Plan, Segment
 from airflow_ft.core.planning import plan_delivery
+from airflow_ft.testing.tables import Bag, Row
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_ft.core.ports import SinkSpec
     from airflow_ft.testing.world import World
 
-Row = tuple[int | None, str | None, str | None]
 NAMES = ("id", "text", "note")
 _A_BATCH = 65_536
 """More rows than a batch of the log has."""
-
-
-@dataclass(frozen=True)
-class Bag:
-    """A table (topic, folder) that takes equal rows, and NULL in each column.
-
-    Args:
-        sink: what a DAG author would write for it. Its table has the columns `id` (64-bit integer), `text` and `note`
-            (text), or the sink creates it from the first rows.
-        read: returns all rows that a reader sees as (id, text, note), in any order, by a client of its own.
-    """
-
-    sink: SinkSpec
-    read: Callable[[], Sequence[Row]]
 
 
 class BagsConformance:

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_ft.core.model import Plan, Segment
 from airflow_ft.core.planning import plan_delivery
+from airflow_ft.testing.tables import Upserts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_ft.core.ports import SinkSpec
     from airflow_ft.testing.world import World
 
 Change = tuple[str, int, str | None]
 _LATE = 1_000
-
-
-@dataclass(frozen=True)
-class Upserts:
-    """A table with a key, into which rows go by key.
-
-    Args:
-        sink: what a DAG author would write for it: `id` is the key, `op` names the kind of change ("insert", "update"
-            or "delete"). The other column of the rows is `text`.
-        read: returns the text of each id that a reader sees, by a client of its own.
-        write: writes a row of this id, text and number of a checkpoint, as a later checkpoint would. None: rows do
-            not carry a number.
-    """
-
-    sink: SinkSpec
-    read: Callable[[], Mapping[int, str]]
-    write: Callable[[int, str, int], None] | None = None
 
 
 class UpsertsConformance:

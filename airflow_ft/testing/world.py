@@ -23,10 +23,9 @@ from airflow_ft.core.ports import ConnectionInfo, DeadLetters, Participant, Segm
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
 from airflow_ft.testing import nursery
-from airflow_ft.testing.bags import Bag
 from airflow_ft.testing.calls import failing, kill_before, listening
 from airflow_ft.testing.relay import Fate, Proxy
-from airflow_ft.testing.upserts import Upserts
+from airflow_ft.testing.tables import Bag, Upserts
 from airflow_ft.testing.values import Values
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment, write_table

@@ -17,7 +17,7 @@ from airflow_ft import DeltaSink
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
-from airflow_ft.testing.bags import Row
+from airflow_ft.testing.tables import Row
 from airflow_ft.testing.world import Fate
 from tests.conformance.values import CLOCK, EARLY, FINITE, LATE, LATE_MOMENT, NESTED, NOT_FINITE
 from tests.sinks.delta.world import Table, TableInBucket

@@ -20,7 +20,7 @@ from pyarrow import csv
 from airflow_ft import FilesSink
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
-from airflow_ft.testing.bags import Row
+from airflow_ft.testing.tables import Row
 from tests.conformance.values import (
     AS_JSON,
     CLOCK,

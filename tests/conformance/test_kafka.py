@@ -16,8 +16,8 @@ from confluent_kafka import Producer
 from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values
-from airflow_ft.testing.bags import Row
 from airflow_ft.testing.relay import Fate
+from airflow_ft.testing.tables import Row
 from tests.conformance.values import AS_JSON, CLOCK, FINITE, NESTED, REFUSED_BY_JSON
 from tests.integration.guarded_kafka import GuardedKafka
 from tests.integration.kafka_losses import Proxied, proxied_broker
