@@ -51,6 +51,11 @@ def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
     return one.cast(kind)[0]
 
 
+def finite(column: pa.Array) -> pa.Array:
+    """Which values are neither NaN nor infinity; null for nulls. PyArrow under 21 cannot tell of 16-bit floats."""
+    return pc.is_finite(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)
+
+
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
     """The values of an array of integers or reals, without a copy; of a null whatever stands there."""
     name = str(array.type)

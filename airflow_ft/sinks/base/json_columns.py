@@ -30,7 +30,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import DeclinedError
-from airflow_ft.sinks.arrow import beyond, booleans, flags, is_beyond, is_binary, is_text, numbers, replaced, scalar
+from airflow_ft.sinks.arrow import (
+    beyond,
+    booleans,
+    finite,
+    flags,
+    is_beyond,
+    is_binary,
+    is_text,
+    numbers,
+    replaced,
+    scalar,
+)
 
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _ESCAPES = [("\\", "\\\\"), ('"', '\\"')] + [
@@ -96,7 +107,7 @@ _Found = npt.NDArray[np.bool_]
 
 
 def _is_not_finite(column: pa.Array) -> _Found:
-    return ~booleans(pc.fill_null(pc.is_finite(column), scalar(1, pa.bool_())))
+    return ~booleans(pc.fill_null(finite(column), scalar(1, pa.bool_())))
 
 
 def _is_beyond(column: pa.Array) -> _Found:
@@ -167,7 +178,7 @@ def _parts(column: pa.Array) -> tuple[str, pa.Array, str]:
     if types.is_boolean(kind) or types.is_integer(kind):
         return "", _text(column), ""
     if types.is_floating(kind):
-        if pc.any(pc.invert(pc.is_finite(column))).as_py():
+        if pc.any(pc.invert(finite(column))).as_py():
             raise NotJsonError("a value is NaN or infinity, which JSON cannot hold.", remedy=_REMEDY)
         # With a fraction or an exponent, so that readers take it for a float, and -0.0 keeps its sign.
         return "", pc.replace_substring_regex(_text(column), r"^(-?\d+)$", r"\1.0"), ""

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from airflow_ft.core.errors import AirflowFtError, WalCorruptError
 from airflow_ft.core.ports import SegmentReader, WalFile
-from airflow_ft.sinks.arrow import is_binary, octets, scalar
+from airflow_ft.sinks.arrow import finite, is_binary, octets, scalar
 from airflow_ft.sinks.base import json_columns
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
@@ -248,13 +248,11 @@ def _csv_column(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         text = column.view(pa.timestamp(kind.unit)).cast(large)  # a thirtieth of the time that one with a zone takes
         return pc.binary_join_element_wise(text, scalar("Z", large), scalar("", large))
-    if pa.types.is_floating(kind):
-        finite = pc.is_finite(column)
-        if pc.all(finite).as_py() is False:
-            text = column.cast(large)
-            for there, wanted in _NOT_FINITE.items():
-                text = pc.if_else(pc.equal(text, scalar(there, large)), scalar(wanted, large), text)
-            return text
+    if pa.types.is_floating(kind) and pc.all(finite(column)).as_py() is False:
+        text = column.cast(large)
+        for there, wanted in _NOT_FINITE.items():
+            text = pc.if_else(pc.equal(text, scalar(there, large)), scalar(wanted, large), text)
+        return text
     return column
 
 
