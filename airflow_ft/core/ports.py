@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.core.config import CheckpointConfig
-    from airflow_ft.core.sharing import Filling
+    from airflow_ft.core.filling import Filling
 
 
 @dataclass(frozen=True, slots=True)

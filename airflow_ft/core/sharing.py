@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from airflow_ft.core.errors import AirflowFtError, UnfitTargetError, together
+from airflow_ft.core.filling import Filling
 from airflow_ft.core.model import ParticipantPlan, Promise, RunKey
 from airflow_ft.core.overview import Noted
 
@@ -24,18 +25,6 @@ SHARED = "shared"
 """The setting of a sink that declares it; left out of a plan where it is False."""
 _EVENTS = 100  # looked at for the newest run of another pipeline
 _RETIRED, _RENAMED = "RETIRED", "RENAMED"
-
-
-@dataclass(frozen=True, slots=True)
-class Filling:
-    """A plan of another pipeline: it has delivered into these participants, or is about to (`number` 0)."""
-
-    pipeline: str
-    status: str
-    number: int
-    participants: tuple[ParticipantPlan, ...]
-    dags: frozenset[str] = frozenset()
-    """The first and the last one, by name, of the DAGs that have made its checkpoints."""
 
 
 @runtime_checkable

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 
 from airflow_ft.core.damaged import SENSELESS
+from airflow_ft.core.filling import Filling
 from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.sharing import Filling
 from airflow_ft.store.database import Database
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+from airflow_ft.core.filling import Filling
 from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, Event, Pipeline, RunKey, SparkPosition
 from airflow_ft.core.numbers import Numbers
 from airflow_ft.core.planning import live_plans
 from airflow_ft.core.ports import Confirmed
 from airflow_ft.core.set_aside import of_checkpoint, together
-from airflow_ft.core.sharing import Filling
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 
 S = CheckpointState
