@@ -78,7 +78,7 @@ def loading(name: str) -> None:
                 )
             },
             sinks={
-                "table": SqliteSink(table=name),
+                "table": SqliteSink(table=f"aligned_{name}"),
                 "files": FilesSink(folder=f"{{{{ params.lake }}}}/{name}", name="files"),
             },
         )
@@ -98,7 +98,7 @@ def read_tables(cut: dict[str, dict[str, Any]]) -> dict[str, str]:
         for pipeline, found in cut.items():
             before = datetime.fromisoformat(found["barrier"]).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
             table = pipeline.removeprefix("shop-")
-            amounts = shop.execute(f"SELECT amount FROM {table} WHERE entered < ?", (before,)).fetchall()
+            amounts = shop.execute(f"SELECT amount FROM aligned_{table} WHERE entered < ?", (before,)).fetchall()
             sums[table] = str(sum((Decimal(amount) for (amount,) in amounts), Decimal()))
     return sums
 

@@ -78,7 +78,7 @@ class Shop:
     def in_the_table(self, name: str) -> int:
         """The sum of the table, whatever came when."""
         with closing(sqlite3.connect(self.airflow.home / "shop.db")) as shop:
-            return sum(int(float(amount)) for (amount,) in shop.execute(f"SELECT amount FROM {name}"))
+            return sum(int(float(amount)) for (amount,) in shop.execute(f"SELECT amount FROM aligned_{name}"))
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         """A task instance, as the REST API tells it."""
