@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _TAG = "airflow_ft.uid"
 PARSED = "airflow_ft.parsed"
 """Tag of the last node of `airflow_ft.spark.parsing.parse_json`: the name of the column that it has read."""
+READ = "airflow_ft.read"
+"""Tag of the last node of `airflow_ft.spark.exact.files.load`: its columns are those of the source."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _KINDS = {
     "Aggregate": "stateStoreSave",

@@ -38,7 +38,7 @@ from airflow_ft.spark.driver.plan_texts import (
 )
 from airflow_ft.spark.driver.processors import aspects_of_processor
 from airflow_ft.spark.state.meaning import ROWS, WATERMARK, Meaning, Memory
-from airflow_ft.spark.uids import PARSED, kind_of, tag_of
+from airflow_ft.spark.uids import PARSED, READ, kind_of, tag_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,12 +63,14 @@ class Facts:
     """What only the JVM knows of a node of the plan.
 
     kind: Spark's name of its stateful operator, None if it has none. source: the declared source that a leaf reads.
-    parsed: the column that `parse_json` has read here. more: further aspects of its meaning.
+    parsed: the column that `parse_json` has read here. is_read: a file source ends here. more: further aspects of its
+    meaning.
     """
 
     kind: str | None = None
     source: str | None = None
     parsed: str | None = None
+    is_read: bool = False
     delay: str = ""
     more: dict[str, list[str]] = field(default_factory=dict)
 
@@ -119,7 +121,8 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 def _facts(frame: DataFrame, node: Any, source_of: Callable[[Any], str | None]) -> Facts:
-    found = Facts(kind=kind_of(node), parsed=tag_of(frame, node, PARSED) or None)
+    parsed, is_read = tag_of(frame, node, PARSED) or None, bool(tag_of(frame, node, READ))
+    found = Facts(kind=kind_of(node), parsed=parsed, is_read=is_read)
     name = node.getClass().getSimpleName()
     if not node.children().size():
         found.source = source_of(node)
@@ -292,7 +295,10 @@ class _Reading:
         return found
 
     def _parsed(self, node: Node, found: list[_Column]) -> list[_Column]:
-        """What `parse_json` returns, if this node is the last of its."""
+        """What `parse_json` or a file source returns, if this node is the last of its."""
+        if self._facts[id(node)].is_read:
+            sources = [name for each in all_below(node) if (name := self._facts[id(each)].source)]
+            return [_Column(c.id, c.name, (".".join([*sources[:1], c.name]),)) for c in found]
         parsed = self._facts[id(node)].parsed
         if parsed is None:
             return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark.exact import reader
+from airflow_ft.spark.uids import READ, tag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,8 @@ def load(spark: SparkSession, builder: Any, format: str, ddl: str, options: Mapp
             remedy=f"add `{corrupt} string` to the schema, or leave out the mode: such a record then fails the run.",
         )
     read = _json if format == "json" else _csv
-    return read(spark, builder, fields, corrupt if corrupt in fields.names else "", dict(options), given, path)
+    frame = read(spark, builder, fields, corrupt if corrupt in fields.names else "", dict(options), given, path)
+    return tag(frame, READ, "columns of the source")
 
 
 def _json(
