@@ -469,4 +469,4 @@ def test_a_stream_is_stopped_by_a_click(action: str, place: Place, airflow: ApiS
     told = [event.message for event in place.store.events(pipeline)]
     assert any(f"by {ADMIN} ({MAINTENANCE}/{run_id}/act)" in each for each in told), told
     assert f"stopped; {newest.number} is the newest confirmed checkpoint" in log_of(airflow, run_id)
-    expect(condition(visit.pipeline(pipeline), "IDLE")).to_be_visible()
+    expect(condition(visit.pipeline(pipeline), "NOT RUNNING")).to_be_visible()

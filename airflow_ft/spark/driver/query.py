@@ -315,7 +315,8 @@ class Query:
             record_ids(location, batch_id, ids)
         positions = named_positions(list(self._sources), start, end, ids)
         few = self._expects_few and is_small(self.publisher.last_segment)
-        check_file_types(spark, query._jsq.streamingQuery().lastExecution().logical(), request.pipeline)
+        if read:  # files
+            check_file_types(spark, query._jsq.streamingQuery().lastExecution().logical(), request.pipeline)
         written = write_batch(request, self._job, batch, batch_id, number, positions, few=few, made_of=self._made_of)
         check_listings(read, request.pipeline)
         if as_of is not None:
