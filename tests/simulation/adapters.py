@@ -362,7 +362,9 @@ def product_over_models() -> Iterator[Running]:
             "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
             "_versions": dict,
         }),
-        (restoring, {"note_restored": lambda *of: RUNNING.files.by_operator and evolution.note_restored(*of)}),
+        (restoring, {
+            "note_restored": lambda *of, **more: RUNNING.files.by_operator and evolution.note_restored(*of, **more),
+        }),
         *(
             (module, {name: value for name, value in filed.items() if hasattr(module, name)})
             for module in _FILED

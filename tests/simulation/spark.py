@@ -399,7 +399,7 @@ class ModelAttempt(Attempt):
         inputs: Any = SimpleNamespace(listings=[], source_of=lambda _: None)
         frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark, self._job), job=self._job)
         names, kinds = list(request.sources), operators.plan(self._job)
-        plan: Any = SimpleNamespace(sources=names, places=list(range(len(names))), operators=kinds)
+        plan: Any = SimpleNamespace(sources=names, places=list(range(len(names))), operators=kinds, memory=None)
         return self._run_query(store, job, frame, plan, topics, inputs, lambda: None)
 
     def _open_location(self, *of: Any) -> Any:

@@ -33,7 +33,7 @@ class LocalParticipant(ServerParticipant):
     def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         ledger = self._ledger(plan.pipeline)
         with closing(self._open()) as session:
-            killed = self._announce(session, ledger, fence)
+            self._announce(session, ledger, fence)
             session.begin()
             head = guarded_head(session, ledger, fence, self._nonce)
             marker = settled(session, ledger, plan, fence, head, exactly=True)
@@ -49,8 +49,8 @@ class LocalParticipant(ServerParticipant):
                 "segments": [segment.number for segment in plan.segments],
                 "tables": {name: str(target.table.name) for name, target in targets.items()},
             }
-            if killed:
-                detail["killed"] = list(killed)
+            if self._killed:  # also by the try before this one, whose table had to be judged again
+                detail["killed"] = list(self._killed)
             if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail):
                 session.close()
                 return self._standing(plan)

@@ -33,7 +33,7 @@ class ParallelParticipant(BranchedParticipant):
         slices = self._slices(plan)
         with closing(self._open()) as session:
             # From here on no older attempt's branch is open: raising the head waits for each, or ends it.
-            killed = self._announce(session, ledger, fence)
+            self._announce(session, ledger, fence)
             head = still_named(ledger.head(session), fence, self._nonce)
             marker = settled(session, ledger, plan, fence, head, exactly=True)
             if marker is not None:
@@ -43,6 +43,6 @@ class ParallelParticipant(BranchedParticipant):
         if missing:
             self._deliver_branches(plan, fence, vote, missing, way)
         detail: dict[str, Any] = {"attempt": fence.attempt, "tries": tries}
-        if killed:
-            detail["killed"] = list(killed)
+        if self._killed:
+            detail["killed"] = list(self._killed)
         return self._conclude(plan, fence, [part.label for part in slices], detail)

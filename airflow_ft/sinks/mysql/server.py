@@ -88,6 +88,7 @@ class ServerParticipant(ABC):
         self._limits = limits
         self._nonce = ""  # of the sessions that the head names, if it names this object's
         self._nonces: set[str] = set()  # of all sessions that this object announced
+        self._killed: tuple[int, ...] = ()  # connections of older attempts that this commit has ended
         self._known = Judged()
 
     # --- the protocol -------------------------------------------------------------------------------------------
@@ -99,6 +100,7 @@ class ServerParticipant(ABC):
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
         """Delivers under this plan's marker, or finds that the number is settled."""
         letters = self._wal.dead_letters(plan) if set_aside else None
+        self._killed = ()
 
         def deliver(tries: int) -> Proof:
             return self._in_some_way(tries, lambda way: self._deliver(plan, fence, vote, tries, way), letters)
@@ -499,7 +501,11 @@ class ServerParticipant(ABC):
         self._nonce = new_nonce()
         self._nonces.add(self._nonce)
         labels = self._labels()
-        return announce(session, ledger, fence, self._nonce, self._limits, self._nonces, create=create, branches=labels)
+        killed = announce(
+            session, ledger, fence, self._nonce, self._limits, self._nonces, create=create, branches=labels
+        )
+        self._killed += killed
+        return killed
 
     def _ledger(self, pipeline: str) -> Ledger:
         return ledger_of(self._sinks, self._connection.schema, pipeline, self._plan.name)
