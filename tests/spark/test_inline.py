@@ -5,6 +5,8 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -75,7 +77,8 @@ def test_what_an_import_lacks_is_told_with_its_line(tmp_path: Path) -> None:
     text = "@ft.job\ndef transform(spark, sources):\n    import no_such_helper\n"
     at_top = job_of(tmp_path / "orders.py", f"import json\n{text}    json.dumps(no_such_helper)\n")
     try:
-        Job(at_top, {}).transform(None, None)  # type: ignore[arg-type]
+        spark: Any = SimpleNamespace(streams=SimpleNamespace(active=[]))
+        Job(at_top, {}).transform(spark, None)  # type: ignore[arg-type]
     except Exception as error:
         told = as_error(error, "orders", at_top.reference)
     assert "No module named 'no_such_helper'" in told.what and "orders.py, line 5, in transform" in told.what
