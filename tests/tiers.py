@@ -13,7 +13,7 @@ chooses it by hand, and 24 parts are everything. Cases are counted in the order 
 same place to die, on the other server) fall into different parts, unless they share what is dearer than they are; of
 few cases there is always one.
 
-Named tests run whatever their tier: files and folders on the command line, `-k` and `-m`. An explicit ROTATION keeps
+Named tests always run, of any tier: files and folders on the command line, `-k` and `-m`. An explicit ROTATION keeps
 the tiers for files, folders and `-m`.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its

@@ -106,7 +106,7 @@ class ConfigurationError(TerminalError, ValueError):
 
 
 class StateMeaningError(ConfigurationError):
-    """The job computes something else with the state that it goes on from: other keys, functions or settings."""
+    """The keys, functions or settings of the job differ from those that made its state."""
 
 
 class NewerReleaseError(ConfigurationError):

@@ -312,7 +312,7 @@ def settings_of(given: Mapping[str, Any]) -> Given:
 
 
 def _is_of_restarts(key: str) -> bool:
-    """Whether `restart_of` reads it."""
+    """Return whether `restart_of` reads it."""
     name = key.removeprefix(_RESTART)
     return key == _RESTART.removesuffix(".") or (name != key and (name == "type" or name in RESTART_KEYS))
 

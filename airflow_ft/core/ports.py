@@ -158,7 +158,7 @@ class RootLog(Protocol):
 
 
 class Versioned(Protocol):
-    """What tells whoever waits that something has changed."""
+    """Reports changes to tasks and triggers that wait."""
 
     def marks(self) -> Mapping[str, str]:
         """Return the version token of each pipeline, by name; it changes on every write to the pipeline."""
@@ -241,7 +241,7 @@ class Store(RootLog, Versioned, Protocol):
         """The warnings of these pipelines by code and subject; without pipelines that have none."""
 
     def tell_warning(self, pipeline: str, warning: PipelineWarning) -> None:
-        """Stores a warning, or renews it. An event tells a new one, or one with another message.
+        """Stores a warning, or renews it. A new one, or one with another message, is also an event.
 
         A pipeline keeps `MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that were
         told before its stage began (`leave_turn`).

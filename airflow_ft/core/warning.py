@@ -1,4 +1,4 @@
-"""Warnings about a pipeline: what it does not do, or did otherwise than asked, although its run succeeds.
+"""Warnings about a successful run that left something out, or did it differently than asked.
 
 A warning is stored. The page, `airflow ft pipelines` and doctor show it until a confirmed run no longer tells it.
 """

@@ -37,5 +37,5 @@ def with_fields(connection: ConnectionInfo) -> dict[str, Any]:
 
 
 def is_sasl(settings: Mapping[str, Any]) -> bool:
-    """Whether clients with these settings log in."""
+    """Return whether clients with these settings log in."""
     return str(settings.get("security.protocol", "")).upper().startswith("SASL")

@@ -261,7 +261,7 @@ class ParticipantConformance(
                     done = self._step(world, through, step, plan, vote)
                 through.close()
                 lost = is_lost()
-            if step == "commit" and done is not None:  # it has heard no error, so it is so
+            if step == "commit" and done is not None:  # without an error it must be done
                 assert world.target.ids() == [*expected, *world.ids_of(plan.number)], f"round trip {trip + 1}"
             vote = done if isinstance(done, Vote) else vote
             if step == "abort":

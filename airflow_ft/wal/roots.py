@@ -127,5 +127,5 @@ def _require_data(root: str, locations: frozenset[str]) -> None:
             f"{root} holds nothing of what the decision log knows to be there, {min(locations)} for one.",
             number=errno.ENODEV,
             remedy="mount its disk; the task retries. If the contents are lost for good, restore a backup of them; or"
-            f' put a file {MARKER} with the contents {{"id": "{uuid4()}"}} into {root}, to go on without them.',
+            f' put a file {MARKER} with the contents {{"id": "{uuid4()}"}} into {root}, to continue without them.',
         )

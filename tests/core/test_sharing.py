@@ -1,4 +1,4 @@
-"""Another pipeline fills the table: refused, unless both declare it; whatever goes on as the other one is no other."""
+"""Another pipeline fills the table: refused, unless both declare it. A pipeline that continues the other one may."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_what_is_retired_still_has_its_rows_there_and_declares_nothing_any_more(
 
 
 def test_the_table_that_a_pipeline_fills_stays_its_own(scene: Scene) -> None:
-    """Also one that two pipelines have shared before anybody asked."""
+    """Also one that two pipelines shared before the check existed."""
     scene.deliver(OTHER, into())
     plain: Any = lambda plan: Opener(scene.connection)(plan)  # noqa: E731
     opener, scene.opener = scene.opener, plain

@@ -119,7 +119,7 @@ class Crashing:
 
 
 class Unmounting(Crashing):
-    """Takes the log's disk away at a point of batch `batch`, once: an empty folder stands in its place.
+    """Take the log's disk away at a point of batch `batch`, once: an empty folder replaces it.
 
     `back`: it is there again before anything else happens ("at once"), or stays away ("").
     """

@@ -185,7 +185,7 @@ def test_a_confirmation_without_proof_fails_at_once(tmp_path: Path, monkeypatch:
 
 
 class Ends(CommitOperator):
-    """A task of the run that ends as it is told."""
+    """A task of the run that ends with a given outcome."""
 
     error: BaseException
 

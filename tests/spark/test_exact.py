@@ -1,4 +1,4 @@
-"""Of JSON a value counts only if it is exactly what was written; otherwise the row is malformed."""
+"""A value of JSON is read only if it is exactly what was written; otherwise the row is malformed."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def _plain(value: Any) -> Any:
-    """Of a row what can be compared: tuples for structs, moments in UTC."""
+    """Return a row in a form to compare: tuples for structs, moments in UTC."""
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""What the state of a job means, by real plans of Spark: what a changed job changes of it, and what it does not."""
+"""The meaning of a job's state, from real plans of Spark: changes of a job that alter it, and others."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.store.scene import PIPELINE
 
 EXPECTED = {"a": 40, "b": 2, "c": 3}
 MOST = 150
-"""Bits of a file that are tried; of a larger one so many at random."""
+"""The most bits of a file that are tried; a larger file has random ones."""
 
 
 def hadoop_sums(path: Path) -> None:

@@ -259,7 +259,7 @@ class Loader:
             sent += request.rows
 
     def _is_accessible(self, target: Target, columns: Sequence[TargetColumn]) -> bool:
-        """Whether the server takes the same statements without rows, now."""
+        """Return whether the server takes the same statements without rows, now."""
         try:
             self._require_access(target, columns)
         except (pymysql.err.MySQLError, SinkAccessError):

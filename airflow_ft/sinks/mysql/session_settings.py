@@ -25,7 +25,7 @@ SQL_MODE = (
 _NO_LIMIT = "18446744073709551615"
 
 WANTED: Mapping[str, str] = {
-    "autocommit": "1",  # else a statement waits in a transaction that nobody ends
+    "autocommit": "1",  # else a statement waits in a transaction that never ends
     "sql_mode": SQL_MODE,
     "time_zone": "+00:00",
     "character_set_client": "utf8mb4",
@@ -39,7 +39,7 @@ WANTED: Mapping[str, str] = {
     "foreign_key_checks": "1",
     "unique_checks": "1",
     "check_constraint_checks": "1",
-    "sql_notes": "1",  # digits that are cut off are told as notes
+    "sql_notes": "1",  # notes report digits that are cut off
     "note_verbosity": "basic",
     "sql_safe_updates": "0",
     "sql_auto_is_null": "0",
@@ -168,7 +168,7 @@ def _text(value: Any) -> str:
 
 def _refused(name: str, found: str, wanted: str, why: str) -> SinkAccessError:
     return SinkAccessError(
-        f"the session setting {name} is {found!r} and has to be {wanted!r}, which cannot be had: {why}",
+        f"the session setting {name} is {found!r} and has to be {wanted!r}: {why}",
         remedy=f"mend what sets it: SET GLOBAL {name} = {wanted!r}, the server's init_connect, or a proxy in between;"
         " or GRANT SESSION_VARIABLES_ADMIN ON *.* (MySQL) to the connection's user.",
     )

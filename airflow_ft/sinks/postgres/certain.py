@@ -25,7 +25,7 @@ def takes(rows: pa.RecordBatch, columns: Sequence[Column]) -> bool:
 
 
 def fills(rows: pa.RecordBatch, columns: Sequence[Column]) -> bool:
-    """Whether no NULL goes into a column that is NOT NULL."""
+    """Return whether no NULL goes into a column that is NOT NULL."""
     return not any(column.not_null and array.null_count for array, column in zip(rows.columns, columns, strict=True))
 
 

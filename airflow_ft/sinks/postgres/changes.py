@@ -186,7 +186,7 @@ class Changes:
 
     @property
     def deletes(self) -> str:
-        """Whether the row `change` is a delete."""
+        """Return whether the row `change` is a delete."""
         if not self.sink.change_column:
             return "false"
         return f"(lower(change.{quoted(self.sink.change_column)}) IN ({_listed(DELETES)}))"

@@ -21,7 +21,7 @@ OLDEST = (3, 37, 0)  # has pragma_table_list
 _SETTINGS = {
     # FULL would not sync the folder from which a commit removes the journal: with that back, it is undone.
     "synchronous": 3,  # EXTRA
-    # SQLite's defaults, which whoever compiles it may change.
+    # SQLite's defaults, which a build may change.
     "foreign_keys": 0,
     "recursive_triggers": 0,
     "ignore_check_constraints": 0,

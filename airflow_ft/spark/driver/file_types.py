@@ -84,7 +84,7 @@ def _unfit(declared: StructType, in_files: StructType, format: str, is_utc: bool
 
 
 def _fits(found: DataType, declared: DataType, format: str, is_utc: bool) -> bool:
-    """Whether each value of the one type is one of the other, and Spark reads it so."""
+    """Return whether each value of the one type is one of the other, and Spark reads it so."""
     from pyspark.sql import types as T
 
     if isinstance(found, T.StructType) and isinstance(declared, T.StructType):

@@ -60,7 +60,7 @@ log = logging.getLogger("airflow_ft.spark")
 
 @dataclass(slots=True)
 class Facts:
-    """What only the JVM knows of a node of the plan.
+    """Facts about a node of the plan that only the JVM knows.
 
     kind: Spark's name of its stateful operator, None if it has none. source: the declared source that a leaf reads.
     parsed: the column that `parse_json` has read here. more: further aspects of its meaning.
@@ -152,7 +152,7 @@ class _Reading:
         self._use(root, {each.id for each in self._output(root)})
 
     def meaning(self, node: Node) -> Meaning:
-        """What a stateful operator keeps."""
+        """Return what a stateful operator keeps."""
         facts = self._facts[id(node)]
         known = self._known(node)
         found: dict[str, list[list[str]]] = {}

@@ -1,6 +1,6 @@
 """The last look before a publication: everything that it names lies below the root that the decision log knows.
 
-Spark and this package create folders as they need them. So a driver whose disk is unmounted goes on below the mount
+Spark and this package create folders as they need them. So a driver whose disk is unmounted writes below the mount
 point, and a disk that was away for a moment lacks what was written meanwhile. Either would be published, and be missing
 for good.
 """

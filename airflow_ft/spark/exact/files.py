@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _READ, _RECORD = "airflow_ft_read", "airflow_ft_record"
 _LINE = "value"
-_EMPTY = "\ufffdempty"  # no text has this character, which stands for bytes that are none; also in Exact.java
+_EMPTY = "\ufffdempty"  # no text has this character, which replaces invalid bytes; also in Exact.java
 _OF_JSON = frozenset(("mode", "columnnameofcorruptrecord", "multiline", "encoding", "charset"))
 """What is for Spark's reader of JSON, and means something else to that of text, or nothing."""
 

@@ -190,7 +190,7 @@ def location_of_epoch(root: str, pipeline: str, epoch: int) -> str:
 
 
 def is_location(files: FileSystem, uri: str) -> bool:
-    """Whether a folder holds nothing but what Spark and this package put into a checkpoint location."""
+    """Return whether a folder holds nothing but what Spark and this package put into a checkpoint location."""
     return all(_PART.match(name) for name in files.names(uri))
 
 

@@ -1,4 +1,4 @@
-"""Tables that other writers have made: features of the protocol, marks of Spark, and what is told of them."""
+"""Tables that other writers have made: features of the protocol, marks of Spark, and the errors about them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SHOWN = {
 
 
 class Answers:
-    """Settings as a server tells and takes them; `fixed` ones it takes and keeps, `forbidden` ones it refuses."""
+    """Settings as a server shows and takes them; `fixed` ones it takes and keeps, `forbidden` ones it refuses."""
 
     def __init__(self, fixed: Sequence[str] = (), forbidden: Sequence[str] = (), **changed: str) -> None:
         self.values = SHOWN | changed

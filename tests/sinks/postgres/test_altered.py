@@ -179,7 +179,7 @@ def test_a_table_that_takes_more_than_at_the_vote_takes_the_rows(make: Make, wid
 def test_no_table_is_altered_between_the_judgement_and_the_rows(
     make: Make, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
-    """Somebody alters it before each statement of a delivery: he waits in vain, or the rows wait."""
+    """Another client alters it before each statement of a delivery: the client waits in vain, or the rows wait."""
     world = make(FLOATS, **STRATEGIES[settings])
     at, altered, kept_out = 1, 0, 0
     while True:

@@ -1,4 +1,4 @@
-"""Settings of a session that exactness rests on: whoever has set them, each transaction has its own."""
+"""Settings of a session that exactness depends on: each transaction sets its own, also after other clients."""
 
 from __future__ import annotations
 
