@@ -153,7 +153,7 @@ def existing_dags() -> frozenset[str] | None:
 class _WithGone(frozenset[str]):
     """The DAGs of a user who may see all of them. It also has deleted DAGs, if Airflow would let the user see them.
 
-    Airflow lists no deleted DAG. Without this the pipelines of one would be hidden from everybody.
+    Airflow lists no deleted DAG. Without this the pipelines of one would be hidden from all users.
     """
 
     def __new__(cls, found: Iterable[str], user: BaseUser) -> Self:

@@ -169,7 +169,8 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
             return failed_text(self.failure)
         return (
             f"Run {self.ended or self.turn} ended before it was confirmed, and reported no error: its process was"
-            " killed, or a person ended it. Remedy: see the logs of its tasks in Airflow; clear them, or start a new run."
+            " killed, or a person ended it."
+            " Remedy: see the logs of its tasks in Airflow; clear them, or start a new run."
         )
 
     @property

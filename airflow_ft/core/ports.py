@@ -244,14 +244,14 @@ class Store(RootLog, Versioned, Protocol):
         """Stores a warning, or renews it. A new one, or one with another message, is also an event.
 
         A pipeline keeps `MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that were
-        told before its stage began (`leave_turn`).
+        stored before its stage began (`leave_turn`).
         """
 
     def tell_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
         """Stores why the run failed, with an event; for people, nothing is decided by it.
 
-        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so one that
-        this run has told before stays.
+        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
+        earlier one of this run stays.
         """
 
     def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
@@ -306,7 +306,7 @@ class Store(RootLog, Versioned, Protocol):
         """Frees the turn if this run has it.
 
         `confirmed`: all of the run is delivered. Then the failure of the last run is cleared, and warnings that were
-        told before this run's stage began are deleted.
+        stored before this run's stage began are deleted.
         """
 
     def run(self, pipeline: str, run: RunKey) -> Run | None: ...

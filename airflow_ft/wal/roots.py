@@ -6,11 +6,11 @@ The first stage (or savepoint) that uses a root writes the marker, and the decis
 a root without that marker is *away*: StorageUnavailableError, and the task retries. Nothing is read from it, written to
 it, deleted in it or concluded from it. The marker is written once; a lost one is never written again by this package.
 
-What if the process dies ...
+If the process dies ...
 - after the marker is written, before the log remembers it: the next process adopts the marker that it finds.
 - between any check and what it protects: a publication checks once more after its files are durable, and looks whether
   they are there (`require_files`).
-Two at once, also of two decision logs: the file is created only where none is, and the second adopts the first one's.
+Two processes at once, also of two decision logs: the second cannot create the file, and adopts the first one's.
 """
 
 from __future__ import annotations

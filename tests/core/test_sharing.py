@@ -276,7 +276,7 @@ def test_a_savepoint_s_copy_goes_on_where_the_other_one_stands(scene: Scene, cov
 def test_a_connection_that_is_gone_is_compared_by_its_name(scene: Scene) -> None:
     scene.deliver(OTHER, into("same"))
     del scene.connections["same"]
-    scene.deliver(MINE, into())  # nobody knows where the other one led
+    scene.deliver(MINE, into())  # where the other one led is unknown
     scene.connections["same"] = scene.connections["shop"]
     with pytest.raises(UnfitTargetError):
         scene.deliver("orders-third", into("same"))

@@ -348,7 +348,7 @@ SAME: dict[str, tuple[Made, Made]] = {
         lambda s: s["orders"].groupBy("city").agg(F.sum("x").alias("a")),
         lambda s: s["orders"].groupBy("city").agg(F.sum("x").alias("b")),
     ),
-    "filter and what nobody uses": (
+    "filter and an unused column": (
         lambda s: s["orders"].groupBy("city").count(),
         lambda s: s["orders"].where("x > 1").withColumn("z", F.col("x") + 1).groupBy("city").count(),
     ),

@@ -1,8 +1,8 @@
 """The session settings that exactness rests on: set on every connection, read back, and read again in transactions.
 
-A server, an account or `init_connect` may set each of them otherwise for everybody, and a proxy may hand a statement to
-another connection than the one that was set up. So nothing is taken for granted: each value is compared with what the
-server says of it, and one that cannot be had is refused by its name.
+A server, an account or `init_connect` may set each of them otherwise, and a proxy may hand a statement to another
+connection than the one that was set up. So each value is compared with what the server says of it, and an error names a
+setting that is wrong.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def statements(limits: Limits) -> Iterator[str]:
 def ensure(rows: Rows, run: Run, server: str, limits: Limits) -> None:
     """Reads the settings back, and sets what only some servers have.
 
-    `server` is what the server calls itself. SinkAccessError names a setting that cannot be had.
+    `server` is what the server calls itself. SinkAccessError names a setting that is wrong.
     """
     for name, found in _wrong(rows, server, limits):
         value = _wanted(name, limits)

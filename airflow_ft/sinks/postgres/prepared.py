@@ -70,7 +70,7 @@ class PreparedParticipant(LocalParticipant):
         readers: Sequence[SegmentReader],
         counts: Mapping[str, int],
     ) -> str:
-        """Prepare the rows. Return why they are not held all the same; "": they are."""
+        """Prepare the rows. Return why they are not held nevertheless; "": they are."""
         gid = new_gid(fence, self.name, plan.number)
         session.begin()
         self._claim(ledger, plan, fence, counts)

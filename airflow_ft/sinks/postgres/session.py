@@ -1,6 +1,6 @@
 """A connection to the server. Each transaction sets what exactness rests on (`airflow_ft.postgres.settings`).
 
-So a pooler between may pool sessions or transactions.
+So a pooler may pool sessions or transactions.
 """
 
 from __future__ import annotations

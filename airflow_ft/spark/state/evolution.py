@@ -211,8 +211,8 @@ def _compare(
             pipeline=location.pipeline,
             remedy="take the change back; or give the changed operator a new uid (airflow_ft.spark.uids.uid): it begins"
             f" without state; or drop all state (`airflow ft reset-state {location.pipeline}`). To continue with the"
-            f" state as it is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger {location.pipeline}`),"
-            " and `airflow ft savepoint restore PATH --allow-changed-state`.",
+            f" state as it is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger"
+            f" {location.pipeline}`), and `airflow ft savepoint restore PATH --allow-changed-state`.",
         )
 
 

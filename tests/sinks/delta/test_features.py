@@ -157,7 +157,7 @@ def test_texts_that_are_too_long_for_spark_s_type_are_refused(
     plan = world.plan(rows)
     with pytest.raises(DeclinedError, match=r"row 3 of .*'T': longer than its "):
         vote = world.prepare(plan)
-        assert decides, "nobody could refuse it later"
+        assert decides, "a later refusal is impossible"
         world.commit(plan, vote)
     assert world.target.ids() == []
     world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)

@@ -47,7 +47,7 @@ def decided(world: World, rows: pa.Table, *, settings: str) -> Any:
     """A function that delivers these rows, which are voted upon."""
     plan = world.plan(rows)
     vote = world.prepare(plan)
-    if settings == "lost":  # what was prepared holds its lock, until somebody ends it by hand
+    if settings == "lost":  # the prepared transaction holds its lock until a person ends it
         for gid in table_of(world).prepared(world):
             table_of(world).sql(f"ROLLBACK PREPARED {gid.sql}")
     return plan, vote
