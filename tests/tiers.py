@@ -172,14 +172,14 @@ def _part(name: str, number: int, cases: list[pytest.Item], count: int) -> int:
 
 
 def is_named(config: pytest.Config) -> bool:
-    """Whether the command line names the tests, so that all of them run."""
+    """Return whether the command line names the tests, so that all of them run."""
     if any("::" in argument for argument in config.args) or config.getoption("-k"):
         return True
     return _names_paths(config) and not os.environ.get("ROTATION")
 
 
 def _names_paths(config: pytest.Config) -> bool:
-    """Whether files, folders or marks are named. A worker of xdist cannot see it, so the controller tells it."""
+    """Return whether files, folders or marks are named. A worker of xdist cannot see it, so the controller tells it."""
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is not None:
         return bool(worker["paths_named"])

@@ -37,7 +37,7 @@ def explained(store: Store, overview: Overview) -> str:
 
 
 def is_refused(problem: Failure) -> bool:
-    """Whether the sink was reached and refused: the next try meets the same, unless a person changes something."""
+    """Return whether the sink refused: the next try then fails, too, unless a person changes something."""
     return problem.code == AbortReason.DECLINED.value or problem.kind not in _PASSING
 
 

@@ -88,7 +88,7 @@ def confirmed_position(store: Store, pipeline: str, number: int | None = None) -
 
 
 def is_replaced(store: Store, pipeline: str, number: int, position: SparkPosition) -> bool:
-    """Whether the pipeline was put at this position after it had published the number: the state is not the number's.
+    """Return whether a restore or reset put the pipeline at this position after it had published the number.
 
     `airflow ft savepoint restore`, a full refresh and `airflow ft reset-state` make a folder under an epoch of their
     own, which is newer than that of every number that was published before.

@@ -115,7 +115,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
     @property
     def is_silent(self) -> bool:
-        """Whether a run has the turn, and no process of it has written anything for too long, a renewed lease included.
+        """Return whether a run has the turn, and no process of it wrote anything, or renewed a lease, for too long.
 
         If the DAG is no stream, Airflow knows more: between two tasks no process holds a lease.
         """
@@ -192,7 +192,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
 
 def failed_text(failure: Failure) -> str:
-    """Which run failed, in which task, and why."""
+    """Say which run failed, in which task, and why."""
     of = f"Run {RunKey(failure.dag_id, failure.run_id, failure.map_index)} failed" if failure.run_id else "It failed"
     task = f" in {failure.task_id} (try {failure.try_number})" if failure.task_id else ""
     return f"{of}{task}: {failure.text}"

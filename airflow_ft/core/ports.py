@@ -145,7 +145,7 @@ class Unmetered:
 
 
 class RootLog(Protocol):
-    """What the decision log remembers of storage roots (`airflow_ft.wal.roots`)."""
+    """The memory of the decision log for storage roots (`airflow_ft.wal.roots`)."""
 
     def root(self, uri: str) -> str | None:
         """Return the id that the marker of a storage root holds; None: the log does not know this root."""

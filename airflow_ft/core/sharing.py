@@ -43,7 +43,7 @@ class Locating(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a sink leads: by the address of its connection, and by what its author wrote."""
+    """The place of a sink: by the address of its connection, and by the name that its author wrote."""
 
     sink: str
     kind: str

@@ -1,4 +1,4 @@
-"""What the fields of an Airflow connection say to Kafka's clients; the same for sources and sinks."""
+"""Settings of Kafka's clients from the fields of an Airflow connection; the same for sources and sinks."""
 
 from __future__ import annotations
 

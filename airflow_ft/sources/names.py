@@ -13,7 +13,7 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 GLOB = "[ ] { } * ? \\"
-"""What Hadoop takes for parts of a pattern, in any name on a path."""
+"""Characters that Hadoop takes for parts of a pattern, in any name on a path."""
 _GLOB = re.compile(r"[\[\]{}*?\\]")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _MARKERS = ("_SUCCESS", "_temporary", "_spark_metadata", "_delta_log")

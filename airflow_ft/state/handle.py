@@ -78,7 +78,7 @@ class State:
 
     @property
     def restored(self) -> bool:
-        """Whether the state was restored, or reset, behind `number`: then it is not what that checkpoint has left."""
+        """Whether the state was restored or reset after `number`: then it is not the state of that checkpoint."""
         return self._position.restored
 
     @property

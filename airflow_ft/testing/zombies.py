@@ -103,7 +103,7 @@ class _Scene:
         assert self.world.commit(later, vote, epoch=_NEW).outcome is Outcome.COMMITTED
 
     def expected(self) -> list[int]:
-        """What a reader sees when number 2 is settled."""
+        """Return the rows that a reader sees when number 2 is settled."""
         return self.there if self.step == "abort" else [*self.there, *self.ids_of(2)]
 
 

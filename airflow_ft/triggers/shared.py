@@ -105,7 +105,7 @@ def reading(setting: str | None) -> Iterator[Reader]:
 
 
 class Watch:
-    """What a trigger has seen of its pipelines: it asks again when one has changed."""
+    """The versions of its pipelines that a trigger has seen: it asks again when one has changed."""
 
     def __init__(self, pipelines: Sequence[str], *, always: bool = False) -> None:
         """`always`: the answer depends on more than these pipelines, so each look asks."""

@@ -16,7 +16,7 @@ MARKER = ".airflow-ft-root.json"
 
 
 class Reading(Protocol):
-    """What this module needs of a file system."""
+    """The part of a file system that this module needs."""
 
     def uri(self, location: str, *names: str) -> str: ...
 

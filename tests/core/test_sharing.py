@@ -70,7 +70,7 @@ class Scene:
             coordinator.plan(delivery_of(sink), 0)
 
     def deliver(self, pipeline: str, sink: SinkSpec, dag: str = "") -> None:
-        """What a run does."""
+        """Do the work of a run."""
         self.stage(pipeline, dag=dag)
         self.go_on(pipeline, sink)
 
@@ -260,7 +260,7 @@ def test_a_pipeline_that_was_renamed_goes_on_in_its_own_table(scene: Scene) -> N
 
 @pytest.mark.parametrize(("covers", "goes_on"), [(1, True), (0, False)])
 def test_a_savepoint_s_copy_goes_on_where_the_other_one_stands(scene: Scene, covers: int, goes_on: bool) -> None:
-    """What was delivered after the savepoint would come again."""
+    """Rows that were delivered after the savepoint would come again."""
     scene.deliver(OTHER, into())
     scene.store.register(MINE)
     with new_epoch(scene.store, MINE, Worker("a", 1), "restore", 3600.0) as (epoch, _):

@@ -251,7 +251,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(spark: SparkSession, ddl: str, texts: Sequence[bytes | str | None]) -> list[Any]:
-    """What each text gives, by `v`; BAD: malformed."""
+    """Return the value of each text, by `v`; BAD: malformed."""
     rows = [(index, text.encode() if isinstance(text, str) else text) for index, text in enumerate(texts)]
     frame = spark.createDataFrame(rows, "n int, value binary")
     batch = parse_json(frame, ddl, keep=["n"], on_malformed="keep")

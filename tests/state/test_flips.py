@@ -27,7 +27,7 @@ MOST = 150
 
 
 def hadoop_sums(path: Path) -> None:
-    """What Hadoop's local file system puts beside a file."""
+    """Make the file that Hadoop's local file system puts beside a file."""
     data = path.read_bytes()
     sums = b"".join(struct.pack(">I", zlib.crc32(data[at : at + 512])) for at in range(0, len(data), 512))
     path.with_name(f".{path.name}.crc").write_bytes(b"crc\0" + struct.pack(">i", 512) + sums)

@@ -164,7 +164,7 @@ def _add(path: str, size: int, values: Mapping[str, str | None], now: int, stats
 
 
 def _folder(place: str) -> str:
-    """Where the rows of a partition lie.
+    """Return the folder of a partition's rows.
 
     Readers use the log, so the folder gets another name where some readers would misread it, or the path is too long.
     """

@@ -122,7 +122,7 @@ _LIMITS = {
     "max_user_connections": "MAX_USER_CONNECTIONS",
     "max_statement_time": "MAX_STATEMENT_TIME",
 }
-"""What ALTER USER calls the resource that error 1226 names."""
+"""Names in ALTER USER for the resources that error 1226 names."""
 
 
 def code_of(error: BaseException) -> int:

@@ -64,7 +64,7 @@ Run = Callable[[str], object]
 
 
 def statements(limits: Limits) -> Iterator[str]:
-    """What every connection begins with; each server that is supported knows these settings."""
+    """Yield the first statements of every connection; each supported server knows these settings."""
     yield "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
     yield (
         f"SET SESSION autocommit=1, sql_mode='{SQL_MODE}', time_zone='+00:00', lc_messages='en_US', sql_notes=1,"

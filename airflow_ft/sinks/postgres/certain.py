@@ -20,7 +20,7 @@ _TICKS = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 
 
 
 def takes(rows: pa.RecordBatch, columns: Sequence[Column]) -> bool:
-    """Whether the columns of a table, in the batch's order, take all values by their types, in a UTF-8 database."""
+    """Return whether a table's columns, in the batch's order, take all values by type, in a UTF-8 database."""
     return not changed(rows, columns) and all(map(_takes, rows.columns, columns))
 
 

@@ -1,4 +1,4 @@
-"""What an error of the server means: by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html), and by what the
+"""The meaning of a server's error: by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html), and by what the
 server was doing: its context names the row of a COPY, or the function that ran for one.
 """
 

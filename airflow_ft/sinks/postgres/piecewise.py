@@ -60,7 +60,7 @@ class Piecewise:
         return len(refused)
 
     def _tried(self, number: int, low: int, high: int) -> str:
-        """Why these changes are refused, so that none of them is applied; "": all are."""
+        """Return why these changes are refused, and apply none of them; "": all are applied."""
         db = self.changes.db
         db.run("SAVEPOINT airflow_ft_changes")
         why = ""

@@ -38,7 +38,7 @@ _ENVIRONMENT = frozenset(
 
 
 def is_of_a_row(error: Exception) -> bool:
-    """Whether an error of an INSERT belongs to its row: all do that do not come from the file, disk or process."""
+    """Return whether an error of an INSERT belongs to its row: not if file, disk or process caused it."""
     if isinstance(error, OverflowError):
         return True
     code = code_of(error)

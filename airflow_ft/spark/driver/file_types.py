@@ -45,7 +45,7 @@ def check_file_types(spark: SparkSession, plan: Any, pipeline: str) -> None:
             found = relation.fileFormat().inferSchema(spark._jsparkSession, options, files)
         except Py4JJavaError as error:
             if "MERGE_SCHEMA" not in str(error.java_exception):
-                raise  # a file that cannot be read, which reading tells with its name
+                raise  # a file that cannot be read: the reader names it in its error
             raise JobError(
                 f"{name} files of one checkpoint have columns of several types:"
                 f" {' '.join(str(error.java_exception.getMessage()).split())}",

@@ -1,4 +1,4 @@
-"""What the stateful operators of a job compute, read from Spark's analysed plan, before anything is computed.
+"""The meaning of a job's stateful operators, read from Spark's analysed plan, before anything is computed.
 
 Columns are followed through projections, joins, unions and windows to the columns of the declared sources. So another
 column under the same name is seen, and another alias for the same column is not. Filters are not part of it, nor is the
@@ -269,7 +269,7 @@ class _Reading:
         return self._texts(expression, known)
 
     def _is_constant(self, expression: Node) -> bool:
-        """Whether it has one value in a run, such as its date. As a key it is in the state, and means nothing else."""
+        """Return whether it has one value in a run, such as its date. As a key it has no meaning in the state."""
         for each in all_below(expression):
             if each.kind == "AttributeReference":
                 if column_id(each.told) not in self._constants:
@@ -292,7 +292,7 @@ class _Reading:
         return found
 
     def _parsed(self, node: Node, found: list[_Column]) -> list[_Column]:
-        """What `parse_json` returns, if this node is the last of its."""
+        """Return the columns of `parse_json`, if this node is the last of its plan."""
         parsed = self._facts[id(node)].parsed
         if parsed is None:
             return found

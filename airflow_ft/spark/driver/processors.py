@@ -1,4 +1,4 @@
-"""What a StatefulProcessor of Python keeps: its class, and the fields of its state variables in their order.
+"""The state of a Python StatefulProcessor: its class, and the fields of its state variables in their order.
 
 Spark's plan has it as a pickled function alone. A copy is taken out of that, and its `init` is called with a handle
 that notes which variables it asks for. Spark itself does so, too, before a query begins.

@@ -135,7 +135,7 @@ class _Plan:
     places: list[int]
     operators: tuple[Identity, ...]
     memory: Memory | None
-    """What the state of the operators means; None: unknown."""
+    """The meaning of the operators' state; None: unknown."""
 
 
 def _living(request: StageRequest, base: SparkPosition | None) -> StageRequest:

@@ -57,7 +57,7 @@ def field(name: str, kind: Any, **metadata: Any) -> dict[str, Any]:
 
 
 def upgrade(world: World, protocol: dict[str, Any]) -> None:
-    """What another writer commits."""
+    """Commit as another writer."""
     log = table_of(world).path / "_delta_log"
     version = max(int(each.stem) for each in log.glob("*.json")) + 1
     (log / f"{version:020}.json").write_text(json.dumps({"protocol": protocol}) + "\n")

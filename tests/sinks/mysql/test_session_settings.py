@@ -1,4 +1,4 @@
-"""What a session demands of its settings, without a server."""
+"""Demands of a session on its settings, without a server."""
 
 from __future__ import annotations
 

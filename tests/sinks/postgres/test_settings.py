@@ -76,7 +76,7 @@ CHECKED = (
 
 
 def hostile_clients(patch: pytest.MonkeyPatch) -> None:
-    """What a pooler of transactions does: before each transaction, others have set something in the same backend."""
+    """Act as a pooler of transactions: before each transaction, others have set something in the same backend."""
     for name in ("run", "rows"):
         method = getattr(Session, name)
 
