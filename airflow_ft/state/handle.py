@@ -78,7 +78,7 @@ class State:
 
     @property
     def restored(self) -> bool:
-        """Whether the state was restored or reset after `number`: then it is not the state of that checkpoint."""
+        """Return whether the state was restored or reset after `number`: then it is not that checkpoint's state."""
         return self._position.restored
 
     @property

@@ -502,7 +502,7 @@ class Held:
 
 
 class Holding(StatefulProcessor):
-    """Of `Held`: between the load and the commit of a state partition."""
+    """A point of `Held`: between the load and the commit of a state partition."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
