@@ -113,7 +113,7 @@ _ALLOW_NON_RESTORED = _arg(
 _ALLOW_CHANGED = _arg(
     "--allow-changed-state",
     action="store_true",
-    help="the job may read the state with other keys, functions or settings than have made it",
+    help="accept a job whose keys, functions or settings differ from those that made the state",
 )
 _RENAME = _arg(
     "--rename",
@@ -308,8 +308,8 @@ def _settling() -> tuple[ActionCommand, ...]:
             _PIPELINES,
             ARG_OUTPUT,
         ),
-        _command("retire", "settling", "Silence a pipeline that is not to run, until its next run", _PIPELINE, ARG_YES),
-        _command("resume", "settling", "Let a HALTED pipeline go on", _PIPELINE, _REASON, ARG_YES),
+        _command("retire", "settling", "Silence a pipeline's alerts until its next run", _PIPELINE, ARG_YES),
+        _command("resume", "settling", "Let a HALTED pipeline continue", _PIPELINE, _REASON, ARG_YES),
         _command(
             "adopt",
             "settling",
@@ -386,7 +386,7 @@ def _state() -> GroupCommand:
             _command(
                 "get",
                 "state",
-                "Print what an operator has for a key",
+                "Print an operator's state for a key",
                 _STATE_OF,
                 _OPERATOR,
                 _KEY,

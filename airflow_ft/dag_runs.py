@@ -26,7 +26,7 @@ def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
 
 
 def paused(dag_ids: Collection[str]) -> Container[str]:
-    """Those of these DAGs that are paused; none where this machine has no such database."""
+    """Return the paused ones of these DAGs; none if this machine has no such database."""
     try:
         with create_session() as session:
             wanted = select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids), DagModel.is_paused.is_(True))

@@ -222,7 +222,7 @@ def _sink(
 def _shared(
     subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: Store | None
 ) -> list[Check]:
-    """Whether another pipeline fills one of its tables or topics."""
+    """Return whether another pipeline fills one of its tables or topics."""
     exam = Examination(subject)
     if store is not None:
         exam.attempt("target", lambda: require_own_targets(store, pipeline, (plan,), opener, staged=False))

@@ -51,7 +51,7 @@ def require_text(connection: ConnectionInfo) -> None:
 
 
 def _is_text(value: object) -> bool:
-    """Whether every text in a value of a connection can be sent."""
+    """Return whether every text in a value of a connection can be sent."""
     if isinstance(value, Mapping):
         return all(map(_is_text, value.values()))
     if isinstance(value, list | tuple):

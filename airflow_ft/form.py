@@ -21,7 +21,7 @@ _STARTS = (
     r"|\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?"
     r"(Z|[+-]([01]\d|2[0-3]):?[0-5]\d))$"
 )
-"""What the form takes for `starting_offsets`: a word, or a time of ISO 8601 with a zone; "": as the DAG says."""
+"""Values that the form takes for `starting_offsets`: a word, or a time of ISO 8601 with a zone; "": as the DAG says."""
 
 
 def pipeline_params() -> dict[str, Any]:

@@ -125,5 +125,5 @@ def _answer(ask: Callable[[], bool]) -> bool:
     try:
         return ask()
     except Exception as error:  # no server answers, or this process cannot ask one: nothing is known
-        log.debug("Airflow did not tell:", exc_info=error)
+        log.debug("Airflow did not answer:", exc_info=error)
         return False

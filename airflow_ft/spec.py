@@ -204,7 +204,7 @@ class PipelineSpec:
             check_text("a name in spark_conf", name)
             if isinstance(value, str):
                 refuse_object(f"spark_conf[{name!r}]", value)
-            elif not is_resolved_later(value):  # it may be a secret: only its type is told
+            elif not is_resolved_later(value):  # it may be a secret: show only its type
                 raise ConfigurationError(
                     f"spark_conf[{name!r}] is a {type(value).__name__}.", remedy=f'give text: {{"{name}": "..."}}.'
                 )

@@ -37,7 +37,7 @@ from .turns import Turns
 NEWEST = 15
 """So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
 UNSEEN_RUN = RunKey("another DAG", "a run")
-"""Stands for a run of a DAG that the user may not see."""
+"""Placeholder for a run of a DAG that the user may not see."""
 AT_ONCE = 8
 """Requests that ask the decision log; more than ever read files in one (`handles`)."""
 OPENED_EACH = 60.0
@@ -131,7 +131,7 @@ def seen(pipeline: str, visible: frozenset[str]) -> Iterator[tuple[Store, frozen
 
 
 def visible_dags(user: BaseUser) -> frozenset[str]:
-    """The ids of the DAGs that the user may see. Who may see all may also see deleted ones (`_WithGone`)."""
+    """The ids of the DAGs that the user may see. Users who may see all may also see deleted ones (`_WithGone`)."""
     found = frozenset(get_auth_manager().get_authorized_dag_ids(user=user))
     there = existing_dags()
     return found if there is None or not there <= found else _WithGone(found, user)
@@ -153,7 +153,7 @@ def existing_dags() -> frozenset[str] | None:
 class _WithGone(frozenset[str]):
     """The DAGs of a user who may see all of them. It also has deleted DAGs, if Airflow would let the user see them.
 
-    Airflow lists no deleted DAG. Without this the pipelines of one would be hidden from everybody.
+    Airflow lists no deleted DAG. Without this the pipelines of one would be hidden from all users.
     """
 
     def __new__(cls, found: Iterable[str], user: BaseUser) -> Self:

@@ -23,7 +23,7 @@ from airflow_ft.spark.state.operators import Operator
 class Failure(TypedDict):
     """An error that a run, or a sink, met last. `message`: what happened, `remedy`: what to do; "": not known.
 
-    dag_id, run_id, map_index, task_id, try_number: whose log tells more; "", -1 and 0: there is none.
+    dag_id, run_id, map_index, task_id, try_number: whose log says more; "", -1 and 0: there is none.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Failure(TypedDict):
 
 
 class Warned(TypedDict):
-    """A warning that stays until a confirmed run no longer tells it. `subject`: which source, sink or file; ""."""
+    """A warning that stays until a confirmed run no longer reports it. `subject`: which source, sink or file; ""."""
 
     code: str
     subject: str

@@ -25,7 +25,7 @@ export const acts = /** @type {const} */ ({
   resumeSays: "It was halted: {halted}. Resume it when the cause is gone: its next run goes on where it stood.",
   recover: "Recover",
   recoverTitle: "Settle what is in doubt of {name}?",
-  recoverSays: "Delivers what is decided, and settles what is in doubt by what the sinks remember. Refused while a run is at work.",
+  recoverSays: "Delivers what is decided, and settles what is in doubt by what the sinks remember. Refused while a run is active.",
   stop: "Stop",
   stopTitle: "Stop {name}?",
   stopSays: "The stream ends after the checkpoint under way, all of it delivered. It goes on when its DAG runs again.",

@@ -1,4 +1,4 @@
-"""What `make test` leaves out: each part tries something of every matrix, all parts together try all of it."""
+"""The parts of `make test`: each tries something of every matrix, all of them together try all of it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ chooses it by hand, and 24 parts are everything. Cases are counted in the order 
 same place to die, on the other server) fall into different parts, unless they share what is dearer than they are; of
 few cases there is always one.
 
-Named tests run whatever their tier: files and folders on the command line, `-k` and `-m`. An explicit ROTATION keeps
+Named tests always run, of any tier: files and folders on the command line, `-k` and `-m`. An explicit ROTATION keeps
 the tiers for files, folders and `-m`.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
@@ -172,14 +172,14 @@ def _part(name: str, number: int, cases: list[pytest.Item], count: int) -> int:
 
 
 def is_named(config: pytest.Config) -> bool:
-    """Whether the command line names the tests, so that all of them run."""
+    """Return whether the command line names the tests, so that all of them run."""
     if any("::" in argument for argument in config.args) or config.getoption("-k"):
         return True
     return _names_paths(config) and not os.environ.get("ROTATION")
 
 
 def _names_paths(config: pytest.Config) -> bool:
-    """Whether files, folders or marks are named. A worker of xdist cannot see it, so the controller tells it."""
+    """Return whether files, folders or marks are named. A worker of xdist cannot see it, so the controller tells it."""
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is not None:
         return bool(worker["paths_named"])

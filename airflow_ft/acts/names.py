@@ -27,7 +27,7 @@ ACTIONS: Mapping[str, str] = {
     "rewind": "compute all rows that are not delivered yet again",
     "reset_state": "drop operator state and keep positions: counts begin anew",
     "resume": "let a HALTED pipeline go on",
-    "retire": "silence a pipeline that is not to run: no alerts until its next run",
+    "retire": "silence a pipeline: no alerts until its next run",
     "verify": "compare the write-ahead log with what is in the sinks",
     "doctor": "examine everything that the pipeline needs",
     "savepoint": "keep where the pipeline stands, with its state",

@@ -61,7 +61,7 @@ def reset_state(by: Requester, store: Store, pipeline: str) -> None:
 
 
 def retire(by: Requester, store: Store, pipeline: str) -> None:
-    """Silences FAILED, NOT RUNNING and LATE until the next run; ConfigurationError while a run is at work."""
+    """Silence FAILED, NOT RUNNING and LATE until the next run; ConfigurationError while a run is active."""
     row = store.pipeline(pipeline)
     require_understood(row)
     if row.turn is not None and not by.is_over(row.turn):

@@ -217,7 +217,7 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _whole(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What `describe` tells, as plain data."""
+    """Return what `describe` prints, as plain data."""
     segment, position, reason, plan = checkpoint.segment, checkpoint.position, checkpoint.reason, checkpoint.plan
     return {
         "pipeline": checkpoint.pipeline,

@@ -45,7 +45,7 @@ def setup(args: Namespace) -> None:
         else:
             made = module.create(args.pipeline, plan, of_kind.connection(plan, server_connections))
             row["made"] = made or None
-            told = [f"{called}: {f'{made} made' if made else 'nothing was lacking'}"]
+            told = [f"{called}: {f'{made} made' if made else 'nothing was missing'}"]
         rows.append(row | {"statements": lines})
         for line in told if not as_data else ():
             say(line)

@@ -15,7 +15,7 @@ _OBJECT = re.compile(
     r"\b(?:MappedArgument|DictOfListsExpandInput|ListOfDictsExpandInput)\(|\bXComArg\(<|<(?:Mapped|Task)\("
     r"|<airflow\.\S+ object at 0x"
 )
-"""What Airflow's objects look like that have their values only in a run. The output of a task formats as Jinja."""
+"""The look of Airflow objects that have their values only in a run. The output of a task formats as Jinja."""
 _LONGEST = 60
 _LONGEST_BARRIER = 250
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False, "none": False}
@@ -36,7 +36,7 @@ def shown(value: object) -> str:
 
 
 def is_template(value: object) -> bool:
-    """Whether a value can be judged only in a run: text with Jinja, an argument of a mapped group, a task's output."""
+    """Return whether only a run knows a value: text with Jinja, an argument of a mapped group, a task's output."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     return is_resolved_later(value)

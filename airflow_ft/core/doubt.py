@@ -49,7 +49,7 @@ class Doubt:
     """One unsettled thing: a number in one participant, or (number 0) a whole pipeline that is HALTED.
 
     `since` is when it came into this state, by the store's clock; `age` is counted by the same clock. `last_error` is
-    what the newest attempt at the participant met; "": it met none, or none is known.
+    the error of the newest attempt at the participant; "": none is known.
     """
 
     pipeline: str

@@ -106,7 +106,7 @@ class ConfigurationError(TerminalError, ValueError):
 
 
 class StateMeaningError(ConfigurationError):
-    """The job computes something else with the state that it goes on from: other keys, functions or settings."""
+    """The keys, functions or settings of the job differ from those that made its state."""
 
 
 class NewerReleaseError(ConfigurationError):
@@ -233,7 +233,7 @@ class SinkAccessError(TransientError):
 
 
 PROPOSED = "`airflow ft setup PIPELINE --dag FILE --print --tables` proposes it."
-"""Where a table or topic is missing; `AirflowFtError.filled` puts the real names in."""
+"""The remedy for a missing table or topic; `AirflowFtError.filled` puts the real names in."""
 
 
 class UnfitTargetError(SinkAccessError):

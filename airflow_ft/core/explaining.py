@@ -1,4 +1,4 @@
-"""What people read of a pipeline beside its condition: what exactly is wrong, what helps, and which acts can work."""
+"""Explain the condition of a pipeline to people: what exactly is wrong, what helps, and which acts can work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def explained(store: Store, overview: Overview) -> str:
 
 
 def is_refused(problem: Failure) -> bool:
-    """Whether the sink was reached and refused: the next try meets the same, unless a person changes something."""
+    """Return whether the sink refused: the next try then fails, too, unless a person changes something."""
     return problem.code == AbortReason.DECLINED.value or problem.kind not in _PASSING
 
 
@@ -86,7 +86,7 @@ def _quarantined(checkpoint: Checkpoint) -> str:
 
 
 def refuses_rows(checkpoint: Checkpoint) -> bool:
-    """Whether a participant is known to refuse rows of it."""
+    """Return whether a participant is known to refuse rows of it."""
     return any(
         each is not None and each.code == AbortReason.DECLINED.value for each in waiting_for(checkpoint).values()
     )

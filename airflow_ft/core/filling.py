@@ -1,4 +1,4 @@
-"""What the decision log knows of the tables and topics that another pipeline fills (`airflow_ft.core.sharing`)."""
+"""Tables and topics that another pipeline fills, from the decision log (`airflow_ft.core.sharing`)."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ def settings_of(given: Mapping[str, Any]) -> Given:
 
 
 def _is_of_restarts(key: str) -> bool:
-    """Whether `restart_of` reads it."""
+    """Return whether `restart_of` reads it."""
     name = key.removeprefix(_RESTART)
     return key == _RESTART.removesuffix(".") or (name != key and (name == "type" or name in RESTART_KEYS))
 
@@ -341,7 +341,7 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
 
     Keys of checkpoints are left to `settings_of`. Without any key of restarts it is what Flink takes for a job with
     checkpoints: exponential-delay. ConfigurationError names every key that is not known, and every value that cannot be
-    read. Settings of another strategy than the one chosen have no effect in Flink either: a warning tells of them.
+    read. Settings of another strategy than the one chosen have no effect in Flink either: a warning names them.
     """
     given = {key: value for key, value in _flat(given) if key not in _NAMES}
     types = {key: given[key] for key in (f"{_RESTART}type", _RESTART.removesuffix(".")) if key in given}

@@ -80,7 +80,7 @@ class InlineJob:
     def check_arguments(self, given: Collection[str]) -> None:
         """ConfigurationError, naming them, for arguments (`job_args`) that it does not take, and those that it lacks.
 
-        Nothing is checked where its source does not tell: a class that gets its constructor from elsewhere.
+        Check nothing if its source does not show them: a class may get its constructor from elsewhere.
         """
         definitions = {
             node.name: node
@@ -125,7 +125,7 @@ class InlineJob:
 def _statements(text: str) -> list[ast.stmt]:
     if not text[:1].isspace():
         return ast.parse(text).body
-    block = ast.parse(f"if True:\n{text}").body[0]  # it stands in a `with`, say
+    block = ast.parse(f"if True:\n{text}").body[0]  # it may be inside a `with`
     assert isinstance(block, ast.If)
     return block.body
 
@@ -133,7 +133,7 @@ def _statements(text: str) -> list[ast.stmt]:
 def _taken_by(
     node: ast.stmt | None, definitions: Mapping[str, ast.FunctionDef | ast.ClassDef]
 ) -> tuple[list[str], list[str], bool] | None:
-    """What a job needs, what it takes, and whether it takes any other name; None: its source does not tell."""
+    """Return what a job needs, what it takes, and whether it takes any name; None: its source does not show it."""
     passed = 2  # spark and sources
     if isinstance(node, ast.ClassDef):
         own = next((each for each in node.body if getattr(each, "name", "") in ("__init__", "__new__")), None)

@@ -46,7 +46,7 @@ def judge(
 
 
 def _asks(overview: Overview) -> bool:
-    """Whether it matters if a run comes."""
+    """Return whether it matters if a run comes."""
     has_failed = overview.failure is not None or overview.ended is not None
     return has_failed or overview.streaming or overview.committing > 0
 

@@ -1,4 +1,4 @@
-"""When a pipeline is late, where it does not say so itself."""
+"""The default of `late_after` for a stream."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 LEAST_SECONDS = 600.0
-"""A stream is not late before, however short its interval."""
+"""No stream is late before this, even with a short interval."""
 INTERVALS = 10
 _INTERVAL, _TIMEOUT = 10.0, 600.0  # the defaults of CheckpointConfig
 
 
 def stream_is_late_after(spec: Mapping[str, Any]) -> float:
-    """Seconds without anything confirmed after which a stream is late that says no `late_after`.
+    """Return the seconds without a confirmation after which a stream without `late_after` is late.
 
     Ten checkpoint intervals, or the time-out of a checkpoint, or ten minutes: the longest of them.
 

@@ -12,7 +12,7 @@ from airflow_ft.core.ports import Store
 
 _MANY = 100_000
 _CLOSE, _SIMILAR = 3, 0.5
-"""So many names are told for one that is not known, if they are as similar (`difflib.get_close_matches`)."""
+"""The most names that an error suggests for an unknown one, and their similarity (`difflib.get_close_matches`)."""
 _FOLDER = re.compile(r"/(\d+)-0/?$")
 """A location that an epoch has made for itself: no attempt has the number 0."""
 
@@ -29,7 +29,7 @@ def require_known(store: Store, pipeline: str, hint: str = "") -> None:
 
 
 def _known(names: Sequence[str], wanted: str) -> str:
-    """The names, if they are few; of many the three that are closest."""
+    """Return the names if they are few, otherwise the three closest."""
     if len(names) <= _CLOSE:
         return f"known are: {', '.join(names) or 'none'}."
     lists = f"`airflow ft pipelines` lists all {len(names):,}."
@@ -88,7 +88,7 @@ def confirmed_position(store: Store, pipeline: str, number: int | None = None) -
 
 
 def is_replaced(store: Store, pipeline: str, number: int, position: SparkPosition) -> bool:
-    """Whether the pipeline was put at this position after it had published the number: the state is not the number's.
+    """Return whether a restore or reset put the pipeline at this position after it had published the number.
 
     `airflow ft savepoint restore`, a full refresh and `airflow ft reset-state` make a folder under an epoch of their
     own, which is newer than that of every number that was published before.

@@ -23,7 +23,7 @@ from airflow_ft.core.secrets import without_secrets
 log = logging.getLogger(__name__)
 
 _PASSED_OVER = (FencedError, LeaseHeldError, TurnHeldError, StoreUnavailableError)
-"""Others are at work, who tell for themselves; or the note could not be stored either."""
+"""Errors without a note: another run is active and notes its own, or the note could not be stored either."""
 
 
 def failure_of(error: BaseException, *, task_id: str = "", try_number: int = 0) -> Failure:

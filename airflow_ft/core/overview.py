@@ -41,7 +41,7 @@ class Condition(StrEnum):
 _TOLD = {
     Condition.HALTED: "Nothing is staged or delivered until a person finds the cause, and resumes the pipeline.",
     Condition.QUARANTINED: "A checkpoint is in quarantine: nothing later is delivered until a person settles it.",
-    Condition.IN_DOUBT: "Rows are decided, not all sinks have them yet, and no run is at work.",
+    Condition.IN_DOUBT: "Rows are decided, not all sinks have them yet, and no run is active.",
     Condition.FAILED: "The last run failed.",
     Condition.NOT_RUNNING: "The stream does not run.",
     Condition.LATE: "Nothing was confirmed for longer than its late_after, and its sources were not read to their end.",
@@ -103,28 +103,28 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
     @property
     def told(self) -> str:
-        """What its condition means, and of this one pipeline, where that is known."""
+        """Return what its condition means for this pipeline, as far as known."""
         condition = self.condition
         if condition in (Condition.FAILED, Condition.NOT_RUNNING):
             return self.text_of(condition)
         return self.halted or self.renamed or condition.told
 
     def text_of(self, condition: Condition) -> str:
-        """What is said of this pipeline if it is FAILED or NOT_RUNNING (`trouble`)."""
+        """Return the explanation if this pipeline is FAILED or NOT_RUNNING (`trouble`)."""
         return self._failed if condition is Condition.FAILED else self._not_running
 
     @property
     def is_silent(self) -> bool:
-        """Whether a run has the turn, and no process of it has written anything for too long, a renewed lease included.
+        """Return whether a run has the turn, and no process of it wrote anything, or renewed a lease, for too long.
 
-        Of a run of a DAG that is no stream Airflow knows more: between two tasks nobody holds a lease.
+        If the DAG is no stream, Airflow knows more: between two tasks no process holds a lease.
         """
         watched = self.streaming or (self.turn is not None and self.turn.is_plain and self.leases > 0)
         return watched and self.silent is not None and self.silent > self.silent_after
 
     @property
     def is_at_work(self) -> bool:
-        """A run is at work, as far as is known."""
+        """Return whether a run is active, as far as known."""
         return self.turn is not None and not self.is_silent
 
     @property
@@ -134,7 +134,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
     @property
     def condition(self) -> Condition:
-        """The most urgent that is true of it. The page, its API, the command line and notifications all ask here."""
+        """Return its most urgent condition. The page, its API, the command line and notifications all use it."""
         if self.renamed:
             return Condition.RENAMED
         if self.halted:
@@ -153,7 +153,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
     @property
     def trouble(self) -> Condition | None:
-        """FAILED or NOT_RUNNING; None: a run is at work, or the last one went well."""
+        """FAILED or NOT_RUNNING; None: a run is active, or the last one succeeded."""
         if self.is_at_work:
             return None
         if self.failure is not None and self.turn is None and not self.paused:
@@ -168,8 +168,9 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         if self.failure is not None:
             return failed_text(self.failure)
         return (
-            f"Run {self.ended or self.turn} ended before it was confirmed, and told no error: its process was killed,"
-            " or a person ended it. Remedy: see the logs of its tasks in Airflow; clear them, or start a new run."
+            f"Run {self.ended or self.turn} ended before it was confirmed, and reported no error: its process was"
+            " killed, or a person ended it."
+            " Remedy: see the logs of its tasks in Airflow; clear them, or start a new run."
         )
 
     @property
@@ -184,14 +185,14 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
             )
         if self.ended is not None:
             return (
-                f"Run {self.ended} ended, and told no error: its process was killed, or a person ended it."
+                f"Run {self.ended} ended, and reported no error: its process was killed, or a person ended it."
                 " Remedy: see the log of its task in Airflow, and trigger a new run."
             )
-        return "The stream was stopped. Remedy: trigger a run of its DAG; or retire the pipeline, if it is not to run."
+        return "The stream was stopped. Remedy: trigger a run of its DAG; or retire the pipeline, if it should not run."
 
 
 def failed_text(failure: Failure) -> str:
-    """Which run failed, in which task, and why."""
+    """Say which run failed, in which task, and why."""
     of = f"Run {RunKey(failure.dag_id, failure.run_id, failure.map_index)} failed" if failure.run_id else "It failed"
     task = f" in {failure.task_id} (try {failure.try_number})" if failure.task_id else ""
     return f"{of}{task}: {failure.text}"

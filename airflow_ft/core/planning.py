@@ -42,7 +42,7 @@ class Delivery:
         return tuple(participant.name for participant in self.participants)
 
     def matches(self, plan: Plan) -> bool:
-        """Whether a stored plan delivers into the same sinks in the same way.
+        """Return whether a stored plan delivers into the same sinks in the same way.
 
         The order of a participant's sinks does not count: a plan that it makes fail is declined, and made again.
         """

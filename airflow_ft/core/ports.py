@@ -145,7 +145,7 @@ class Unmetered:
 
 
 class RootLog(Protocol):
-    """What the decision log remembers of storage roots (`airflow_ft.wal.roots`)."""
+    """The memory of the decision log for storage roots (`airflow_ft.wal.roots`)."""
 
     def root(self, uri: str) -> str | None:
         """Return the id that the marker of a storage root holds; None: the log does not know this root."""
@@ -158,7 +158,7 @@ class RootLog(Protocol):
 
 
 class Versioned(Protocol):
-    """What tells whoever waits that something has changed."""
+    """Reports changes to tasks and triggers that wait."""
 
     def marks(self) -> Mapping[str, str]:
         """Return the version token of each pipeline, by name; it changes on every write to the pipeline."""
@@ -241,17 +241,17 @@ class Store(RootLog, Versioned, Protocol):
         """The warnings of these pipelines by code and subject; without pipelines that have none."""
 
     def tell_warning(self, pipeline: str, warning: PipelineWarning) -> None:
-        """Stores a warning, or renews it. An event tells a new one, or one with another message.
+        """Stores a warning, or renews it. A new one, or one with another message, is also an event.
 
         A pipeline keeps `MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that were
-        told before its stage began (`leave_turn`).
+        stored before its stage began (`leave_turn`).
         """
 
     def tell_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
         """Stores why the run failed, with an event; for people, nothing is decided by it.
 
-        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so one that
-        this run has told before stays.
+        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
+        earlier one of this run stays.
         """
 
     def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
@@ -306,7 +306,7 @@ class Store(RootLog, Versioned, Protocol):
         """Frees the turn if this run has it.
 
         `confirmed`: all of the run is delivered. Then the failure of the last run is cleared, and warnings that were
-        told before this run's stage began are deleted.
+        stored before this run's stage began are deleted.
         """
 
     def run(self, pipeline: str, run: RunKey) -> Run | None: ...

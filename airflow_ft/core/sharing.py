@@ -43,7 +43,7 @@ class Locating(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where a sink leads: by the address of its connection, and by what its author wrote."""
+    """The place of a sink: by the address of its connection, and by the name that its author wrote."""
 
     sink: str
     kind: str
@@ -123,7 +123,7 @@ def _targets(participant: ParticipantPlan, places: Locating) -> Iterator[_Target
 
 
 def _kin(store: Store, pipeline: str) -> set[str]:
-    """Return the pipeline and those that go on as it: their rows are its own."""
+    """Return the pipeline and those that continue it: their rows are its own."""
     found, name = set[str](), pipeline
     while name not in found:
         found.add(name)
@@ -143,7 +143,7 @@ def _dags(store: Store, pipeline: str) -> frozenset[str]:
 
 
 def _goes_on_from(store: Store, pipeline: str, filling: Filling) -> bool:
-    """Whether the pipeline began with a savepoint of the other one, which has delivered nothing since."""
+    """Return whether the pipeline began with a savepoint of the other one, which has delivered nothing since."""
     with suppress(KeyError):
         event = store.noted(pipeline, Noted.RESTORED)
         of: Mapping[str, Any] = (event.detail.get("of") if event is not None else None) or {}
@@ -152,7 +152,7 @@ def _goes_on_from(store: Store, pipeline: str, filling: Filling) -> bool:
 
 
 def _shares(store: Store, filling: Filling, theirs: _Target, places: Locating) -> bool:
-    """Whether the other pipeline declares it, too, or can declare nothing any more."""
+    """Return whether the other pipeline declares it, too, or can declare nothing any more."""
     if theirs.shared or filling.status == _RENAMED:
         return True
     for event in store.events(filling.pipeline, limit=_EVENTS):
@@ -166,7 +166,7 @@ def _shares(store: Store, filling: Filling, theirs: _Target, places: Locating) -
 
 
 def _declares(sink: Mapping[str, Any], theirs: _Target, places: Locating) -> bool:
-    """Whether a sink of a specification is that one, and declares that its place is shared."""
+    """Return whether a sink of a specification is that one, and declares that its place is shared."""
     if not sink.get(SHARED) or sink.get("kind") != theirs.kind:
         return False
     as_planned = ParticipantPlan("", theirs.kind, "", Promise.REDO, 0, {"": sink})
@@ -177,11 +177,11 @@ def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, st
     other, places = filling.pipeline, ", ".join(sorted({target.written[1] for target in mine.values()}))
     has = f"has delivered into it, up to checkpoint {filling.number}" if filling.number else "is about to deliver there"
     return UnfitTargetError(
-        f"another pipeline fills {places}: {other!r} {has}. What both read would be there twice.",
+        f"another pipeline fills {places}: {other!r} {has}. Rows that both read would be there twice.",
         remedy=f"If {pipeline!r} is {other!r} under a new name: take a savepoint of {other!r}, then `airflow ft"
         f" savepoint restore PATH --pipeline {pipeline} --rename`. If it is a copy that continues where {other!r}"
-        " stopped: restore that savepoint without --rename. If both shall fill it: set shared=True on the sink of both,"
-        f" and let {other!r} run once (in one DAG this sink is enough). Otherwise deliver into another place."
+        " stopped: restore that savepoint without --rename. If both should fill it: set shared=True on the sink of"
+        f" both, and let {other!r} run once (in one DAG this sink is enough). Otherwise deliver into another place."
         + (" The staged rows are kept." if staged else " Nothing was computed yet."),
         sink=next(iter(mine)) if len(mine) == 1 else "",
     )

@@ -104,9 +104,9 @@ def health(
     patience: timedelta | None = None,
     judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
 ) -> Health:
-    """How the pipeline stands now. With `patience` an undelivered checkpoint that is older needs a person too.
+    """Return the state of the pipeline. With `patience` an undelivered checkpoint that is older needs a person too.
 
-    `judged`: as of `problems`. A failed run needs no person here: Airflow tells of it, and the next run may mend it.
+    `judged`: as of `problems`. A failed run needs no person here: Airflow shows it, and the next run may mend it.
     """
     row = store.pipeline(pipeline)
     opened = store.open_checkpoints(pipeline)

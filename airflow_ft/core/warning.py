@@ -1,6 +1,6 @@
-"""Warnings about a pipeline: what it does not do, or did otherwise than asked, although its run succeeds.
+"""Warnings about a successful run that left something out, or did it differently than asked.
 
-A warning is stored. The page, `airflow ft pipelines` and doctor show it until a confirmed run no longer tells it.
+A warning is stored. The page, `airflow ft pipelines` and doctor show it until a confirmed run no longer reports it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MOST_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class PipelineWarning:
-    """A warning. Code and subject identify it: telling it once more replaces it.
+    """A warning. Code and subject identify it: reporting it once more replaces it.
 
     Args:
         code: a stable name in capitals, such as `SOURCE_FILE_GREW`.
         subject: which file, topic, source or sink; "": the pipeline as a whole.
         message: what happened, in sentences, without secrets.
         remedy: what to do; "": nothing.
-        at: when it was told last (UTC, by the store's clock); None: not stored yet.
+        at: when it was last reported (UTC, by the store's clock); None: not stored yet.
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""What the fields of an Airflow connection say to Kafka's clients; the same for sources and sinks."""
+"""Settings of Kafka's clients from the fields of an Airflow connection; the same for sources and sinks."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def with_fields(connection: ConnectionInfo) -> dict[str, Any]:
 
 
 def is_sasl(settings: Mapping[str, Any]) -> bool:
-    """Whether clients with these settings log in."""
+    """Return whether clients with these settings log in."""
     return str(settings.get("security.protocol", "")).upper().startswith("SASL")

@@ -1,4 +1,4 @@
-"""`ProblemNotifier`: tells a person which pipelines are HALTED, QUARANTINED, FAILED, NOT RUNNING or late, and why."""
+"""`ProblemNotifier`: reports which pipelines are HALTED, QUARANTINED, FAILED, NOT RUNNING or late, and why."""
 
 from __future__ import annotations
 

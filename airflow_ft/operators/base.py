@@ -51,7 +51,7 @@ class CheckpointOperator(BaseOperator):
     role: ClassVar[str] = ""
     """What it does for its pipeline, where one task of a DAG can do that; "": any number of them."""
     is_of_run: ClassVar[bool] = True
-    """Whether the pipeline's run has failed when this task fails."""
+    """Return whether the pipeline's run has failed when this task fails."""
 
     pipeline: str
     suffix: Any

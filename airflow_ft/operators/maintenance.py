@@ -94,7 +94,7 @@ class MaintenanceOperator(ActingOperator):
         self.checkpoint, self.rewind, self.reason = checkpoint, rewind, reason
         self.savepoint_dir, self.allow_repeated, self.full, self.wait = savepoint_dir, allow_repeated, full, wait
         self.form: tuple[str, ...] = ()
-        """The parameters of the trigger form, where the task takes all that it is told from there."""
+        """Return the parameters of the trigger form, if the task takes all of its input from there."""
 
     def asked(self, context: Context) -> Asked:
         """The act; StateConflictError in a try after the first, where it must not be repeated."""
@@ -124,7 +124,7 @@ class MaintenanceOperator(ActingOperator):
         )
 
     def _refuse_unknown(self, context: Context) -> None:
-        """ConfigurationError for a parameter that the form lacks: Airflow passes over what nobody has declared."""
+        """Raise ConfigurationError for a parameter that the form lacks: Airflow ignores undeclared ones."""
         given = {*(context.get("params") or {}), *(getattr(context["dag_run"], "conf", None) or {})}
         if not self.form or not (unknown := sorted(given - set(self.form))):
             return

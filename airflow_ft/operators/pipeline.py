@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions._internal.node import DAGNode
 
 _OF_THE_GROUP = tuple(signature(TaskGroup).parameters)
-# What a task says of itself alone, or what the group says of its tasks.
+# Arguments of a single task, or arguments that the group passes to its tasks.
 _OF_ONE_TASK = (
     *("self", "kwargs", "task_id", "task_group", "task_display_name", "trigger_rule", "params", "sla"),
     *("inlets", "outlets", "do_xcom_push", "multiple_outputs", "map_index_template", "pre_execute", "post_execute"),
@@ -112,7 +112,7 @@ class CheckpointedPipeline(TaskGroup):
             refuse_object(name, value if isinstance(value, str) else "")
         if restart and (twice := [name for name in _OF_RESTART if name in of_tasks]):
             raise ConfigurationError(
-                f"restart and {', '.join(twice)} both say how often a task is tried again.",
+                f"restart and {', '.join(twice)} both set how often a task is tried again.",
                 remedy="leave out one of them.",
                 pipeline=spec.pipeline,
             )
@@ -136,7 +136,7 @@ class CheckpointedPipeline(TaskGroup):
 
 
 def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> ConfigurationError:
-    """What to raise when the DAG has a group (or task) of that id."""
+    """Return the error for a DAG that has a group (or task) of that id."""
     from airflow.sdk.definitions._internal.contextmanager import DagContext
 
     parent = arguments.get("parent_group")

@@ -61,7 +61,7 @@ def savepoint_params() -> dict[str, Any]:
             False,
             type="boolean",
             title="Allow changed state",
-            description="The job may read the state with other keys, functions or settings than have made it.",
+            description="Accept a job whose keys, functions or settings differ from those that made the state.",
         ),
     }
 

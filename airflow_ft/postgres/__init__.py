@@ -1,1 +1,1 @@
-"""What the PostgreSQL sink and the decision log in PostgreSQL share."""
+"""Code that the PostgreSQL sink and the decision log in PostgreSQL share."""

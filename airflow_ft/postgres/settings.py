@@ -31,20 +31,20 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("m
 # Weaker ones are raised, stronger ones stay.
 _SYNCHRONOUS = "synchronous_commit"
 _DURABLE = ("on", "remote_apply")
-# replica: foreign keys and triggers are passed over. Only a superuser may set it, to whatever value.
+# replica skips foreign keys and triggers. Only a superuser may set it, to any value.
 _ROLE = "session_replication_role"
 _NORMAL = ("origin", "local")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What each transaction of a session has. Times are milliseconds, 0 for no limit."""
+    """The settings of each transaction of a session. Times are milliseconds, 0 for no limit."""
 
     statement_timeout: int
     lock_timeout: int
     idle_in_transaction_session_timeout: int
     search_path: str = ""
-    """"": what role, database or connection say, whatever other clients of a pooler have set."""
+    """"": as role, database or connection set it, even if other clients of a pooler set another one."""
     plain: bool = False
     """Values are numbers and texts alone: then a statement outside of a transaction needs fewer settings."""
 
@@ -90,10 +90,10 @@ class Settings:
         return row[1 if self.search_path else 2] or "on"
 
     def refused(self, row: Sequence[str | None]) -> str:
-        """Which setting is not what it has to be, by what the server read back; "": none."""
+        """Return which setting is wrong, and how, from what the server read back; "": none."""
         synchronous, role, *fixed = row[1 if self.search_path else 2 :]
         if role not in _NORMAL:
-            return f"{_ROLE} is {role}, which passes over foreign keys and triggers"
+            return f"{_ROLE} is {role}, which skips foreign keys and triggers"
         if synchronous not in _DURABLE:
             return f"{_SYNCHRONOUS} is {synchronous}"
         for (name, value), found in zip(self._wanted.items(), fixed, strict=True):

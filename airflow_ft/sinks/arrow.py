@@ -52,7 +52,7 @@ def scalar(value: bytes | str | int | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def finite(column: pa.Array) -> pa.Array:
-    """Which values are neither NaN nor infinity; null for nulls. PyArrow under 21 cannot tell of 16-bit floats."""
+    """Mark values that are neither NaN nor infinity; null for nulls. PyArrow under 21 cannot test 16-bit floats."""
     return pc.is_finite(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)
 
 

@@ -62,7 +62,7 @@ def misfits(
 
 
 def not_judged(subject: str, reason: str) -> PipelineWarning:
-    """The warning that a run goes on without having compared the job's columns with the sinks of a connection."""
+    """Return the warning that a run continues without comparing the job's columns with a connection's sinks."""
     return PipelineWarning(
         code="COLUMNS_NOT_JUDGED",
         subject=subject,

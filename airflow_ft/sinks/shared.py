@@ -1,4 +1,4 @@
-"""Opens the participants of plans, and tells where their sinks lead, so that pipelines can be compared."""
+"""Open the participants of plans, and find where their sinks lead, so that pipelines can be compared."""
 
 from __future__ import annotations
 

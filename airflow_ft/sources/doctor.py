@@ -35,7 +35,7 @@ def examine_source(name: str, source: Source, connections: ConnectionResolver) -
 def _files(exam: Examination, source: FileSource) -> None:
     path = local(source.path) if scheme(source.path) == "file" else source.path
     if path is None or scheme(path) or (os.environ.get("HADOOP_CONF_DIR") and not scheme(source.path)):
-        exam.warn("folder", f"{source.path} is for Spark to reach: it was not looked at", "look at the first run.")
+        exam.warn("folder", f"only Spark can reach {source.path}: it was not checked", "look at the first run.")
         return
     if both := [prefix for prefix in literal_prefixes(path) if os.path.lexists(prefix)]:
         text = f"{path} is a pattern, and {both[0]} is also the name of something that is there"
@@ -55,7 +55,7 @@ def _files(exam: Examination, source: FileSource) -> None:
 
 
 def _names(exam: Examination, found: Names) -> None:
-    """What Spark makes of the names of files: it leaves some out in silence, and cannot read others."""
+    """Check the names of files: Spark leaves some out in silence, and cannot read others."""
     if found.hidden:
         text = f"Spark leaves out names that begin with '_' or '.', or end with '._COPYING_': {_some(found.hidden)}"
         exam.warn("names", text, "rename them, if they are to be read; else nothing.")

@@ -49,7 +49,7 @@ def refuse_inexact(format: str, schema: str, options: Mapping[str, Any]) -> None
         if given.get(name.lower(), "false").lower() != "false":
             raise ConfigurationError(
                 f"option {name} of FileSource is refused: values could be read as something else than was written.",
-                remedy="leave it out; a file that cannot be read without it is to be written otherwise.",
+                remedy="leave it out, and write the files so that they can be read without it.",
             )
     if (locale := given.get("locale", "en-US")).lower() not in _LOCALES:
         raise ConfigurationError(

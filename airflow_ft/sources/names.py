@@ -13,7 +13,7 @@ from itertools import islice
 from urllib.parse import urlsplit
 
 GLOB = "[ ] { } * ? \\"
-"""What Hadoop takes for parts of a pattern, in any name on a path."""
+"""Characters that Hadoop takes for parts of a pattern, in any name on a path."""
 _GLOB = re.compile(r"[\[\]{}*?\\]")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):")
 _MARKERS = ("_SUCCESS", "_temporary", "_spark_metadata", "_delta_log")
@@ -21,7 +21,7 @@ _MOST = 100_000  # names that are looked at
 
 
 def is_pattern(text: str) -> bool:
-    """Whether Hadoop takes a path, or a part of it, for a pattern."""
+    """Return whether Hadoop takes a path, or a part of it, for a pattern."""
     return _GLOB.search(text) is not None
 
 
@@ -48,14 +48,14 @@ def literal_prefixes(path: str) -> Iterator[str]:
 
 
 def local_folders(path: str) -> list[str]:
-    """What a local path (without scheme) names, of patterns what they find now; as Hadoop reads them."""
+    """Return what a local path (without scheme) names. Patterns return what they find now, as in Hadoop."""
     if not is_pattern(path):
         return [path] if os.path.lexists(path) else []
     return sorted({found for each in _alternatives(path) for found in glob.glob(_as_python(each), include_hidden=True)})
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
-    """The patterns without `{a,b}` that one with these stands for."""
+    """Expand `{a,b}`: return the patterns without alternatives."""
     found = re.search(r"(?<!\\)\{([^{}]*)\}", pattern)
     if found is None:
         yield pattern
@@ -122,12 +122,12 @@ def _walk(folders: Iterable[str], found: Names, recursive: bool) -> Iterator[tup
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Hadoop and Spark leave out a name of a folder's listing."""
+    """Return whether Hadoop and Spark leave out a name of a folder's listing."""
     return name[0] == "." or (name[0] == "_" and "=" not in name) or name.endswith("._COPYING_")
 
 
 def is_marker(name: str) -> bool:
-    """Whether programs leave such a hidden name beside data, so that it is meant to be left out."""
+    """Return whether programs leave such a hidden name beside data, so that it is meant to be left out."""
     return name in _MARKERS or (name[0] == "." and name.endswith(".crc"))
 
 
@@ -180,7 +180,7 @@ class _Root:
 
 
 def _reads(root: str, target: str) -> bool:
-    """Whether a source that reads `root` reads this file: directly, or in folders of partitions."""
+    """Return whether a source that reads `root` reads this file: directly, or in folders of partitions."""
     if not target.startswith(f"{root}/"):
         return target == root
     *between, name = target.removeprefix(f"{root}/").split("/")

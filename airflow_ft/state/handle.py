@@ -78,12 +78,12 @@ class State:
 
     @property
     def restored(self) -> bool:
-        """Whether the state was restored, or reset, behind `number`: then it is not what that checkpoint has left."""
+        """Return whether the state was restored or reset after `number`: then it is not that checkpoint's state."""
         return self._position.restored
 
     @property
     def told(self) -> str:
-        """As of when it is, in words: "checkpoint 5"."""
+        """Name its checkpoint in words: "checkpoint 5"."""
         return f"a restore or reset behind checkpoint {self.number}" if self.restored else f"checkpoint {self.number}"
 
     def operators(self) -> tuple[Operator, ...]:
@@ -174,7 +174,7 @@ class State:
         number = self._number(op)
         if self.restored and until in (None, self.number):
             raise ConfigurationError(
-                "its state was restored, or reset, behind that checkpoint: what differs is not what a job has changed.",
+                "its state was restored, or reset, behind that checkpoint: the differences are not changes of a job.",
                 remedy="name an earlier checkpoint (until=), or wait until the next one is confirmed.",
                 pipeline=self.pipeline,
                 checkpoint=self.number,

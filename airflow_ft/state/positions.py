@@ -60,7 +60,7 @@ def only(position: Position, number: int | None) -> Position:
     if number is not None and position.restored:
         raise ConfigurationError(
             "the savepoint was taken when its state had been restored, or reset, behind that checkpoint.",
-            remedy="leave the number out: what is shown then is said to be restored.",
+            remedy="leave the number out: the state is then marked as restored.",
             pipeline=position.spark.pipeline,
             checkpoint=number,
         )

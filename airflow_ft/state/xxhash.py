@@ -32,7 +32,7 @@ def xxh32(blocks: Sequence[bytes], seed: int) -> list[int]:
 
 
 def _lanes(blocks: Sequence[bytes], stripes: int, seed: int) -> list[int]:
-    """What the first `stripes` of 16 bytes come to, for each of the blocks."""
+    """Return the sums over the first `stripes` of 16 bytes, for each of the blocks."""
     import numpy as np
 
     rows = [np.frombuffer(block, dtype="<u4", count=stripes * 4) for block in blocks]

@@ -254,7 +254,7 @@ class PostgresDatabase:
         if refused := self._settings.refused(row):
             self.execute(connection, "ROLLBACK")
             raise ConfigurationError(
-                f"the decision log {self.url} cannot have a setting of its session: {refused}.",
+                f"the decision log {self.url} has a wrong session setting: {refused}.",
                 remedy="look where it is set (pg_db_role_setting, postgresql.conf, `options` in the URL), and RESET it"
                 " there for the log's user.",
             )

@@ -1,4 +1,4 @@
-"""What the decision log remembers of storage roots: which id the marker of each holds (`airflow_ft.wal.roots`)."""
+"""The memory of the decision log for storage roots: the id in the marker of each (`airflow_ft.wal.roots`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from airflow_ft.core.known_roots import know
 from airflow_ft.store.database import Database
 
 _PREFIX = "root "
-"""Of names in the table `meta`; the root's URI follows."""
+"""Prefix of names in the table `meta`; the root's URI follows."""
 _BASES = "SELECT name, base_location FROM pipeline ORDER BY name"
 _OPEN = "SELECT segment_location FROM checkpoint WHERE pipeline = ? AND is_open = 1"
 

@@ -1,4 +1,4 @@
-"""Where other pipelines deliver: read before a pipeline delivers into a place for the first time."""
+"""Read where other pipelines deliver, before a pipeline delivers into a place for the first time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHERE p.name <> ? AND c.plan IS NOT NULL AND c.state IN ('STAGED', 'PREPARED', '
 
 
 class SharingOperations:
-    """The part of the store that tells where other pipelines deliver."""
+    """The part of the store that knows where other pipelines deliver."""
 
     _database: Database
 

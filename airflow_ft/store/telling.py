@@ -1,4 +1,4 @@
-"""What runs tell for people beside their checkpoints: why they failed, and warnings. Nothing is decided by it."""
+"""Failures and warnings that runs store for people. No decision depends on them."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _deliver(world: World, bag: Bag, number: int, *segments: Segment) -> None:
 
 
 def _deliver_or_refuse(world: World, bag: Bag, number: int, *segments: Segment) -> bool:
-    """Whether the rows came; False: they were refused before anything was visible, and the number is aborted."""
+    """Return whether the rows came; False: they were refused before anything was visible, and the number is aborted."""
     plan = _plan(world, bag, number, *segments)
     try:
         vote = world.prepare(plan)

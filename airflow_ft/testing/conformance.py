@@ -198,7 +198,7 @@ class ParticipantConformance(
         assert world.target.ids() == after
 
     def _all_or_none(self, world: World, before: list[int], after: list[int]) -> None:
-        """What a process that was killed has left. A sink that shows rows in chunks may show some, each once."""
+        """Check the rows that a killed process left. A sink that shows rows in chunks may show some, each once."""
         seen = world.target.ids()
         if world.target.at_once:
             assert seen in (before, after), "all rows, or none"
@@ -261,7 +261,7 @@ class ParticipantConformance(
                     done = self._step(world, through, step, plan, vote)
                 through.close()
                 lost = is_lost()
-            if step == "commit" and done is not None:  # it has heard no error, so it is so
+            if step == "commit" and done is not None:  # without an error it must be done
                 assert world.target.ids() == [*expected, *world.ids_of(plan.number)], f"round trip {trip + 1}"
             vote = done if isinstance(done, Vote) else vote
             if step == "abort":
@@ -638,7 +638,7 @@ class ParticipantConformance(
 
 
 def _are_in(table: pa.Table, ids: Sequence[int]) -> pa.Array:
-    """Which rows have one of these ids."""
+    """Return which rows have one of these ids."""
     return pa.array([each in ids for each in table["id"].to_pylist()])
 
 

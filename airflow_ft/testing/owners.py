@@ -1,4 +1,4 @@
-"""Which pipeline, participant and plan a memory belongs to, and objects that are used over several steps."""
+"""Cases for the owner of a memory (pipeline, participant, plan), and for objects that serve several steps."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class OwnersConformance:
     # --- adoption -----------------------------------------------------------------------------------------------------
 
     def test_an_adopted_number_is_the_last_delivered_one(self, world: World) -> None:
-        """What follows it comes, and no number up to it can come again."""
+        """Later numbers are delivered, and no number up to it can come again."""
         for _ in range(2):
             world.deliver(world.plan())
         last = world.plan_of(2, world.segment(2, world.table(2 * ROWS)))

@@ -74,6 +74,6 @@ class Stops:
             self.changed.notify_all()
 
     def open(self) -> None:
-        """Let the thread run to its end."""
+        """Let the thread run until it ends."""
         self.calls = ()
         self.go_on()

@@ -42,7 +42,7 @@ class ZombiesConformance:
 
     @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
     def test_an_error_at_any_call_is_reported(self, world: World, step: str) -> None:
-        """A call of the client raises. A step that returns all the same has done what it says."""
+        """A call of the client raises. A step that returns without an error has done its work."""
         for _ in calls_at(self.places, partial(_fails, world, step), _MANY):
             pass
 
@@ -103,12 +103,12 @@ class _Scene:
         assert self.world.commit(later, vote, epoch=_NEW).outcome is Outcome.COMMITTED
 
     def expected(self) -> list[int]:
-        """What a reader sees when number 2 is settled."""
+        """Return the rows that a reader sees when number 2 is settled."""
         return self.there if self.step == "abort" else [*self.there, *self.ids_of(2)]
 
 
 def _meets_later_numbers(world: World, step: str, patience: float, at: int) -> bool:
-    """False: the step does not make so many calls that it sleeps before this one."""
+    """Return False when the step ends before it makes this call."""
     scene, stops = _Scene(world, step), Stops([at])
 
     def sleep() -> None:
@@ -141,7 +141,7 @@ def _meets_later_numbers(world: World, step: str, patience: float, at: int) -> b
 
 
 def _fails(world: World, step: str, at: int) -> bool:
-    """False: the step does not make so many calls."""
+    """Return False when the step ends before it makes this call."""
     scene = _Scene(world, step)
     done: Vote | Outcome | None = None
     with world.target.failing(at, str(world.folder)) as way:

@@ -177,7 +177,7 @@ class Confirmations(SharedStreamProducer):
         """The newest confirmed number, if it is new (0: none yet); one look, in a thread of its own."""
         try:
             return self._watch.look(self.store, self.poll_interval, self._news)
-        except TerminalError as error:  # nobody's task would fail by it: it is told, and asked again
+        except TerminalError as error:  # no task would fail by it: log it, and ask again
             raise StoreUnavailableError(str(error)) from error
 
     def _news(self, store: Store) -> tuple[int] | None:

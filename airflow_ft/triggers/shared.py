@@ -1,8 +1,8 @@
-"""One open decision log for all triggers of a triggerer that read it: looked at once a second, whatever their number.
+"""One open decision log for all triggers of a triggerer that need it. It is read once a second for all of them.
 
 A look costs a query only when the pipeline has changed since the trigger's look before. The log is opened for the first
 trigger, and closed behind the last one. An error is given to every trigger that asks within the same second, and the
-next one opens the log anew, so a log that is away costs one try a second.
+next one opens the log again, so a log that is away costs one try a second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ T = TypeVar("T")
 MOST_SECONDS = 1.0
 """Between two looks at the versions of all pipelines."""
 ANYWAY_SECONDS = 60.0
-"""After so long a trigger looks although nothing seems to have changed."""
+"""After this long a trigger looks even if nothing seems to have changed."""
 Token = tuple[str | None, ...]
 
 
@@ -41,8 +41,8 @@ class Reader:
         self._error: Exception | None = None
 
     def token(self, pipelines: Sequence[str], most_seconds: float) -> Token:
-        """Return the versions of pipelines, at most so old; None for one that there is not. Raises why it cannot."""
-        # While another thread asks, the answer of before has to do: nobody waits, except for the first one.
+        """Return the versions of pipelines, at most that old; None for unknown ones. Raises why it cannot."""
+        # While another thread asks, its last answer is enough: threads wait for the first answer only.
         if self._is_older_than(most_seconds) and self._lock.acquire(blocking=self._read_at is None):
             try:
                 if self._is_older_than(most_seconds):
@@ -105,7 +105,7 @@ def reading(setting: str | None) -> Iterator[Reader]:
 
 
 class Watch:
-    """What a trigger has seen of its pipelines: it asks again when one has changed."""
+    """The versions of its pipelines that a trigger has seen: it asks again when one has changed."""
 
     def __init__(self, pipelines: Sequence[str], *, always: bool = False) -> None:
         """`always`: the answer depends on more than these pipelines, so each look asks."""

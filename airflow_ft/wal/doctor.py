@@ -45,7 +45,7 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Roo
 
 
 def _marker(exam: Examination, store: RootLog, root: str) -> None:
-    """Whether this is the disk that the decision log knows; nothing is written."""
+    """Return whether this is the disk that the decision log knows; nothing is written."""
     uri = filesystem(root).uri(root)
     expected = store.root(uri)
     if expected is None:

@@ -360,7 +360,7 @@ class LocalFileSystem:
     def remove_tree(self, uri: str) -> None:
         markers.require(self, uri)
         path = local_path(uri)
-        if path.is_symlink():  # what it points to may be anybody's
+        if path.is_symlink():  # its target may belong to others
             return path.unlink(missing_ok=True)
         _refuse_mounts(path)
         # First out of its name in one step, so that nobody finds half a folder under it.

@@ -16,7 +16,7 @@ MARKER = ".airflow-ft-root.json"
 
 
 class Reading(Protocol):
-    """What this module needs of a file system."""
+    """The part of a file system that this module needs."""
 
     def uri(self, location: str, *names: str) -> str: ...
 
@@ -93,5 +93,5 @@ def wrong(root: str, why: str, id: str = "") -> StorageUnavailableError:
         f"{root} is not the disk that the decision log knows: {why}.",
         number=errno.ENODEV,
         remedy="mount it; the task retries. If its contents are lost for good, restore a backup of them; or put a file"
-        f" {MARKER}{contents} into {root}, to go on with what is there.",
+        f" {MARKER}{contents} into {root}, to continue with what is there.",
     )

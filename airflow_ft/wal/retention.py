@@ -21,7 +21,7 @@ _ATTEMPT = re.compile(r"^\.?(\d+)-(\d+)(-drain|-born)?(\.removed)?$")
 _BATCH = re.compile(r"^(?:\d+|\..*)$")  # or what a crash has left under a hidden name
 SPARK = "spark"
 _STRANGE = (SPARK, MARKER)
-"""Of another log, which lies in this one."""
+"""Names that show another log inside this one."""
 
 log = logging.getLogger(__name__)
 

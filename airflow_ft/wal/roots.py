@@ -6,11 +6,11 @@ The first stage (or savepoint) that uses a root writes the marker, and the decis
 a root without that marker is *away*: StorageUnavailableError, and the task retries. Nothing is read from it, written to
 it, deleted in it or concluded from it. The marker is written once; a lost one is never written again by this package.
 
-What if the process dies ...
+If the process dies ...
 - after the marker is written, before the log remembers it: the next process adopts the marker that it finds.
 - between any check and what it protects: a publication checks once more after its files are durable, and looks whether
   they are there (`require_files`).
-Two at once, also of two decision logs: the file is created only where none is, and the second adopts the first one's.
+Two processes at once, also of two decision logs: the second cannot create the file, and adopts the first one's.
 """
 
 from __future__ import annotations
@@ -127,5 +127,5 @@ def _require_data(root: str, locations: frozenset[str]) -> None:
             f"{root} holds nothing of what the decision log knows to be there, {min(locations)} for one.",
             number=errno.ENODEV,
             remedy="mount its disk; the task retries. If the contents are lost for good, restore a backup of them; or"
-            f' put a file {MARKER} with the contents {{"id": "{uuid4()}"}} into {root}, to go on without them.',
+            f' put a file {MARKER} with the contents {{"id": "{uuid4()}"}} into {root}, to continue without them.',
         )

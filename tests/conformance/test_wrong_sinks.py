@@ -527,7 +527,7 @@ def test_it_is_noticed_of_a_server(
 
 
 def test_cases_pass_without_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What notices a mistake does not fail for another reason (the servers: `test_postgres.py`, `test_mysql.py`)."""
+    """No case that notices a mistake fails for another reason (the servers: `test_postgres.py`, `test_mysql.py`)."""
     monkeypatch.setattr(ParticipantConformance, "places", (0, 1))
     played = []
     for (name, system), wrong in WRONG.items():

@@ -1,4 +1,4 @@
-"""Another pipeline fills the table: refused, unless both declare it; whatever goes on as the other one is no other."""
+"""Another pipeline fills the table: refused, unless both declare it. A pipeline that continues the other one may."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Scene:
             coordinator.plan(delivery_of(sink), 0)
 
     def deliver(self, pipeline: str, sink: SinkSpec, dag: str = "") -> None:
-        """What a run does."""
+        """Do the work of a run."""
         self.stage(pipeline, dag=dag)
         self.go_on(pipeline, sink)
 
@@ -185,7 +185,7 @@ def test_what_is_retired_still_has_its_rows_there_and_declares_nothing_any_more(
 
 
 def test_the_table_that_a_pipeline_fills_stays_its_own(scene: Scene) -> None:
-    """Also one that two pipelines have shared before anybody asked."""
+    """Also one that two pipelines shared before the check existed."""
     scene.deliver(OTHER, into())
     plain: Any = lambda plan: Opener(scene.connection)(plan)  # noqa: E731
     opener, scene.opener = scene.opener, plain
@@ -260,7 +260,7 @@ def test_a_pipeline_that_was_renamed_goes_on_in_its_own_table(scene: Scene) -> N
 
 @pytest.mark.parametrize(("covers", "goes_on"), [(1, True), (0, False)])
 def test_a_savepoint_s_copy_goes_on_where_the_other_one_stands(scene: Scene, covers: int, goes_on: bool) -> None:
-    """What was delivered after the savepoint would come again."""
+    """Rows that were delivered after the savepoint would come again."""
     scene.deliver(OTHER, into())
     scene.store.register(MINE)
     with new_epoch(scene.store, MINE, Worker("a", 1), "restore", 3600.0) as (epoch, _):
@@ -276,7 +276,7 @@ def test_a_savepoint_s_copy_goes_on_where_the_other_one_stands(scene: Scene, cov
 def test_a_connection_that_is_gone_is_compared_by_its_name(scene: Scene) -> None:
     scene.deliver(OTHER, into("same"))
     del scene.connections["same"]
-    scene.deliver(MINE, into())  # nobody knows where the other one led
+    scene.deliver(MINE, into())  # where the other one led is unknown
     scene.connections["same"] = scene.connections["shop"]
     with pytest.raises(UnfitTargetError):
         scene.deliver("orders-third", into("same"))

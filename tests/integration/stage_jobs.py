@@ -119,7 +119,7 @@ class Crashing:
 
 
 class Unmounting(Crashing):
-    """Takes the log's disk away at a point of batch `batch`, once: an empty folder stands in its place.
+    """Take the log's disk away at a point of batch `batch`, once: an empty folder replaces it.
 
     `back`: it is there again before anything else happens ("at once"), or stays away ("").
     """
@@ -502,7 +502,7 @@ class Held:
 
 
 class Holding(StatefulProcessor):
-    """Of `Held`: between the load and the commit of a state partition."""
+    """A point of `Held`: between the load and the commit of a state partition."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)

@@ -1,4 +1,4 @@
-"""Rows that triggers refuse under whatever number: declined and named, or set aside; never tried again for ever."""
+"""Rows that triggers refuse under any number: declined and named, or set aside; never retried for ever."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def pipeline(tmp_path: Path, sessions: Path, own_sessions: Path) -> Iterator[Sta
 
 
 FORMAT_2 = {"spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
-"""What new pipelines on clusters have. Later runs find it in the state."""
+"""The setting of new pipelines on clusters. Later runs find it in the state."""
 
 
 def _request(pipeline: StageWorld, by: str, **more: Any) -> StageRequest:

@@ -133,7 +133,7 @@ def test_executors_die_with_a_batch_that_they_keep(pipeline: StageWorld, tmp_pat
 
 
 def test_an_executor_that_was_given_up_wakes_up_and_changes_nothing(pipeline: StageWorld, tmp_path: Path) -> None:
-    """It is stopped with its worker while a processor is at work, between the load and the commit of its state."""
+    """It is stopped with its worker while a processor runs, between the load and the commit of its state."""
     for n in range(3):
         pipeline.add_file(f"f{n}", [{"k": k, "n": n} for k in "abcdefgh"])
     (held := tmp_path / "held").mkdir()
@@ -193,7 +193,7 @@ def test_an_executor_that_was_given_up_wakes_up_and_changes_nothing(pipeline: St
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process works still; one whose parent is stopped stays as a zombie."""
+    """Return whether a process still runs; one whose parent is stopped stays as a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

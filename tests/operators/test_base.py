@@ -185,7 +185,7 @@ def test_a_confirmation_without_proof_fails_at_once(tmp_path: Path, monkeypatch:
 
 
 class Ends(CommitOperator):
-    """A task of the run that ends as it is told."""
+    """A task of the run that ends with a given outcome."""
 
     error: BaseException
 
@@ -212,7 +212,7 @@ def test_what_ends_a_task_is_stored_for_the_page(tmp_path: Path, error: BaseExce
     world = World(tmp_path)
     world.store.register(PIPELINE)
     run = world.context()
-    with pytest.raises(BaseException):  # noqa: B017 - as Airflow is told
+    with pytest.raises(BaseException):  # noqa: B017 - as the task ends
         do(ends(error), run)
     failure = world.store.standing(PIPELINE).failure
     assert failure is not None and (failure.kind, failure.code) == (kind, code)
@@ -226,7 +226,7 @@ def test_what_ends_a_task_is_stored_for_the_page(tmp_path: Path, error: BaseExce
 def test_what_is_no_failure_of_the_run_is_not_stored(tmp_path: Path, error: BaseException) -> None:
     world = World(tmp_path)
     world.store.register(PIPELINE)
-    with pytest.raises(Exception):  # noqa: B017 - as Airflow is told
+    with pytest.raises(Exception):  # noqa: B017 - as the task ends
         do(ends(error), world.context())
     assert world.store.standing(PIPELINE).failure is None
 

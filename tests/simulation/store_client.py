@@ -29,7 +29,7 @@ class StoreClient:
         pass
 
     def tell_problem(self, *args: Any) -> None:
-        """Not a call at which something may go wrong: it is for people, and what goes wrong with it is passed over."""
+        """Not a call at which something may go wrong: it is for people, and its errors are ignored."""
         self._store.tell_problem(*args)
 
     def __getattr__(self, name: str) -> Any:

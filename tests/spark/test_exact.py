@@ -1,4 +1,4 @@
-"""Of JSON a value counts only if it is exactly what was written; otherwise the row is malformed."""
+"""A value of JSON is read only if it is exactly what was written; otherwise the row is malformed."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def _plain(value: Any) -> Any:
-    """Of a row what can be compared: tuples for structs, moments in UTC."""
+    """Return a row in a form to compare: tuples for structs, moments in UTC."""
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, tuple):
@@ -251,7 +251,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(spark: SparkSession, ddl: str, texts: Sequence[bytes | str | None]) -> list[Any]:
-    """What each text gives, by `v`; BAD: malformed."""
+    """Return the value of each text, by `v`; BAD: malformed."""
     rows = [(index, text.encode() if isinstance(text, str) else text) for index, text in enumerate(texts)]
     frame = spark.createDataFrame(rows, "n int, value binary")
     batch = parse_json(frame, ddl, keep=["n"], on_malformed="keep")

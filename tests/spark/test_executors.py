@@ -1,4 +1,4 @@
-"""Executors that are lost, and what tells of a cluster's own file system."""
+"""Lost executors, and the hints about a cluster's own file system."""
 
 from pathlib import Path
 from types import SimpleNamespace

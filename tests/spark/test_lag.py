@@ -73,7 +73,7 @@ def test_of_folders_files_that_no_published_checkpoint_has_read_count() -> None:
     assert gauge.measure({"logOffset": 2}) == (1, 3) and gauge.measure({"logOffset": 2})
     folder["3"] = 6
     assert gauge.measure({"logOffset": 2}) == (1, 3)
-    assert changed == [{"2"}, {"2", "3"}], "it is told once, and again when there are others"
+    assert changed == [{"2"}, {"2", "3"}], "it is reported once, and again when there are others"
     folder |= {str(number): 7 for number in range(6, 100_007)}
     assert gauge.measure({"logOffset": 2}) is None
     for number in range(10, 100_007):

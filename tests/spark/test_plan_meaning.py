@@ -1,4 +1,4 @@
-"""What the state of a job means, by real plans of Spark: what a changed job changes of it, and what it does not."""
+"""The meaning of a job's state, from real plans of Spark: changes of a job that alter it, and others."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ SAME: dict[str, tuple[Made, Made]] = {
         lambda s: s["orders"].groupBy("city").agg(F.sum("x").alias("a")),
         lambda s: s["orders"].groupBy("city").agg(F.sum("x").alias("b")),
     ),
-    "filter and what nobody uses": (
+    "filter and an unused column": (
         lambda s: s["orders"].groupBy("city").count(),
         lambda s: s["orders"].where("x > 1").withColumn("z", F.col("x") + 1).groupBy("city").count(),
     ),

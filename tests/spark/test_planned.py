@@ -1,4 +1,4 @@
-"""Each file of a source is read once, whatever its name, or the batch is refused and names it. With a real query."""
+"""Each file of a source is read once, or the batch is refused and names it. With a real query."""
 
 import os
 import uuid
@@ -162,7 +162,7 @@ def test_a_path_without_a_scheme_is_shown_as_hadoop_resolves_it() -> None:
 
 
 def test_a_name_that_java_cannot_decode_is_refused(reading: Reading) -> None:
-    """It was left out in silence."""
+    """Spark left it out in silence."""
     reading.add("a.json")
     Path(os.fsdecode(os.fsencode(reading.folder) + b"/in/\xe9.json")).write_text('{"id": 7}\n')
     with pytest.raises(JobError, match=r"\\xe9\.json.*rename it, in UTF-8"):

@@ -23,11 +23,11 @@ from tests.store.scene import PIPELINE
 
 EXPECTED = {"a": 40, "b": 2, "c": 3}
 MOST = 150
-"""Bits of a file that are tried; of a larger one so many at random."""
+"""The most bits of a file that are tried; a larger file has random ones."""
 
 
 def hadoop_sums(path: Path) -> None:
-    """What Hadoop's local file system puts beside a file."""
+    """Make the file that Hadoop's local file system puts beside a file."""
     data = path.read_bytes()
     sums = b"".join(struct.pack(">I", zlib.crc32(data[at : at + 512])) for at in range(0, len(data), 512))
     path.with_name(f".{path.name}.crc").write_bytes(b"crc\0" + struct.pack(">i", 512) + sums)

@@ -1,4 +1,4 @@
-"""How a pipeline stands: FAILED and NOT_RUNNING, from what the decision log and Airflow know."""
+"""The conditions FAILED and NOT_RUNNING of a pipeline, from what the decision log and Airflow know."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stands(scene: Scene, *, ended: Collection[RunKey] = (), paused: Container[st
 
 
 def silence(scene: Scene, minutes: int = 10) -> None:
-    """As if nothing had been written for so long."""
+    """As if nothing had been written for that long."""
     database = scene.store._database  # type: ignore[attr-defined]
     past = from_time(scene.store.now() - timedelta(minutes=minutes))
     with database.write() as tx:
@@ -84,12 +84,12 @@ class TestFailed:
         assert stands(scene).failure is None, "it woke up after the newer run"
         store.enter_turn(PIPELINE, LATER_RUN, None)
         store.tell_failure(PIPELINE, RUN, BROKEN)
-        assert stands(scene).failure is None, "the newer run is at work"
+        assert stands(scene).failure is None, "the newer run is active"
 
     def test_a_run_that_was_killed_with_the_turn_has_failed(self, scene: Scene) -> None:
         scene.store.enter_turn(PIPELINE, RUN, None)
         silence(scene)
-        assert stands(scene).condition is Condition.RUNNING, "between two tasks nobody holds a lease"
+        assert stands(scene).condition is Condition.RUNNING, "between two tasks no process holds a lease"
         found = stands(scene, ended=[RUN])
         assert found.condition is Condition.FAILED and str(RUN) in found.told
 
@@ -161,7 +161,7 @@ class TestNotRunning:
 
     def test_a_stream_at_work_is_late_by_default(self, scene: Scene) -> None:
         scene.stage(made_with={**STREAM, "checkpointing": {"interval": 600}})
-        assert scene.store.standing(PIPELINE).late_after is None, "nobody is at work"
+        assert scene.store.standing(PIPELINE).late_after is None, "no run is active"
         scene.store.enter_turn(PIPELINE, RUN, None)
         assert scene.store.standing(PIPELINE).late_after == timedelta(minutes=100)
         scene.store.begin_stage(PIPELINE, scene.epoch, RUN, spec=STREAM)

@@ -39,7 +39,7 @@ def test_every_statement_is_a_look_up_in_the_right_index(tmp_path: Path) -> None
             if sql == "SELECT name, changed_at FROM pipeline":  # the version tokens of all of them
                 assert steps == ["SCAN pipeline USING COVERING INDEX pipeline_changed"], plan
                 scans = []
-            if "AS location FROM" in sql:  # of all pipelines, once for a root whose marker is lacking
+            if "AS location FROM" in sql:  # of all pipelines, once for a root without a marker
                 assert "SCAN checkpoint" not in plan.replace("SCAN checkpoint USING INDEX checkpoint_open", ""), plan
                 continue
             if NEWEST in sql:

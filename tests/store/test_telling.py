@@ -1,4 +1,4 @@
-"""Why runs failed and what they warn of, as the decision log keeps it."""
+"""Errors and warnings of runs, as the decision log keeps them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.airflow
 
 
 class Opened:
-    """What was opened, asked and closed."""
+    """Records opening, asking and closing."""
 
     def __init__(self) -> None:
         self.opened = self.closed = self.asked = 0

@@ -290,7 +290,7 @@ def too_long(column: Column, values: pa.Array) -> dict[int, str]:
     kind = f"{'char' if column.padded else 'varchar'}({column.characters})"
     length = pc.greater(pc.utf8_length(values), column.characters)
     found = dict.fromkeys(_positions(length), f"column {column.name!r}: longer than its {kind}")
-    if column.padded:  # readers fill char(n) with spaces, and nothing tells those from the value's own
+    if column.padded:  # readers fill char(n) with spaces, which look like the value's own
         ends = pc.ends_with(values, " ")
         why = f"column {column.name!r}: ends with a space, which {kind} does not keep apart"
         found = dict.fromkeys(_positions(ends), why) | found

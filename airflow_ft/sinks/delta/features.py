@@ -1,6 +1,6 @@
 """The features of a Delta table's protocol (PROTOCOL.md of delta-io/delta): beside which of them can rows be added?
 
-delta-rs answers a commit onto a table with another feature as if somebody else had committed meanwhile, so they are
+If a table has another feature, delta-rs answers a commit as if another writer had committed meanwhile. So features are
 compared before.
 """
 

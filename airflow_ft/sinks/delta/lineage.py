@@ -16,6 +16,6 @@ def dataset(settings: Mapping[str, Any], _: ConnectionInfo) -> Dataset:
 
 
 def place(settings: Mapping[str, Any], _: ConnectionInfo) -> str:
-    """Return one text for one table: on disk its folder, whatever links lead there."""
+    """Return one text for one table: on disk its real folder, with links resolved."""
     found = folder(settings["table"])
     return os.path.realpath(found.name) if found.namespace == "file" else found.uri

@@ -15,7 +15,7 @@ from airflow_ft.sinks.files.failures import telling
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
-    """What `prepare` would refuse: a place that cannot be written, a table that is lacking or not supported."""
+    """Find what `prepare` would refuse: a place that cannot be written, a missing or unsupported table."""
     name, settings = only_sink(plan, "table")
     sink = DeltaSink.from_settings(plan.name, settings)
     place = Place.of(sink, connection)

@@ -164,9 +164,9 @@ def _add(path: str, size: int, values: Mapping[str, str | None], now: int, stats
 
 
 def _folder(place: str) -> str:
-    """Where the rows of a partition lie.
+    """Return the folder of a partition's rows.
 
-    Readers go by the log, so a name that some take apart wrongly is another one, and so is a path that is too long.
+    Readers use the log, so the folder gets another name where some readers would misread it, or the path is too long.
     """
     plain = _SAFE.fullmatch(place) and len(place) <= _DEEPEST
     return place if plain else f"partition-{hashlib.sha256(place.encode()).hexdigest()[:16]}"

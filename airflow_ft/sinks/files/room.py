@@ -1,4 +1,4 @@
-"""How long the path of a partition may be below a folder: file systems and object stores take no longer names."""
+"""Limits of file systems and object stores on the path of a partition below a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOCAL = 4095  # PATH_MAX of Linux, without the NUL at its end
 _HDFS = 8000  # characters (org.apache.hadoop.hdfs.server.common.HdfsServerConstants.MAX_PATH_LENGTH)
 _S3 = 1024  # bytes of a key (docs.aws.amazon.com/AmazonS3/latest/userguide/object-keys.html)
 _OURS = 200
-"""Kept free for what stands around it: `_<folder>.airflow_ft/<number>.<epoch>-<attempt>/`, and the file's own name."""
+"""Bytes kept free for names around it: `_<folder>.airflow_ft/<number>.<epoch>-<attempt>/`, and the file's own name."""
 
 
 def room(files: FileSystem | Objects, root: str) -> int:

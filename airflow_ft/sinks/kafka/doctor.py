@@ -177,7 +177,7 @@ def _broker(exam: Examination, clients: KafkaClients) -> None:
 
 
 def _duration(exam: Examination, clients: KafkaClients, longest: float, rows: Sequence[SegmentReader]) -> None:
-    """Whether a transaction may be too long for its time-out, in seconds; the brokers end it then."""
+    """Return whether a transaction may be too long for its time-out, in seconds; the brokers end it then."""
     remedy = (
         "raise transaction.timeout.ms in the connection's extra (with 'held': KafkaSink(transaction_timeout=...)), and"
         " the brokers' transaction.max.timeout.ms where it is lower."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def computed(extra: str) -> bool:
-    """Whether EXTRA of information_schema tells of a column that the server computes."""
+    """Return whether EXTRA of information_schema tells of a column that the server computes."""
     extra = extra.upper().replace("DEFAULT_GENERATED", "")
     return "GENERATED" in extra or "VIRTUAL" in extra or "PERSISTENT" in extra
 

@@ -98,7 +98,7 @@ _OWN_WORDS = {
     3024: "Query execution was interrupted",  # MySQL: max_execution_time
     3101: "Plugin instructed the server to rollback",
 }
-"""How the server's own message of an error begins that says nothing of the rows: a trigger may SIGNAL any number."""
+"""Beginnings of the server's own messages for errors that do not concern rows: a trigger may SIGNAL any number."""
 
 _OF_THE_SERVER = frozenset(
     {
@@ -122,7 +122,7 @@ _LIMITS = {
     "max_user_connections": "MAX_USER_CONNECTIONS",
     "max_statement_time": "MAX_STATEMENT_TIME",
 }
-"""What ALTER USER calls the resource that error 1226 names."""
+"""Names in ALTER USER for the resources that error 1226 names."""
 
 
 def code_of(error: BaseException) -> int:
@@ -167,7 +167,7 @@ def meaning_of_rows(error: BaseException) -> Meaning:
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Whether the server has sent the error; the numbers from 2000 to 2999 are the driver's, unless it did."""
+    """Return whether the server has sent the error; the numbers from 2000 to 2999 are the driver's, unless it did."""
     code = code_of(error)
     told = getattr(error, "sqlstate", None)  # since PyMySQL 1.2
     return isinstance(error, pymysql.err.MySQLError) and code > 0 and (bool(told) or not 2000 <= code < 3000)
@@ -201,7 +201,7 @@ def declined(error: BaseException, doing: str) -> DeclinedError:
 
 
 def is_used_up(error: BaseException) -> bool:
-    """Whether the account has used up one of its limits."""
+    """Return whether the account has used up one of its limits."""
     return code_of(error) in (RESOURCE_EXCEEDED, TOO_MANY_OF_THE_USER)
 
 

@@ -1,6 +1,6 @@
 """Tables of a delivering transaction: locked against ALTER, and compared with the ones that were judged.
 
-A vote judges columns and rows by a table's definition. Anybody may alter the table before the rows are delivered, and
+A vote judges columns and rows by a table's definition. A table may be altered before its rows are delivered, and
 the server then converts values without an error: DOUBLE into FLOAT, VARCHAR into CHAR. So the transaction that delivers
 first takes a metadata lock, then reads the definition, and compares its fingerprint with the vote's.
 """

@@ -79,7 +79,7 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
 
 
 def _period_key(session: Session, name: TableName) -> str:
-    """A key over a period, as SHOW CREATE TABLE tells it ("": none): older releases list them nowhere else."""
+    """A key over a period, as SHOW CREATE TABLE shows it ("": none): older releases list them nowhere else."""
     told = ""
     with suppressed(NOT_ALLOWED):  # then the vote on privileges speaks
         told = str((session.row(f"SHOW CREATE TABLE {name.sql}") or ("", ""))[1])

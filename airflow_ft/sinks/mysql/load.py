@@ -41,7 +41,7 @@ def refusals(
 ) -> Iterator[None]:
     """Around one statement, behind `before` rows of the file: rows that are refused raise DeclinedError.
 
-    `is_accessible` tells whether the server takes a statement without rows: then what looks like a lacking privilege
+    `is_accessible` returns whether the server takes a statement without rows: then an apparently missing privilege
     or table comes of the rows, by way of a trigger.
     """
     try:
@@ -259,7 +259,7 @@ class Loader:
             sent += request.rows
 
     def _is_accessible(self, target: Target, columns: Sequence[TargetColumn]) -> bool:
-        """Whether the server takes the same statements without rows, now."""
+        """Return whether the server takes the same statements without rows, now."""
         try:
             self._require_access(target, columns)
         except (pymysql.err.MySQLError, SinkAccessError):

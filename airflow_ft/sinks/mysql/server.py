@@ -212,7 +212,7 @@ class ServerParticipant(ABC):
     def _verdicts(
         self, session: Session, plan: Plan, targets: Mapping[str, Target]
     ) -> list[tuple[Target, SegmentReader, Verdict]]:
-        """What schemas, statistics and privileges tell of a plan's rows; raises what speaks against them."""
+        """Judge a plan's rows by schemas, statistics and privileges; raise what speaks against them."""
         readers = [self._wal.open(segment) for segment in plan.segments]
         ask = self._open if self._must_not_refuse(plan) else None
         limit = session.max_allowed_packet - HEADROOM
@@ -307,7 +307,7 @@ class ServerParticipant(ABC):
         return path(session, way)
 
     def _path_is_narrow(self, session: Session) -> bool:
-        """Whether a row that fits no INSERT cannot go in at all."""
+        """Return whether a row that fits no INSERT cannot go in at all."""
         return self._path(session, Way()) == "insert" and not session.can_load_local
 
     def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:

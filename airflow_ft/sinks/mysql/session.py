@@ -75,7 +75,7 @@ class Session:
     (`session_settings`); `begin` turns autocommit off for good. Every method may raise `pymysql.err.MySQLError`.
 
     Raises:
-        SinkAccessError: the connection's TLS settings cannot be used, or a session setting cannot be had.
+        SinkAccessError: the connection's TLS settings cannot be used, or a session setting is wrong.
         pymysql.err.MySQLError: the server cannot be reached, or refuses user, schema or settings.
     """
 

@@ -1,8 +1,8 @@
 """The session settings that exactness rests on: set on every connection, read back, and read again in transactions.
 
-A server, an account or `init_connect` may set each of them otherwise for everybody, and a proxy may hand a statement to
-another connection than the one that was set up. So nothing is taken for granted: each value is compared with what the
-server says of it, and one that cannot be had is refused by its name.
+A server, an account or `init_connect` may set each of them otherwise, and a proxy may hand a statement to another
+connection than the one that was set up. So each value is compared with what the server says of it, and an error names a
+setting that is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SQL_MODE = (
 _NO_LIMIT = "18446744073709551615"
 
 WANTED: Mapping[str, str] = {
-    "autocommit": "1",  # else a statement waits in a transaction that nobody ends
+    "autocommit": "1",  # else a statement waits in a transaction that never ends
     "sql_mode": SQL_MODE,
     "time_zone": "+00:00",
     "character_set_client": "utf8mb4",
@@ -39,7 +39,7 @@ WANTED: Mapping[str, str] = {
     "foreign_key_checks": "1",
     "unique_checks": "1",
     "check_constraint_checks": "1",
-    "sql_notes": "1",  # digits that are cut off are told as notes
+    "sql_notes": "1",  # notes report digits that are cut off
     "note_verbosity": "basic",
     "sql_safe_updates": "0",
     "sql_auto_is_null": "0",
@@ -64,7 +64,7 @@ Run = Callable[[str], object]
 
 
 def statements(limits: Limits) -> Iterator[str]:
-    """What every connection begins with; each server that is supported knows these settings."""
+    """Yield the first statements of every connection; each supported server knows these settings."""
     yield "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
     yield (
         f"SET SESSION autocommit=1, sql_mode='{SQL_MODE}', time_zone='+00:00', lc_messages='en_US', sql_notes=1,"
@@ -78,7 +78,7 @@ def statements(limits: Limits) -> Iterator[str]:
 def ensure(rows: Rows, run: Run, server: str, limits: Limits) -> None:
     """Reads the settings back, and sets what only some servers have.
 
-    `server` is what the server calls itself. SinkAccessError names a setting that cannot be had.
+    `server` is what the server calls itself. SinkAccessError names a setting that is wrong.
     """
     for name, found in _wrong(rows, server, limits):
         value = _wanted(name, limits)
@@ -168,7 +168,7 @@ def _text(value: Any) -> str:
 
 def _refused(name: str, found: str, wanted: str, why: str) -> SinkAccessError:
     return SinkAccessError(
-        f"the session setting {name} is {found!r} and has to be {wanted!r}, which cannot be had: {why}",
+        f"the session setting {name} is {found!r} and has to be {wanted!r}: {why}",
         remedy=f"mend what sets it: SET GLOBAL {name} = {wanted!r}, the server's init_connect, or a proxy in between;"
         " or GRANT SESSION_VARIABLES_ADMIN ON *.* (MySQL) to the connection's user.",
     )

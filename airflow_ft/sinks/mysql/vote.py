@@ -55,7 +55,7 @@ class Target:
 
     @property
     def fingerprint(self) -> str:
-        """Of the table, and of what else the judgement rests on: the same one means that it still holds."""
+        """Fingerprint of all that the judgement depends on: while it stays the same, the judgement holds."""
         return self.table.fingerprint + ("+2106" if self.timestamps_to_2106 else "")
 
     def to_judge(self, session: Session, ask: Callable[[], Session] | None = None) -> Target:
@@ -285,7 +285,7 @@ def check_rows(target: Target, reader: SegmentReader, verdict: Verdict) -> None:
 
 
 def all_short(target: Target, reader: SegmentReader, limit: int) -> bool:
-    """Whether the statistics tell that no row is too large for one INSERT."""
+    """Return whether the statistics tell that no row is too large for one INSERT."""
     statistics = reader.statistics(target.sink)
     widths = [_width(field.type, statistics.get(field.name)) for field in reader.schema(target.sink)]
     return None not in widths and sum(filter(None, widths)) <= limit

@@ -96,7 +96,7 @@ def _try_branch(
 ) -> bool:
     """Prepares a branch on one connection and ends it from another; False: it vanished in between.
 
-    Whatever fails, the branch is rolled back: a server must not gather the branches of preflights.
+    After any failure the branch is rolled back: a server must not gather the branches of preflights.
     """
     xid = Xid(owner_of(ledger, fence.installation), PROBE_NUMBER, fence.epoch, fence.attempt, "test", nonce)
     try:

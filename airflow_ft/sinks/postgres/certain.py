@@ -20,12 +20,12 @@ _TICKS = {"s": 86_400, "ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 
 
 
 def takes(rows: pa.RecordBatch, columns: Sequence[Column]) -> bool:
-    """Whether the columns of a table, in the batch's order, take all values by their types, in a UTF-8 database."""
+    """Return whether a table's columns, in the batch's order, take all values by type, in a UTF-8 database."""
     return not changed(rows, columns) and all(map(_takes, rows.columns, columns))
 
 
 def fills(rows: pa.RecordBatch, columns: Sequence[Column]) -> bool:
-    """Whether no NULL goes into a column that is NOT NULL."""
+    """Return whether no NULL goes into a column that is NOT NULL."""
     return not any(column.not_null and array.null_count for array, column in zip(rows.columns, columns, strict=True))
 
 

@@ -42,7 +42,7 @@ class Changes:
 
     @classmethod
     def of(cls, db: Session, sink: PostgresSink, table: Table, names: Sequence[str], name: str) -> Changes:
-        """Of rows with columns of these names. UnfitTargetError: a column is gone."""
+        """Return the changes of rows with these column names. UnfitTargetError: a column is gone."""
         written = table.columns_of((each for each in names if each != sink.change_column), name)
         columns = tuple(column.name for column in written)
         keys = tuple(column.name for key in sink.key_columns if (column := table.column(key)) is not None)
@@ -81,7 +81,7 @@ class Changes:
         return Load(self.db, self.name, changes, reader, letters, str(self.table.name), judge).all()
 
     def are_certain(self, readers: Sequence[SegmentReader]) -> bool:
-        """Whether the target takes the changes of these segments for certain, so that no trial need send them."""
+        """Return whether the target certainly takes the changes of these segments: then no trial need send them."""
         if may_refuse(self.db, self.table, self.columns, self.sink):
             return False
         return all(
@@ -186,7 +186,7 @@ class Changes:
 
     @property
     def deletes(self) -> str:
-        """Whether the row `change` is a delete."""
+        """Return whether the row `change` is a delete."""
         if not self.sink.change_column:
             return "false"
         return f"(lower(change.{quoted(self.sink.change_column)}) IN ({_listed(DELETES)}))"

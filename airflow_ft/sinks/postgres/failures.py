@@ -1,4 +1,4 @@
-"""What an error of the server means: by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html), and by what the
+"""The meaning of a server's error: by SQLSTATE (postgresql.org/docs/current/errcodes-appendix.html), and by what the
 server was doing: its context names the row of a COPY, or the function that ran for one.
 """
 
@@ -52,7 +52,7 @@ _RAISED = {"exec_stmt_raise", "PLy_elog_impl", "PLy_output"}  # of PL/pgSQL and 
 
 
 def meaning(error: BaseException) -> Meaning:
-    """Sorts an error. Where rows are sent, the server refuses rows by whatever code is not known to mean anything else:
+    """Sorts an error. Where rows are sent, any code without another known meaning refuses rows:
     extensions and triggers choose their own.
     """
     code: str | None = getattr(error, "pgcode", None)

@@ -70,9 +70,9 @@ def listed(session: Session, owner: str) -> list[Gid]:
 
 
 def full(session: Session, gid: Gid | None = None) -> str:
-    """Why no transaction is to be prepared now (or why not `gid`, which is); "": there is room.
+    """Return why no transaction (or not the prepared `gid`) may be prepared now; "": there is room.
 
-    All pipelines of this package together hold at most half of max_prepared_transactions, which counts for all
+    All pipelines of this package together hold at most half of max_prepared_transactions, a limit for all
     databases of a server; at least one. So other software is not locked out, and no pipeline waits for a place.
     """
     limit = int(session.value("SELECT current_setting('max_prepared_transactions')"))

@@ -82,14 +82,14 @@ class Held:
 def targets_of(
     session: Session, sinks: Mapping[str, PostgresSink], readers: Sequence[SegmentReader]
 ) -> dict[str, dict[str, Any]]:
-    """What a vote notes of the tables that get rows: where each name leads, and what makes its keys equal."""
+    """Return a vote's notes on the tables that get rows: where each name leads, and what makes its keys equal."""
     filled = [name for name in sinks if any(each.schema(name).names for each in readers if name in each.sinks())]
     tables = {name: read_table(session, TableName.parse(sinks[name].table), name) for name in filled}
     return {name: _target(session, sinks[name], table) for name, table in tables.items()}
 
 
 def targets_told(vote: Vote | None) -> Mapping[str, Any]:
-    """What a vote noted; empty if there is none, or if an older release cast it."""
+    """Return the notes of a vote; empty if there is none, or if an older release cast it."""
     found = vote.notes.get(_TARGETS, {}) if vote is not None else {}
     return found if isinstance(found, Mapping) else {}
 
@@ -116,7 +116,7 @@ def _late(problem: AirflowFtError) -> AirflowFtError:
 
 
 def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> AirflowFtError | None:
-    """What has changed since the vote, although the rows would fit."""
+    """Return the error for a change since the vote with which the rows would still fit."""
     if voted.get("table", now["table"]) != now["table"]:
         return UnfitTargetError(
             f"the sink's table was {voted['table']} at the vote, and its name leads to {now['table']} now: another"

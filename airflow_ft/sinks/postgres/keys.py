@@ -69,7 +69,7 @@ def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.S
 
 
 def key_types(session: Session, sink: PostgresSink, table: Table) -> list[list[str]]:
-    """What decides which keys are equal, by column: the kind of text (citext ignores case), and a collation by which
+    """Return, by column, what makes keys equal: the kind of text (citext ignores case), and a collation by which
     different texts may be equal. Another length, or more bytes for an integer, changes nothing here.
     """
     keys = [column for key in sink.key_columns if (column := table.column(key)) is not None]

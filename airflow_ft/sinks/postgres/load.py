@@ -66,7 +66,7 @@ class Load:
     told: str = ""
     """What errors call the table, where it is not the target itself."""
     judge: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None
-    """Which rows of a batch are refused for another reason than their types, and why."""
+    """Find rows of a batch that are refused for another reason than their types, and say why."""
 
     def all(self) -> int:
         """How many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""

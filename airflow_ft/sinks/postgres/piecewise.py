@@ -1,7 +1,7 @@
 """Changes applied piece by piece, so that those that the table refuses are found and set aside.
 
 A piece that is refused is rolled back and applied in halves, down to one key. That key's last change is set aside, and
-the change before it, if there is one, is the last one then.
+the change before it, if there is one, becomes its last one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Piecewise:
         return len(refused)
 
     def _tried(self, number: int, low: int, high: int) -> str:
-        """Why these changes are refused, so that none of them is applied; "": all are."""
+        """Return why these changes are refused, and apply none of them; "": all are applied."""
         db = self.changes.db
         db.run("SAVEPOINT airflow_ft_changes")
         why = ""

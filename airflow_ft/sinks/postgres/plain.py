@@ -1,4 +1,4 @@
-"""Whether a table could refuse rows that its types and NOT NULL take. Then a trial of an upsert applies them."""
+"""Return whether a table could refuse rows that its types and NOT NULL take. Then a trial of an upsert applies them."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ FROM pg_class c WHERE c.oid = to_regclass(%s)
 
 
 def may_refuse(session: Session, table: Table, columns: Collection[str], sink: PostgresSink) -> bool:
-    """Whether it could. The table is locked; `columns` are those that rows fill."""
+    """Return whether it could. The table is locked; `columns` are those that rows fill."""
     filled = [*columns, sink.version_column or ""]
     return not session.value(_PLAIN, (filled, table.name.sql))

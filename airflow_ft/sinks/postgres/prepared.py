@@ -70,7 +70,7 @@ class PreparedParticipant(LocalParticipant):
         readers: Sequence[SegmentReader],
         counts: Mapping[str, int],
     ) -> str:
-        """Prepare the rows. Return why they are not held all the same; "": they are."""
+        """Prepare the rows. Return why they are not held nevertheless; "": they are."""
         gid = new_gid(fence, self.name, plan.number)
         session.begin()
         self._claim(ledger, plan, fence, counts)
@@ -94,7 +94,7 @@ class PreparedParticipant(LocalParticipant):
         return why
 
     def _waits(self, ledger: Ledger, plan: Plan) -> str:
-        """Why the number is not prepared now: an earlier one is not delivered, and nothing is held behind it.
+        """Return why the number is not prepared now: an earlier one is not delivered, and nothing is held behind it.
 
         Prepared numbers would fill the server's places for prepared transactions, and none of them could be committed.
         """

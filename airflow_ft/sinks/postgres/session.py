@@ -1,6 +1,6 @@
 """A connection to the server. Each transaction sets what exactness rests on (`airflow_ft.postgres.settings`).
 
-So a pooler between may pool sessions or transactions.
+So a pooler may pool sessions or transactions.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Session:
         if refused := self._settings.refused(row):
             self.end("ROLLBACK")
             raise SinkAccessError(
-                f"a setting of the session cannot be had: {refused}.",
+                f"a setting of the session is wrong: {refused}.",
                 remedy="look where it is set (SELECT * FROM pg_db_role_setting, postgresql.conf, `options` of the"
                 " connection), and RESET it there for the connection's user.",
             )

@@ -33,7 +33,7 @@ class UpsertParticipant(LocalParticipant):
     """One database, one transaction, rows by key. See `airflow_ft.core.ports.Participant`.
 
     A trial before the decision applies the changes as well, and rolls them back, unless the table is so plain that it
-    takes whatever its types take, and the rows show that these do (`Changes.are_certain`).
+    takes all that its types take, and the rows show that these do (`Changes.are_certain`).
     """
 
     _trying: bool = field(default=False, repr=False)

@@ -136,7 +136,7 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
 
 
 def _inexact(table: Table, schema: pa.Schema, sink: PostgresSink) -> Iterator[str]:
-    """Columns that have been altered so that they do not hold the log's values as they are.
+    """Yield altered columns that no longer hold the log's values as they are.
 
     Loaded through the same type, the log's rows would be changed like those of the table, and look the same.
     """

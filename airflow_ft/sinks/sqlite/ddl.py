@@ -22,7 +22,7 @@ def fold(name: str) -> str:
 
 
 def words(sql: str) -> Iterator[str]:
-    """Yield the tokens of a statement, folded, without comments; "" stands for a quoted name or text."""
+    """Yield the tokens of a statement, folded, without comments; "" replaces a quoted name or text."""
     for token in _TOKEN.finditer(sql):
         if token.lastgroup != "space":
             yield "" if token.lastgroup == "quoted" else fold(token.group())

@@ -21,7 +21,7 @@ OLDEST = (3, 37, 0)  # has pragma_table_list
 _SETTINGS = {
     # FULL would not sync the folder from which a commit removes the journal: with that back, it is undone.
     "synchronous": 3,  # EXTRA
-    # SQLite's defaults, which whoever compiles it may change.
+    # SQLite's defaults, which a build may change.
     "foreign_keys": 0,
     "recursive_triggers": 0,
     "ignore_check_constraints": 0,
@@ -38,7 +38,7 @@ _ENVIRONMENT = frozenset(
 
 
 def is_of_a_row(error: Exception) -> bool:
-    """Whether an error of an INSERT belongs to its row: all do that do not come from the file, disk or process."""
+    """Return whether an error of an INSERT belongs to its row: not if file, disk or process caused it."""
     if isinstance(error, OverflowError):
         return True
     code = code_of(error)

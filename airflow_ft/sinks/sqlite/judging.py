@@ -1,6 +1,6 @@
 """Judge a table: would it keep rows of a schema as they are? At the vote, and again in the delivering transaction.
 
-Between the two the file is not locked, so anybody may have made another table of it.
+Between the two the file is not locked, so the table may have changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_ft.sinks.sqlite.file import code_of
 
 
 def exists(db: sqlite3.Connection, table: str) -> bool:
-    """Whether there is a table, or anything else of that name."""
+    """Return whether there is a table, or anything else of that name."""
     return listed(db, table) is not None
 
 
@@ -52,7 +52,7 @@ def insert_statement(table: str, names: list[str]) -> str:
 
 
 def _refused_statement(db: sqlite3.Connection, table: str, schema: pa.Schema, sink: str) -> Iterator[UnfitTargetError]:
-    """Compile the INSERT with its triggers and indexes: a table, function or collation may be lacking."""
+    """Compile the INSERT with its triggers and indexes: a table, function or collation may be missing."""
     try:
         db.execute(f"EXPLAIN {insert_statement(table, schema.names)}", [None] * len(schema.names))
     except sqlite3.OperationalError as error:

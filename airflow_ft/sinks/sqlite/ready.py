@@ -15,7 +15,7 @@ from airflow_ft.sinks.sqlite.spec import SqliteSink
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
-    """What `prepare` would refuse: a file that cannot be written, and tables that are lacking or of a wrong shape."""
+    """Find what `prepare` would refuse: a file that cannot be written, missing tables, and tables of a wrong shape."""
     file = replace(SqliteFile.of(connection), wait_seconds=ASK_SECONDS)
     file.require_place()
     sinks = {name: SqliteSink.from_settings(plan.name, given) for name, given in plan.sinks.items()}

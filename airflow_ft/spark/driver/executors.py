@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOST_LOSSES = 3
-"""A driver computes a micro-batch again at once after so many losses in a row, and then fails."""
+"""The number of losses in a row after which a driver computes a micro-batch again at once. One more fails it."""
 _GONE = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Either the executor that originally checkpointed this partition")
 
 

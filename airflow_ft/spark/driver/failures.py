@@ -34,7 +34,7 @@ _NO_AVRO = re.compile(r"State store encoding format as avro is not supported for
 # A folder or file to be read. Spark counts it among the mistakes in queries, and a mount may be away for a moment.
 _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTATE", re.DOTALL)
 
-# A name with ':' that a pattern meets: Hadoop takes what stands before it for a scheme.
+# A name with ':' that a pattern meets: Hadoop takes the text before it for a scheme.
 _COLON = re.compile(r"(?:\S+: )*Relative path in absolute URI: (.*)", re.DOTALL)
 
 # Spark looks at what the newest micro-batch has read of a folder once more, and finds it below another one.

@@ -45,7 +45,7 @@ def check_file_types(spark: SparkSession, plan: Any, pipeline: str) -> None:
             found = relation.fileFormat().inferSchema(spark._jsparkSession, options, files)
         except Py4JJavaError as error:
             if "MERGE_SCHEMA" not in str(error.java_exception):
-                raise  # a file that cannot be read, say
+                raise  # a file that cannot be read: the reader names it in its error
             raise JobError(
                 f"{name} files of one checkpoint have columns of several types:"
                 f" {' '.join(str(error.java_exception.getMessage()).split())}",
@@ -84,7 +84,7 @@ def _unfit(declared: StructType, in_files: StructType, format: str, is_utc: bool
 
 
 def _fits(found: DataType, declared: DataType, format: str, is_utc: bool) -> bool:
-    """Whether each value of the one type is one of the other, and Spark reads it so."""
+    """Return whether each value of the one type is one of the other, and Spark reads it so."""
     from pyspark.sql import types as T
 
     if isinstance(found, T.StructType) and isinstance(declared, T.StructType):

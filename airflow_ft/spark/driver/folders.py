@@ -27,7 +27,7 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 def check_folder(spark: SparkSession, name: str, source: FileSource) -> None:
-    """Refuses what Spark would read in silence in another way than its author has written; tells what it leaves out.
+    """Refuse what Spark would silently read differently than its author wrote; log what it leaves out.
 
     Raises:
         ConfigurationError: the path is a pattern, and also the name of a folder; or it is a file.
@@ -93,7 +93,7 @@ def _hint(path: str, place: str) -> str:
 
 
 def unreadable_names(spark: SparkSession, source: FileSource) -> list[str]:
-    """Local files of a source that Java leaves out in silence; they may have come while a stream is at work."""
+    """Local files of a source that Java leaves out in silence; they may have come while a stream runs."""
     jvm: Any = spark._jvm
     java_path = getattr(jvm, "org.apache.hadoop.fs.Path")(source.path)
     files = java_path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

@@ -1,4 +1,4 @@
-"""What the sources have, and how much of it is behind a position: of Kafka in offsets, of folders in files.
+"""Measure what the sources have, and how much of it is behind a position: of Kafka in offsets, of folders in files.
 
 A look at a folder also finds files that changed after they were read: Spark never reads what was added to them.
 """

@@ -38,7 +38,7 @@ class Listing:
         self._paths = list(dict.fromkeys(path for path, _, _ in found))
         self.files = _by_place(found)
         self.times = Counter(source_log.place(path) for path, _, _ in found)
-        """How often each place is read: Spark repeats files when a name looks like a pattern (SPARK-58518)."""
+        """Count reads of each place: Spark repeats files when a name looks like a pattern (SPARK-58518)."""
 
     def left_out(self) -> list[str]:
         """Places of files with rows that Spark lists and does not read: those that lie beside partition folders."""
@@ -135,7 +135,7 @@ def some(places: Collection[str]) -> str:
 
 
 def changed_error(pipeline: str, paths: Collection[str], how: str) -> StageError:
-    """What to raise for files that are not as they were listed; `how` may name them as {they}, with {were}."""
+    """Return the error for files that are not as they were listed; `how` may name them as {they}, with {were}."""
     words = {"they": "they", "were": "were"} if len(paths) > 1 else {"they": "it", "were": "was"}
     return StageError(
         f"{some(paths)} {how.format(**words)}: the batch would lack rows, or hold others.",

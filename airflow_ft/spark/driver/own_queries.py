@@ -1,7 +1,7 @@
 """Streaming queries that a job starts by itself: refused, since their rows belong to no checkpoint.
 
 Such a query has a checkpoint location and a sink of its own. Nothing fences it, and it ends with the driver at any
-place. So what starts one raises an error while code of the job runs; nothing has been published by then.
+place. So a call that starts one raises an error while code of the job runs. Nothing is published by then.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class _Reading:
         return bool(expression.kind == "ScalaUDF" and expression.told["udfName"] == NAME_OF_FILES)
 
     def _of_record(self, expression: Node, known: Mapping[Any, Inputs]) -> Inputs | None:
-        """Of a field of a record, the column of that name of its source; None for any other expression."""
+        """Return, for a field of a record, the column of that name of its source; None for other expressions."""
         path: list[str] = []
         while expression.kind == "GetStructField":
             path.insert(0, expression.told.get("name") or "")  # `struct.*` has none

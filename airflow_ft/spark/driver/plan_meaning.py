@@ -1,4 +1,4 @@
-"""What the stateful operators of a job compute, read from Spark's analysed plan, before anything is computed.
+"""The meaning of a job's stateful operators, read from Spark's analysed plan, before anything is computed.
 
 Columns are followed through projections, joins, unions and windows to the columns of the declared sources. So another
 column under the same name is seen, and another alias for the same column is not. Filters are not part of it, nor is the
@@ -60,7 +60,7 @@ log = logging.getLogger("airflow_ft.spark")
 
 @dataclass(slots=True)
 class Facts:
-    """What only the JVM knows of a node of the plan.
+    """Facts about a node of the plan that only the JVM knows.
 
     kind: Spark's name of its stateful operator, None if it has none. source: the declared source that a leaf reads.
     parsed: the column that `parse_json` has read here. is_read: a file source ends here. more: further aspects of its
@@ -155,7 +155,7 @@ class _Reading:
         self._use(root, {each.id for each in self._output(root)})
 
     def meaning(self, node: Node) -> Meaning:
-        """What a stateful operator keeps."""
+        """Return what a stateful operator keeps."""
         facts = self._facts[id(node)]
         known = self._known(node)
         found: dict[str, list[list[str]]] = {}
@@ -272,7 +272,7 @@ class _Reading:
         return self._texts(expression, known)
 
     def _is_constant(self, expression: Node) -> bool:
-        """Whether it has one value in a run, such as its date. As a key it is in the state, and means nothing else."""
+        """Return whether it has one value in a run, such as its date. As a key it has no meaning in the state."""
         for each in all_below(expression):
             if each.kind == "AttributeReference":
                 if column_id(each.told) not in self._constants:
@@ -295,7 +295,7 @@ class _Reading:
         return found
 
     def _parsed(self, node: Node, found: list[_Column]) -> list[_Column]:
-        """What `parse_json` or a file source returns, if this node is the last of its."""
+        """Return the columns of `parse_json` or of a file source, if this node is the last of its plan."""
         if self._facts[id(node)].is_read:
             sources = [name for each in all_below(node) if (name := self._facts[id(each)].source)]
             return [_Column(c.id, c.name, (".".join([*sources[:1], c.name]),)) for c in found]

@@ -124,7 +124,7 @@ def _refuse_colons(pipeline: str, places: Collection[str]) -> None:
 
 
 def colon_error(places: Collection[str], pipeline: str = "") -> JobError:
-    """What to raise for local files that Hadoop cannot open."""
+    """Return the error for local files that Hadoop cannot open."""
     path = min(places).removeprefix("file://")
     folder, _, name = path.rpartition("/")
     return _unreadable(
@@ -159,7 +159,7 @@ def _unreadable(pipeline: str, what: str, remedy: str) -> JobError:
 
 
 def _logged(location: SparkLocation, batch: int) -> Logged:
-    """What Spark's log has for a batch."""
+    """Return the entries of Spark's log for a batch."""
     files = filesystem(location.uri)
     before = [source_log.last_id(offset) for offset in location.offsets(batch - 1)]
     found: dict[int, Sequence[tuple[str, int]]] = {}

@@ -1,4 +1,4 @@
-"""What a StatefulProcessor of Python keeps: its class, and the fields of its state variables in their order.
+"""The state of a Python StatefulProcessor: its class, and the fields of its state variables in their order.
 
 Spark's plan has it as a pickled function alone. A copy is taken out of that, and its `init` is called with a handle
 that notes which variables it asks for. Spark itself does so, too, before a query begins.
@@ -24,7 +24,7 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 def aspects_of_processor(frame: DataFrame, node: Any) -> dict[str, list[str]]:
-    """Return the texts of a node that runs a processor, by aspect; as many as can be told."""
+    """Return the texts of a node that runs a processor, by aspect; as many as are known."""
     from pyspark import cloudpickle
 
     found: dict[str, list[str]] = {}
@@ -40,7 +40,7 @@ def aspects_of_processor(frame: DataFrame, node: Any) -> dict[str, list[str]]:
             processor.init(handle)
             found |= handle.fields
     except Exception as error:  # the code of users
-        log.info("the state variables of the StatefulProcessor cannot be told: %s: %s", type(error).__name__, error)
+        log.info("the state variables of the StatefulProcessor are unknown: %s: %s", type(error).__name__, error)
     return found
 
 

@@ -1,8 +1,8 @@
 """The last look before a publication: everything that it names lies below the root that the decision log knows.
 
-Spark and this package create folders as they need them. So a driver whose disk is unmounted goes on below the mount
-point, and a disk that was away for a moment lacks what was written meanwhile. Either would be published, and be missing
-for good.
+Spark and this package create folders as they need them. So a driver whose disk is unmounted writes below the mount
+point, and a disk that was away for a moment misses files that were written meanwhile. Either would be published, and be
+missing for good.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class _Plan:
     places: list[int]
     operators: tuple[Identity, ...]
     memory: Memory | None
-    """What the state of the operators means; None: unknown."""
+    """The meaning of the operators' state; None: unknown."""
 
 
 def _living(request: StageRequest, base: SparkPosition | None) -> StageRequest:
@@ -248,14 +248,14 @@ class Attempt:
         return self._begin_again(store, wait)
 
     def _may_compute_again(self) -> bool:
-        """Whether executors may be lost once more; each publication begins the count again."""
+        """Return whether executors may be lost once more; each publication begins the count again."""
         published, losses = self._losses
         now = self._tally.numbers.count
         self._losses = now, losses + 1 if published == now else 1
         return self._losses[1] <= MOST_LOSSES
 
     def _begin_again(self, store: Store, wait: float) -> bool:
-        """Makes a new attempt in this process, after so many seconds; True: it was told to end meanwhile."""
+        """Wait some seconds, then make a new attempt in this process; True: it was asked to end meanwhile."""
         if self._requests.is_to_drain():
             time.sleep(wait)
         elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
@@ -302,7 +302,7 @@ class Attempt:
         write(self._report, json.dumps({"error": describe_error(self._cause(error))}))
 
     def _cause(self, error: BaseException) -> AirflowFtError:
-        """Of what has ended the attempt, as `error` tells it; while the log's disk is away, that is the cause."""
+        """Return the cause for the end of the attempt: StorageUnavailableError while the log's disk is away."""
         request = self._request
         cause = as_error(self._failed or error, request.pipeline, request.job_name, request.base)
         if isinstance(cause, _MAY_BE_AWAY) and (gone := away(request.wal_root)):

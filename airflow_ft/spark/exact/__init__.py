@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME, NAME_OF_FILES = "airflow_ft_exact", "airflow_ft_exact_file"
-"""What plans call the function; by the second one lineage knows columns that are fields of a file's records."""
+"""Names of the function in plans; by the second one lineage knows columns that are fields of a file's records."""
 _LOCK = threading.Lock()
 
 Form = Literal["value", "records", "fields"]

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _READ, _RECORD = "airflow_ft_read", "airflow_ft_record"
 _LINE = "value"
-_EMPTY = "\ufffdempty"  # no text has this character, which stands for bytes that are none; also in Exact.java
+_EMPTY = "\ufffdempty"  # no text has this character, which replaces invalid bytes; also in Exact.java
 _OF_JSON = frozenset(("mode", "columnnameofcorruptrecord", "multiline", "encoding", "charset"))
-"""What is for Spark's reader of JSON, and means something else to that of text, or nothing."""
+"""Options of Spark's JSON reader that mean something else, or nothing, to its text reader."""
 
 
 def load(spark: SparkSession, builder: Any, format: str, ddl: str, options: Mapping[str, str], path: str) -> DataFrame:

@@ -115,10 +115,10 @@ def settings(request: StageRequest, folder: Path) -> dict[str, str]:
 
 
 def _has_unique_files(request: StageRequest, conf: Mapping[str, str]) -> bool:
-    """Whether each attempt at a task gives its state files names of their own (checkpoint format 2 of RocksDB).
+    """Return whether each attempt at a task gives its state files names of their own (checkpoint format 2 of RocksDB).
 
     On a cluster an executor that was given up may still write beside its successor. So new pipelines get it there. A
-    pipeline keeps what it was born with.
+    pipeline keeps its first format.
     """
     kept = commit_format(request.base)
     if kept is not None:

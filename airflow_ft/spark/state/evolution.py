@@ -6,7 +6,7 @@ is computed, and the attempt's copy of the location is changed to fit. The locat
 is. It stays the pipeline's base, too, until a checkpoint is published from the copy; so whoever dies on the way, or
 meets an error, has changed nothing.
 
-Operators that go on must have the keys, functions and settings that they had (`airflow_ft.spark.state.meaning`).
+Operators that continue must have the keys, functions and settings that they had (`airflow_ft.spark.state.meaning`).
 
 - moved: its folder and the number in its files are changed;
 - left out: its folder is dropped, where that was allowed (`allow_non_restored_state`);
@@ -138,7 +138,7 @@ def may_mean_else(location: SparkLocation) -> bool:
 def note_restored(
     location: SparkLocation, allow_non_restored_state: bool, *, allow_changed_state: bool = False
 ) -> None:
-    """Of a location that is being restored: what the job that goes on from there may do to its state.
+    """Note for a restored location what its job may do to the state.
 
     allow_non_restored_state: leave some of it behind. allow_changed_state: give it another meaning.
     """
@@ -180,7 +180,7 @@ def carry_out(
 def _compare(
     location: SparkLocation, before: Sequence[Identity], kept: Mapping[int, int], memory: Memory | None
 ) -> None:
-    """Refuse another meaning of the operators that go on, unless it is allowed or may come from Spark itself."""
+    """Refuse another meaning of the operators that continue, unless it is allowed or may come from Spark itself."""
     told = meaning_of(location)
     if told is None:
         if kept:
@@ -210,9 +210,9 @@ def _compare(
             f"the job gives its state another meaning than it has. {'; '.join(changed)}.",
             pipeline=location.pipeline,
             remedy="take the change back; or give the changed operator a new uid (airflow_ft.spark.uids.uid): it begins"
-            f" without state; or drop all state (`airflow ft reset-state {location.pipeline}`). To go on with the state"
-            f" as it is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger {location.pipeline}`), and"
-            " `airflow ft savepoint restore PATH --allow-changed-state`.",
+            f" without state; or drop all state (`airflow ft reset-state {location.pipeline}`). To continue with the"
+            f" state as it is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger"
+            f" {location.pipeline}`), and `airflow ft savepoint restore PATH --allow-changed-state`.",
         )
 
 

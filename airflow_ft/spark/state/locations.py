@@ -55,7 +55,7 @@ from airflow_ft.wal.roots import require
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's
 _LOG_FILE = re.compile(r"^\.?(\d+)(?:\.crc)?$")
 _PART = re.compile(r"^\.?(?:offsets|commits|sources|state|metadata|airflow_ft_\w+(?:\.json)?)(?:\.[^/]*)?$")
-"""Of the entries of a location; also temporary files of them, and Hadoop's checksums."""
+"""Matches names of a location's entries, of their temporary files, and of Hadoop's checksums."""
 _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
@@ -190,7 +190,7 @@ def location_of_epoch(root: str, pipeline: str, epoch: int) -> str:
 
 
 def is_location(files: FileSystem, uri: str) -> bool:
-    """Whether a folder holds nothing but what Spark and this package put into a checkpoint location."""
+    """Return whether a folder holds nothing but what Spark and this package put into a checkpoint location."""
     return all(_PART.match(name) for name in files.names(uri))
 
 

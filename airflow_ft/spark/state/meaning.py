@@ -35,7 +35,7 @@ FIELDS = "fields of state variable "
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the state of a job means. spark: the version that has read the plan. operators: in Spark's order."""
+    """The meaning of a job's state. spark: the version that has read the plan. operators: in Spark's order."""
 
     spark: str
     operators: tuple[Meaning, ...]

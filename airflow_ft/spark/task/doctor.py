@@ -89,7 +89,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _examine_master(exam: Examination, master: str, conf: Mapping[str, str]) -> None:
-    """What a master needs that Spark does not ask for."""
+    """Check what a master needs that Spark does not ask for."""
     name = "spark jars"
     if not master.startswith("yarn"):
         return

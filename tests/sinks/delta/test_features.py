@@ -1,4 +1,4 @@
-"""Tables that other writers have made: features of the protocol, marks of Spark, and what is told of them."""
+"""Tables that other writers have made: features of the protocol, marks of Spark, and the errors about them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def field(name: str, kind: Any, **metadata: Any) -> dict[str, Any]:
 
 
 def upgrade(world: World, protocol: dict[str, Any]) -> None:
-    """What another writer commits."""
+    """Commit as another writer."""
     log = table_of(world).path / "_delta_log"
     version = max(int(each.stem) for each in log.glob("*.json")) + 1
     (log / f"{version:020}.json").write_text(json.dumps({"protocol": protocol}) + "\n")
@@ -157,7 +157,7 @@ def test_texts_that_are_too_long_for_spark_s_type_are_refused(
     plan = world.plan(rows)
     with pytest.raises(DeclinedError, match=r"row 3 of .*'T': longer than its "):
         vote = world.prepare(plan)
-        assert decides, "nobody could refuse it later"
+        assert decides, "a later refusal is impossible"
         world.commit(plan, vote)
     assert world.target.ids() == []
     world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)

@@ -1,4 +1,4 @@
-"""What a session demands of its settings, without a server."""
+"""Demands of a session on its settings, without a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = {
 
 
 class Answers:
-    """Settings as a server tells and takes them; `fixed` ones it takes and keeps, `forbidden` ones it refuses."""
+    """Settings as a server shows and takes them; `fixed` ones it takes and keeps, `forbidden` ones it refuses."""
 
     def __init__(self, fixed: Sequence[str] = (), forbidden: Sequence[str] = (), **changed: str) -> None:
         self.values = SHOWN | changed

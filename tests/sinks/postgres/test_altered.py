@@ -47,7 +47,7 @@ def decided(world: World, rows: pa.Table, *, settings: str) -> Any:
     """A function that delivers these rows, which are voted upon."""
     plan = world.plan(rows)
     vote = world.prepare(plan)
-    if settings == "lost":  # what was prepared holds its lock, until somebody ends it by hand
+    if settings == "lost":  # the prepared transaction holds its lock until a person ends it
         for gid in table_of(world).prepared(world):
             table_of(world).sql(f"ROLLBACK PREPARED {gid.sql}")
     return plan, vote
@@ -179,7 +179,7 @@ def test_a_table_that_takes_more_than_at_the_vote_takes_the_rows(make: Make, wid
 def test_no_table_is_altered_between_the_judgement_and_the_rows(
     make: Make, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
-    """Somebody alters it before each statement of a delivery: he waits in vain, or the rows wait."""
+    """Another client alters it before each statement of a delivery: the client waits in vain, or the rows wait."""
     world = make(FLOATS, **STRATEGIES[settings])
     at, altered, kept_out = 1, 0, 0
     while True:

@@ -1,4 +1,4 @@
-"""What would fail at the delivery is told before it, by the doctor and by `prepare`; and `verify` by key."""
+"""The doctor and `prepare` report what would fail at the delivery; and `verify` by key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever code a row is refused under, that row is named, and a person can set it aside."""
+"""A row that is refused under any code is named, and a person can set it aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a session that exactness rests on: whoever has set them, each transaction has its own."""
+"""Settings of a session that exactness depends on: each transaction sets its own, also after other clients."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CHECKED = (
 
 
 def hostile_clients(patch: pytest.MonkeyPatch) -> None:
-    """What a pooler of transactions does: before each transaction, others have set something in the same backend."""
+    """Act as a pooler of transactions: before each transaction, others have set something in the same backend."""
     for name in ("run", "rows"):
         method = getattr(Session, name)
 
