@@ -125,6 +125,11 @@ class Column:
         return self.modifier if timed and self.modifier >= 0 else 6
 
 
+def _folded(name: str) -> str:
+    """In lower case as PostgreSQL folds it in UTF-8: ASCII letters only, so "Ä" stays another letter than "ä"."""
+    return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A target; `columns` by name. `guarded`: row-level security is active for us.
@@ -141,7 +146,7 @@ class Table:
 
     def column(self, name: str) -> Column | None:
         """The column of that name; else the one that PostgreSQL means by it without quotes."""
-        return self.columns.get(name) or self.columns.get(name.lower())
+        return self.columns.get(name) or self.columns.get(_folded(name))
 
     def columns_of(self, names: Iterable[str], sink: str = "") -> list[Column]:
         """The columns of these names. UnfitTargetError: one is gone."""
