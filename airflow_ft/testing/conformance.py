@@ -184,6 +184,8 @@ class ParticipantConformance(
     def test_many_rows_come_all_or_none(self, world: World) -> None:
         """Killed behind the last but one file of a large segment, a process leaves none of its rows."""
         self._needs_rows(world)
+        if not world.target.at_once:
+            pytest.skip("it shows some rows before the others")
         world.deliver(world.plan())
         first, files = 1_000 * ROWS, range(_FILES)
         tables = [world.table(first + file * _PER_FILE, _PER_FILE, world.target.texts) for file in files]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_ft.core.errors import FencedError, HaltError
+from airflow_ft.core.errors import FencedError, HaltError, SinkAccessError
 from airflow_ft.core.model import Outcome, Plan, Promise
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.testing.world import ROWS, SINK, THEIRS
@@ -113,7 +113,7 @@ class OwnersConformance:
     def test_participants_of_one_database_are_apart(self, world: World, other: str) -> None:
         """Two connections of one pipeline lead there: each has a head and markers of its own."""
         first = world.target.connection
-        if not first.port and not first.host:
+        if not world.target.sink.conn_id:
             pytest.skip("its participants are known by their places, not by connections")
         name = first.conn_id.upper() if other == "upper" else f"{first.conn_id}_2"
         second = replace(first, conn_id=name)
@@ -203,7 +203,10 @@ class OwnersConformance:
     def test_a_new_pipeline_is_adopted_at_a_number(self, world: World) -> None:
         """The sink has forgotten all of it, or is a new one."""
         plan = world.plan_of(8, world.segment(8, world.table(8 * ROWS)))
-        world.participant(plan).adopt(world.fence(3, 1), 7)
+        try:
+            world.participant(plan).adopt(world.fence(3, 1), 7)
+        except SinkAccessError:
+            pytest.skip("it has to be prepared once before it can be adopted")
         world.predecessor = 6
         wrong = world.plan_of(7, world.segment(7, world.table(7 * ROWS)))
         with pytest.raises(HaltError):

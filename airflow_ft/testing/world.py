@@ -365,8 +365,8 @@ class _StoppingWal:
 
 def act(given: Mapping[str, Any]) -> None:
     """In the process of `Acting`."""
-    if given["flaw"]:
-        module, _, name = given["flaw"].partition(":")
+    if flaw := given.get("flaw"):
+        module, _, name = flaw.partition(":")
         getattr(import_module(module), name)()
     plan = Plan.from_json(given["plan"])
     stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}.get(given["stop"])

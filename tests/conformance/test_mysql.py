@@ -59,6 +59,7 @@ class Table(Target):
         upsert: dict[str, Any] = {"key_columns": ["id"], "version_column": "version"} if strategy == "upsert" else {}
         server: Any = database.server
         self.database = database
+        self.at_once = strategy != "parallel"  # transactions side by side
         self.sink = MySqlSink(table="orders", conn_id="shop", strategy=strategy, **upsert)
         self.connection = ConnectionInfo(
             "shop", "mysql", server.host, server.port, server.user, server.password, database.name
