@@ -58,11 +58,10 @@ class OwnersConformance:
 
     @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
     def test_one_object_is_fenced_between_its_steps(self, world: World, step: str) -> None:
-        """A newer owner prepares after this object has looked at the head."""
+        """A newer owner prepares after this object has done so, and has seen the head."""
         plan = world.plan()
         old, fence = world.participant(plan), world.fence(1, world.attempt())
         notes = old.prepare(plan, fence)
-        old.head(world.pipeline)
         newest = world.prepare(plan, 1, epoch=2)
         late = world.fence(1, world.attempt())
         vote = replace(newest, attempt=fence.attempt, prepared=fence.attempt, notes=notes)
