@@ -385,7 +385,7 @@ def test_what_airflows_operators_have_in_common_reaches_each_task(dag: DAG) -> N
         ({"task_id": "x"}, "task_id is no argument"),
         ({"do_xcom_push": False}, "do_xcom_push is no argument"),
         ({"retires": 3}, "retires is no argument.*did you mean retries"),
-        ({"retries": 3, "restart": {"type": "none"}}, "restart and retries both say"),
+        ({"retries": 3, "restart": {"type": "none"}}, "restart and retries both set"),
     ],
 )
 def test_what_is_not_for_all_tasks_is_refused(dag: DAG, given: dict[str, Any], words: str) -> None:
