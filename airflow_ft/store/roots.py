@@ -19,7 +19,7 @@ class RootOperations:
     def know_roots(self) -> None:
         """Tell this process of all roots that the log remembers."""
         for row in self._database.read(
-            "SELECT name, value FROM meta WHERE name >= ? AND name < ?", _PREFIX, f"{_PREFIX}~"
+            "SELECT name, value FROM meta WHERE substr(name, 1, ?) = ?", len(_PREFIX), _PREFIX
         ):
             know(str(row["name"]).removeprefix(_PREFIX), str(row["value"]))
 
