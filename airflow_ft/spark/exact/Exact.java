@@ -358,7 +358,12 @@ public final class Exact implements UDF2, Serializable {
       if (found.signum() == 0) {
         return BigDecimal.ZERO.setScale(scale);
       }
-      BigDecimal least = found.stripTrailingZeros();
+      BigDecimal least;
+      try {
+        least = found.stripTrailingZeros();
+      } catch (ArithmeticException error) { // an exponent at the end of its range
+        throw unfit();
+      }
       if (least.scale() > scale || (long) least.precision() - least.scale() > precision - scale) {
         throw unfit();
       }
