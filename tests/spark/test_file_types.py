@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from airflow_ft.core.errors import JobError
 from airflow_ft.sources import FileSource
+from airflow_ft.spark.driver import file_types
 from airflow_ft.spark.driver.inputs import Sources
 
 pytestmark = pytest.mark.spark
@@ -68,9 +69,18 @@ def test_the_same_types_and_wider_ones_are_read(spark: SparkSession, files: Path
     assert (i, f, str(c), s, missing, a, tuple(o)) == (200, 0.5, "2.555", "x", None, [200], (200, None))
 
 
-def test_files_that_differ_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    folder = tmp_path / "parquet"
-    for kind in ("int", "string"):
-        spark.sql(f"SELECT cast(1 as {kind}) i").write.mode("append").parquet(str(folder))
+def test_files_that_differ_are_judged_one_by_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, wider = tmp_path / "other" / "parquet", tmp_path / "wider" / "parquet"
+    for kinds, folder in ((("int", "string"), other), (("int", "bigint"), wider)):
+        for kind in kinds:
+            spark.sql(f"SELECT cast(1 as {kind}) i").coalesce(1).write.mode("append").parquet(str(folder))
+    with pytest.raises(JobError, match="i is string, and declared int"):
+        _rows(spark, other, "i int")
+    assert [tuple(row) for row in _rows(spark, wider, "i bigint")] == [(1,), (1,)]
+    with pytest.raises(JobError, match="i is bigint, and declared int"):
+        _rows(spark, wider, "i int")
+    monkeypatch.setattr(file_types, "MOST_FILES", 1)
     with pytest.raises(JobError, match="columns of several types"):
-        _rows(spark, folder, "i int")
+        _rows(spark, wider, "i bigint")

@@ -27,37 +27,24 @@ _WIDER = {
     "string": ("binary",),
     "date": ("timestamp_ntz",),
 }
+MOST_FILES = 200
+"""Files with columns of several types that are looked at one by one; each takes a job of Spark."""
 _UTC = ("utc", "z", "gmt", "etc/utc", "+00:00")
 
 
 def check_file_types(spark: SparkSession, plan: Any, pipeline: str) -> None:
     """JobError when files of a plan (of the JVM) have a column that cannot be read exactly as it is declared."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.sql.types import StructType
 
     for relation in _relations(plan):
-        files = relation.location().allFiles()
-        if not files.size():
+        if not relation.location().allFiles().size():
             continue
         name = _FORMATS[_kind(relation.fileFormat())]
-        options = relation.options().updated("mergeSchema", "true")
-        try:
-            found = relation.fileFormat().inferSchema(spark._jsparkSession, options, files)
-        except Py4JJavaError as error:
-            if "MERGE_SCHEMA" not in str(error.java_exception):
-                raise  # a file that cannot be read: the reader names it in its error
-            raise JobError(
-                f"{name} files of one checkpoint have columns of several types:"
-                f" {' '.join(str(error.java_exception.getMessage()).split())}",
-                pipeline=pipeline,
-                remedy="write them with the same types; or read them as two sources.",
-            ) from None
-        if not found.isDefined():
-            continue
         declared = StructType.fromJson(_json(relation.dataSchema()))
-        in_files = StructType.fromJson(_json(found.get()))
         is_utc = str(spark.conf.get("spark.sql.session.timeZone")).lower() in _UTC
-        if wrong := list(_unfit(declared, in_files, name, is_utc)):
+        schemas = map(StructType.fromJson, _schemas(spark, relation, name, pipeline))
+        wrong = list(dict.fromkeys(each for schema in schemas for each in _unfit(declared, schema, name, is_utc)))
+        if wrong:
             roots = ", ".join(path.toString() for path in _all(relation.location().rootPaths().take(3)))
             raise JobError(
                 f"{name} files of {roots} hold other types than the source declares: {'; '.join(wrong)}. Values could"
@@ -66,6 +53,33 @@ def check_file_types(spark: SparkSession, plan: Any, pipeline: str) -> None:
                 remedy="declare these columns in the source's schema with the types of the files, and cast them in the"
                 " job.",
             )
+
+
+def _schemas(spark: SparkSession, relation: Any, name: str, pipeline: str) -> list[Any]:
+    """The schema of all files as JSON; of each file, where Spark cannot merge them (int in one, bigint in another)."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    files = relation.location().allFiles()
+    options = relation.options().updated("mergeSchema", "true")
+
+    def inferred(some: Any) -> Any:
+        return relation.fileFormat().inferSchema(spark._jsparkSession, options, some)
+
+    try:
+        found = [inferred(files)]
+    except Py4JJavaError as error:
+        if "MERGE_SCHEMA" not in str(error.java_exception):
+            raise  # a file that cannot be read: the reader names it in its error
+        if files.size() > MOST_FILES:
+            told = " ".join(str(error.java_exception.getMessage()).split())
+            raise JobError(
+                f"{name} files of one checkpoint have columns of several types. They are more than {MOST_FILES}, and so"
+                f" not compared one by one: {told}",
+                pipeline=pipeline,
+                remedy=f"set max_files_per_trigger={MOST_FILES} for the source; or write the files with one type.",
+            ) from None
+        found = [inferred(files.slice(index, index + 1)) for index in range(files.size())]
+    return [_json(each.get()) for each in found if each.isDefined()]
 
 
 def check_frame_types(frame: DataFrame, pipeline: str = "") -> None:
