@@ -39,7 +39,7 @@ def test_the_only_pipeline_of_a_dag_is_open(visit: Visit) -> None:
 
 def test_a_dag_without_pipelines_says_so(visit: Visit) -> None:
     open_tab(visit, "dags/fresh")
-    expect(visit.page.get_by_text("No pipeline has run yet")).to_be_visible()
+    expect(visit.page.get_by_text("None of the pipelines that you may see has run yet")).to_be_visible()
 
 
 def test_a_run_shows_the_checkpoints_that_it_has_made(visit: Visit) -> None:
