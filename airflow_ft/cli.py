@@ -5,6 +5,8 @@ What they do is in `airflow_ft.commands`, which is imported when one of them run
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from typing import Any
 
 from airflow.cli.cli_config import (
@@ -23,11 +25,29 @@ def _arg(*flags: str, help: str, **options: Any) -> Arg:
     return Arg(flags, help=help.replace("[", r"\["), **options)  # type: ignore[no-untyped-call]
 
 
+def _from(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise ArgumentTypeError(f"give a number from {least}, not {value}")
+        return value
+
+    return number
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds; argparse names this function in its error."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ArgumentTypeError(f"give a number of seconds, 0 or more, not {text}")
+    return value
+
+
 _PIPELINE = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline")
-_NUMBER = _arg("number", metavar="NUMBER", type=int, help="number of the checkpoint")
-_ANY_NUMBER = _arg("number", metavar="NUMBER", type=int, nargs="?", default=None, help="of one checkpoint only")
+_NUMBER = _arg("number", metavar="NUMBER", type=_from(1), help="number of the checkpoint")
+_ANY_NUMBER = _arg("number", metavar="NUMBER", type=_from(1), nargs="?", default=None, help="of one checkpoint only")
 _STORE = _arg("--store", default=None, help="decision log: URL or connection id (default: [airflow_ft] store)")
-_LIMIT = _arg("--limit", type=int, default=20, help="how many, newest first (default: 20)")
+_LIMIT = _arg("--limit", type=_from(1), default=20, help="how many, newest first (default: 20)")
 _REWIND = _arg(
     "--rewind",
     action="store_true",
@@ -36,7 +56,7 @@ _REWIND = _arg(
 _REASON = _arg("--reason", default="", help="why, for the event log")
 _MIN_AGE = _arg(
     "--min-age",
-    type=float,
+    type=seconds,
     default=0.0,
     help="leave alone what is in doubt for fewer seconds than this: a run may be between two of its tasks (default: 0)",
 )
@@ -44,9 +64,11 @@ _MIN_AGE = _arg(
 
 _DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, and for what never ran")
 _OF_DAG = _arg("--dag", required=True, metavar="FILE", help="DAG file that declares it")
-_SAMPLES = _arg("--samples", type=int, default=5, metavar="N", help="rows of each sink that are shown (default: 5)")
+_SAMPLES = _arg("--samples", type=_from(0), default=5, metavar="N", help="rows of each sink to show (default: 5)")
 _EVERYTHING = _arg("--all", action="store_true", help="all that there is to read (default: its first checkpoint)")
-_NUMBERS = _arg("numbers", metavar="NUMBER", type=int, nargs="*", help="of these checkpoints (default: all in the log)")
+_NUMBERS = _arg(
+    "numbers", metavar="NUMBER", type=_from(1), nargs="*", help="of these checkpoints (default: all in the log)"
+)
 _ALLOW_REPEATED = _arg(
     "--allow-repeated",
     action="store_true",
@@ -74,7 +96,7 @@ _DRAIN = _arg(
     action="store_true",
     help="for good: a last checkpoint delivers what is open in windows, joins and event-time timers",
 )
-_WAIT = _arg("--wait", type=float, default=120.0, help="seconds to wait for it (default: 120; 0: do not wait)")
+_WAIT = _arg("--wait", type=seconds, default=120.0, help="seconds to wait for it (default: 120; 0: do not wait)")
 _BARRIER = _arg("barrier", metavar="ID", help="the barrier: a line of text that is no time")
 _ANY_BARRIER = _arg(
     "barrier", metavar="ID", nargs="?", default=None, help="of this barrier, and how far each of its pipelines is"
@@ -86,9 +108,9 @@ _IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of thi
 _SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint; of restore also: beginning")
 _DIR = _arg("--dir", default=None, metavar="FOLDER", help="where savepoints lie (default: [airflow_ft] savepoint_dir)")
 _OF_CHECKPOINT = _arg(
-    "--checkpoint", type=int, default=None, metavar="NUMBER", help="of this one, which has to be retained still"
+    "--checkpoint", type=_from(1), default=None, metavar="NUMBER", help="of this one, which has to be retained still"
 )
-_PARTITIONS = _arg("--partitions", type=int, required=True, metavar="NUMBER", help="so many state partitions")
+_PARTITIONS = _arg("--partitions", type=_from(1), required=True, metavar="NUMBER", help="so many state partitions")
 _BACKEND = _arg("--backend", choices=("rocksdb", "hdfs"), required=True, help="the state store that it shall lie in")
 _UNDER_NAME = _arg(
     "--pipeline", default=None, metavar="PIPELINE", help="restore it under this name (default: the savepoint's own)"
@@ -130,12 +152,14 @@ _STATE_OF = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline, or 
 _OPERATOR = _arg("operator", metavar="OPERATOR", help="number of the operator, or its uid")
 _KEY = _arg("key", metavar="KEY", nargs="*", help="a value for each column of the key: text, ISO 8601, null, JSON")
 _ONE_STATE = _arg("--state", default=None, metavar="NAME", help="of an operator with several states this one")
-_AT = _arg("--at", type=int, default=None, metavar="NUMBER", help="of this checkpoint, which is retained still")
+_AT = _arg("--at", type=_from(1), default=None, metavar="NUMBER", help="of this checkpoint, which is retained still")
 _FILE = _arg("file", metavar="FILE", help="ends in .parquet, .csv or .json (a line for each entry)")
 _SINCE = _arg(
-    "--since", type=int, required=True, metavar="NUMBER", help="the older checkpoint, which is retained still"
+    "--since", type=_from(1), required=True, metavar="NUMBER", help="the older checkpoint, which is retained still"
 )
-_UNTIL = _arg("--until", dest="at", type=int, default=None, metavar="NUMBER", help="default: the newest confirmed one")
+_UNTIL = _arg(
+    "--until", dest="at", type=_from(1), default=None, metavar="NUMBER", help="default: the newest confirmed one"
+)
 _PAGE = _arg("page", metavar="PAGE", nargs="?", default=None, help="print this one (default: list all)")
 _SEARCH = _arg("--search", default=None, metavar="WORD", help="find it in pages and headings")
 _WITH_SAVEPOINT = _arg(
@@ -146,7 +170,7 @@ _WITH_SAVEPOINT = _arg(
 
 
 def _act(name: str, about: str) -> Arg:
-    return _arg(f"--{name}", type=int, metavar="NUMBER", default=None, help=about)
+    return _arg(f"--{name}", type=_from(1), metavar="NUMBER", default=None, help=about)
 
 
 def _command(name: str, where: str, about: str, *args: Arg, reads_log: bool = True) -> ActionCommand:
