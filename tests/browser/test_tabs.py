@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
 def open_tab(visit: Visit, path: str) -> None:
     visit.open(path)
-    visit.page.get_by_role("link", name="Checkpoints", exact=True).click()
+    # Until Airflow has drawn the new page, the tab of the old one is there, which leads back to that one.
+    tab = visit.page.get_by_role("link", name="Checkpoints", exact=True)
+    tab.and_(visit.page.locator(f'a[href*="/{path}/plugin/"]')).click()
 
 
 def test_a_dag_shows_its_pipelines_and_opens_them(visit: Visit) -> None:
