@@ -78,7 +78,10 @@ def prepared(world: World, count: int = 1) -> list[int]:
     return numbers
 
 
-def test_what_only_a_newer_release_knows_hides_no_other_pipeline(world: World, ft: Any) -> None:
+def test_what_only_a_newer_release_knows_hides_no_other_pipeline(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "1")  # `recover` waits for the lease of what has staged
     world.stage(1)
     for name in ("a", "b"):
         Scene(world.store, name).stage(1)

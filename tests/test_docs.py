@@ -15,7 +15,8 @@ from airflow_ft.provider_info import get_provider_info
 from tests.model.check import rules_of_the_models
 
 PROJECT = Path(__file__).resolve().parents[1]
-PAGES = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md"))]
+RECORDS = sorted((PROJECT / "docs/adr").glob("*.md"))
+PAGES = [PROJECT / "README.md", PROJECT / "CHANGELOG.md", *sorted((PROJECT / "docs").glob("*.md")), *RECORDS]
 TEXT = {page.relative_to(PROJECT).as_posix(): page.read_text() for page in PAGES}
 EXAMPLES = [
     pytest.param(code, id=f"{name}-{position}")
@@ -79,7 +80,17 @@ def test_links_lead_somewhere(name: str) -> None:
 
 def test_the_first_page_leads_to_every_other() -> None:
     linked = {f"docs/{page}" for page in re.findall(r"\]\(([a-z-]+\.md)\)", TEXT["docs/index.md"])}
-    assert linked == {name for name in TEXT if name.startswith("docs/")} - {"docs/index.md"}
+    assert linked == {name for name in TEXT if re.fullmatch(r"docs/[a-z-]+\.md", name)} - {"docs/index.md"}
+    assert "../docs/adr/index.md" in TEXT["docs/index.md"]
+
+
+def test_the_list_of_decisions_has_each_record_with_its_title() -> None:
+    listed = re.findall(r"^\| (\d+) \| \[(.+)\]\((.+)\) \|$", TEXT["docs/adr/index.md"], re.MULTILINE)
+    records = [file for file in RECORDS if file.name != "index.md"]
+    assert [name for _, _, name in listed] == [file.name for file in records]
+    for position, (number, title, name) in enumerate(listed, 1):
+        assert (int(number), int(name[:4])) == (position, position)
+        assert TEXT[f"docs/adr/{name}"].startswith(f"# {number}. {title}\n")
 
 
 def test_every_setting_is_documented_and_no_other() -> None:

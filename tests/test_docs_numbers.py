@@ -30,6 +30,7 @@ from airflow_ft.store.database import Pool
 from airflow_ft.wal import hdfs
 from tests.conformance.test_seeded_defects import DEFECTS
 from tests.conformance.test_wrong_sinks import WRONG
+from tests.simulation.known import DEFECTS as SEEDED
 from tests.simulation.scenarios import ALL
 from tests.test_docs import PROJECT, TEXT
 
@@ -82,10 +83,11 @@ TOLD = {
     "savepoints": [f"At most {savepoints.MOST} are looked at"],
     "security": [f"its newest {access.NEWEST} checkpoints"],
     "simulation": [
-        f"of which there are {len(ALL)}:",
-        f"in {sum('savepoint' in each.person for each in ALL)} savepoints are taken and restored",
-        f"in {sum('beginning' in each.person for each in ALL)} everything is read anew",
-        f"in {sum(bool(each.sources) for each in ALL)} sources change",
+        f"| all | {len(ALL)} |",
+        f"| with savepoints that are taken and restored | {sum('savepoint' in each.person for each in ALL)} |",
+        f"| with a full refresh | {sum('beginning' in each.person for each in ALL)} |",
+        f"| with sources that change | {sum(bool(each.sources) for each in ALL)} |",
+        f"switch off {len(SEEDED)} rules",
     ],
     "sqlite": [f"others wait for {file.WAIT_SECONDS:g} s"],
     "state": [

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.tiers import HALVED, MATRICES, PARTS, TWELFTHS, content_number, is_named, order, out_of_turn
+from tests.tiers import MATRICES, PARTS, TWELFTHS, content_number, is_named, order, out_of_turn
 
 
 class Case:
@@ -41,7 +42,16 @@ def among(what: str, count: int) -> list[Case]:
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13, 25])
 @pytest.mark.parametrize(
     "kind",
-    ["of tests/integration", "marked", "marked together", "marked as a file", "among others", "neighbours", "halved"],
+    [
+        "of tests/integration",
+        "marked",
+        "marked together",
+        "marked as a file",
+        "among others",
+        "neighbours",
+        "halved",
+        "thirds",
+    ],
 )
 def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
     if kind == "of tests/integration":
@@ -55,10 +65,12 @@ def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: 
     elif kind == "neighbours":
         cases = among("Airflow", count)
     elif kind == "halved":
-        cases = among(*HALVED, count)
+        cases = among("Spark drivers", count)
+    elif kind == "thirds":
+        cases = among("the page", count)
     else:
         cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
-    parts = PARTS if kind == "halved" else TWELFTHS
+    parts = {"halved": PARTS, "neighbours": PARTS, "thirds": 3}.get(kind, TWELFTHS)
     turns = [tried(cases, turn) for turn in range(PARTS)]
     assert all(turns)
     for first in range(PARTS):  # wherever one begins: commits go on and on
@@ -73,8 +85,8 @@ def test_what_is_no_matrix_is_always_tried() -> None:
     assert all(len(tried(cases, turn)) == 8 for turn in range(TWELFTHS))
 
 
-@pytest.mark.parametrize(("what", "first"), [("others", [0, 12]), ("Airflow", [0, 1])])
-def test_neighbours_are_of_different_parts_unless_they_share_what_is_dear(what: str, first: list[int]) -> None:
+@pytest.mark.parametrize(("what", "first"), [("others", [0, 12]), ("the page", range(8))])
+def test_neighbours_are_of_different_parts_unless_they_share_what_is_dear(what: str, first: Iterable[int]) -> None:
     assert tried(among(what, 24), 0) == [f"tests/core/test_{n}.py::test_a" for n in first]
 
 

@@ -7,11 +7,11 @@
 
 A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), or what is
 marked: a function or a whole file by `rotating`, functions of a file together by `rotating("of what")`, those of
-several files by `rotating(among="what")`. A twelfth of each is run, of what is dearest half of one. The hash of the
-committed files chooses the part: the same files run the same tests in every clone, deep or shallow. ROTATION=0 to 23
-chooses it by hand, and 24 parts are everything. Cases are counted in the order of collection, so that neighbours (the
-same place to die, on the other server) fall into different parts, unless they share what is dearer than they are; of
-few cases there is always one.
+several files by `rotating(among="what")`. A twelfth of each runs; half of that of the dearest (`HALVED`), and a third
+of what rotates among `THIRDS`. The hash of the committed files chooses the part: the same files run the same tests in
+every clone, deep or shallow. ROTATION=0 to 23 chooses it by hand, and 24 parts are everything. Cases are counted in
+the order of collection, so that neighbours (the same place to die, on the other server) fall into different parts,
+unless they share what is dearer than they are; of few cases there is always one.
 
 Named tests always run, of any tier: files and folders on the command line, `-k` and `-m`. An explicit ROTATION keeps
 the tiers for files, folders and `-m`.
@@ -36,8 +36,10 @@ from typing import Any
 import pytest
 
 TWELFTHS = 12
-HALVED = {"Spark drivers"}
-"""What rotates among these is a sixth of all that `make test` does, where a twelfth of it runs: so half of one does."""
+HALVED = {"Spark drivers", "Airflow", "HDFS"}
+"""A twelfth of each of these would be a sixth of all that `make test` does: so half of one runs."""
+THIRDS = {"the page", "slow checks"}
+"""One third of these runs: each test shows something of its own, and all of them together take too long."""
 PARTS = 2 * TWELFTHS
 """Together they are everything."""
 MATRICES = "tests/integration/"
@@ -51,8 +53,8 @@ SHARED = {"spark": "Spark's session", "chromium": "the browser"}
 """Fixture that files share -> the group of all tests that use it, or what is made of it."""
 TOGETHER = {"HDFS"}
 """What rotates among these is one group, too, so that one worker starts the server, and not each."""
-NEIGHBOURS = {"Airflow"}
-"""Of what rotates among these, neighbours fall into one part: they have an Airflow for both."""
+NEIGHBOURS = {"Airflow", "the page"}
+"""Neighbours among these fall into one part: they share an Airflow."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -158,7 +160,7 @@ def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
         matrices[name].append(item)
     left_out = []
     for name, cases in matrices.items():
-        parts = PARTS if name in HALVED else TWELFTHS
+        parts = 3 if name in THIRDS else PARTS if name in HALVED else TWELFTHS
         count = min(parts, len(cases))
         left_out += [
             case for number, case in enumerate(cases) if _part(name, number, cases, count) != turn % parts % count

@@ -647,7 +647,7 @@ def _are_in(table: pa.Table, ids: Sequence[int]) -> pa.Array:
 def _read(uri: str) -> list[dict[str, Any]]:
     """The rows of a file of dead letters."""
     with filesystem(uri).open(uri) as file:
-        return plain(pq.read_table(file))
+        return plain(pq.read_table(file, partitioning=None))
 
 
 def _secrets(*connections: ConnectionInfo) -> list[str]:

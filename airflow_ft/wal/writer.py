@@ -33,7 +33,7 @@ ROW_GROUP_BYTES = 16 * 1024 * 1024
 # Columns whose values hardly repeat are found out early: what went into a dictionary by then is encoded twice.
 DICTIONARY_BYTES = 64 * 1024
 ROWS_A_FILE = 4_000_000
-COMPRESSION = "lz4_raw"  # as small as snappy, and read in a third of the time (docs/findings.md)
+COMPRESSION = "lz4_raw"  # as small as snappy, and read in a third of the time (docs/adr/0030-log-format.md)
 LONG_BYTES = 1024  # values that repeat and are longer are looked at as dictionaries
 THREADS = 4  # that look at files, or wait for the disk
 _CHUNK = 1 << 20

@@ -50,47 +50,49 @@ class Button:
 STREAMS = frozenset({"stop", "stop_now", "stop_with_savepoint", "drain", "drain_with_savepoint"})
 """Acts on streams, which are offered on those alone."""
 BUTTONS: Mapping[str, Button] = {
-    "resume": Button("Resume", above, "Let {name} go on?", "its next run goes on where it stood"),
-    "recover": Button("Recover", above, "Settle what is in doubt of {name}?", "Delivers what is decided"),
-    "stop": Button("Stop", above, "Stop {name}?", "It goes on when its DAG runs again."),
-    "stop_now": Button("Stop now", above, "Stop {name} at once?", "What is not published is given up"),
-    "drain": Button("Drain", above, "Drain {name} for good?", "a checkpoint of what is still open in windows"),
-    "rewind": Button("Rewind", above, "Compute again what {name} has not delivered?", "What was delivered stays."),
-    "reset_state": Button("Reset state", above, "Drop all state of {name}?", "Positions are kept"),
+    "resume": Button("Resume", above, "Resume {name}?", "The next run continues from the last checkpoint."),
+    "recover": Button("Recover", above, "Recover {name}?", "Delivers what is decided"),
+    "stop": Button("Stop", above, "Stop {name}?", "The next run of its DAG continues from there."),
+    "stop_now": Button("Stop now", above, "Stop {name} now?", "Discards unpublished rows"),
+    "drain": Button("Drain", above, "Drain {name}?", "also delivers open windows"),
+    "rewind": Button("Rewind", above, "Rewind {name}?", "Delivered rows stay."),
+    "reset_state": Button("Reset state", above, "Reset the state of {name}?", "Keeps source positions"),
     "retire": Button("Retire", above, "Retire {name}?", "until the next run"),
-    "verify": Button("Verify", above, "Compare {name} with its sinks?", "nothing is changed"),
-    "doctor": Button("Examine", above, "Examine all that {name} needs?", "nothing that stays is written"),
+    "verify": Button("Verify", above, "Verify {name}?", "changes nothing"),
+    "doctor": Button("Examine", above, "Examine {name}?", "changes nothing"),
     "commit": Button(
         "Deliver",
         open_checkpoint,
         "Deliver checkpoint 1 ({of})?",
-        "under its marker, so no row comes twice",
+        "under its marker, so no row is doubled",
     ),
-    "abort": Button("Abort", open_checkpoint, "Give checkpoint 1 ({of}) up?", "Only what is not decided"),
+    "abort": Button(
+        "Abort", open_checkpoint, "Abort checkpoint 1 ({of})?", "Works only before the checkpoint is decided."
+    ),
     "quarantine": Button(
-        "Quarantine", open_checkpoint, "Keep checkpoint 1 ({of}) as it is?", "Nothing later is delivered until somebody"
+        "Quarantine", open_checkpoint, "Quarantine checkpoint 1 ({of})?", "Holds it and all later checkpoints"
     ),
     "redeliver": Button(
         "Redeliver",
         open_checkpoint,
-        "Deliver checkpoint 1 ({of}), also into a sink that has lost its token?",
-        "Are you sure that its rows are not there?",
+        "Deliver checkpoint 1 ({of}) even into a sink that lost its marker?",
+        "Check first that its rows are not there.",
     ),
     "dead_letter": Button(
         "Set rows aside",
         open_checkpoint,
-        "Deliver checkpoint 1 ({of}), and set refused rows aside?",
-        "Rows that a sink refuses go into dead-letter files beside the log, for good.",
+        "Deliver checkpoint 1 ({of}), and set aside refused rows?",
+        "Moves rows that a sink refuses into dead-letter files",
     ),
-    "savepoint": Button("Take a savepoint", savepoints, "Take a savepoint of {name}?", "it does not notice"),
+    "savepoint": Button("Take a savepoint", savepoints, "Take a savepoint of {name}?", "The pipeline keeps running."),
     "stop_with_savepoint": Button(
-        "Stop with a savepoint", savepoints, "Stop {name}, and keep where it stands?", "a savepoint of that is taken"
+        "Stop with a savepoint", savepoints, "Stop {name} with a savepoint?", "takes a savepoint of it"
     ),
     "drain_with_savepoint": Button(
-        "Drain with a savepoint", savepoints, "Drain {name} for good, and keep where it stands?", "a savepoint is taken"
+        "Drain with a savepoint", savepoints, "Drain {name} with a savepoint?", "takes a savepoint"
     ),
     "restore": Button(
         "Restore", savepoint, "Restore {name} to checkpoint 1?", "Checkpoints 2 to 2 were delivered after it."
     ),
-    "dispose": Button("Delete", savepoint, "Delete {savepoint}?", "is deleted for good"),
+    "dispose": Button("Delete", savepoint, "Delete {savepoint}?", "for good."),
 }

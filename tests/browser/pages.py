@@ -158,7 +158,7 @@ class PipelinePage:
         self.visit, self.name = visit, name
         self.heading = visit.page.get_by_role("heading", name=name, exact=True)
         self.all = visit.button("← All pipelines")
-        self.acts = visit.page.get_by_role("group", name="Acts", exact=True)
+        self.acts = visit.page.get_by_role("group", name="Actions", exact=True)
         self.older, self.newest = visit.button("Older"), visit.button("Newest")
         self.checkpoints = Table(visit.page, f"Checkpoints of {name}")
         self.numbers = self.checkpoints.rows.get_by_role("button", name="Details of checkpoint")

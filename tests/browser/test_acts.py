@@ -13,7 +13,7 @@ from tests.browser.server import MAINTENANCE, ApiServer
 from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, RUNNING, World
 from tests.store.scene import PIPELINE
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
 
 def asked(airflow: ApiServer, *names: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def test_an_act_asks_first_and_starts_a_run_of_the_dag(visit: Visit, airflow: Ap
     tab = visit.pipeline(PIPELINE).tab("Savepoints")
     act = Act(tab, "Take a savepoint", f"Take a savepoint of {PIPELINE}?")
     act.button.click()
-    expect(act.dialog).to_contain_text("The pipeline may run; it does not notice.")
+    expect(act.dialog).to_contain_text("The pipeline keeps running.")
     act.cancel.click()
     expect(act.dialog).to_have_count(0)
     assert len(airflow.runs(MAINTENANCE)) == before
@@ -70,10 +70,10 @@ def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> Non
 @pytest.mark.parametrize(
     ("label", "title", "says", "action"),
     [
-        ("Stop with a savepoint", f"Stop {RUNNING}, and keep where it stands?", "a savepoint", "stop_with_savepoint"),
+        ("Stop with a savepoint", f"Stop {RUNNING} with a savepoint?", "a savepoint", "stop_with_savepoint"),
         (
             "Drain with a savepoint",
-            f"Drain {RUNNING} for good, and keep where it stands?",
+            f"Drain {RUNNING} with a savepoint?",
             "what is still open in windows, joins and timers",
             "drain_with_savepoint",
         ),
@@ -98,7 +98,7 @@ def test_a_savepoint_is_restored_under_another_name(visit: Visit, airflow: ApiSe
         "Restore",
         f"Restore {PIPELINE} to checkpoint {CHECKPOINTS}?",
     )
-    later, name = (act.dialog.get_by_label(each, exact=True) for each in ("What was delivered after it", "New name"))
+    later, name = (act.dialog.get_by_label(each, exact=True) for each in ("Checkpoints delivered after it", "New name"))
     act.button.click()
     expect(later).to_be_visible()
     expect(act.dialog).not_to_contain_text("any more")
@@ -125,7 +125,7 @@ def test_a_scheduled_pipeline_is_not_offered_what_stops_a_stream(visit: Visit) -
 
 
 def test_a_halted_pipeline_is_resumed_for_a_reason(visit: Visit, airflow: ApiServer) -> None:
-    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Let {HALTED} go on?")
+    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Resume {HALTED}?")
     act.button.click()
     expect(act.dialog).to_contain_text("the transaction of checkpoint 2 is gone")
     act.reason.fill("looked, and it is there")
@@ -146,7 +146,7 @@ def test_a_checkpoint_is_delivered_by_its_own_act(visit: Visit, airflow: ApiServ
 
 
 def test_escape_closes_what_is_asked_and_gives_the_focus_back(visit: Visit) -> None:
-    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Let {HALTED} go on?")
+    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Resume {HALTED}?")
     act.button.press("Enter")
     expect(act.dialog).to_be_visible()
     visit.page.keyboard.press("Escape")
@@ -164,7 +164,7 @@ def test_a_key_is_looked_up_as_of_a_checkpoint(visit: Visit) -> None:
     expect(values).to_contain_text(f'"count": {CHECKPOINTS}')
     key.fill("nobody")
     key.press("Enter")
-    expect(tab.get_by_text(f"Nothing is known of this key as of checkpoint {CHECKPOINTS}.")).to_be_visible()
+    expect(tab.get_by_text(f"No state for this key at checkpoint {CHECKPOINTS}.")).to_be_visible()
     tab.get_by_label("As of", exact=True).select_option(str(CHECKPOINTS - 1))
     expect(tab.get_by_text(f"Shown: checkpoint {CHECKPOINTS - 1}.")).to_be_visible()
     key.fill("a")
@@ -176,4 +176,4 @@ def test_a_pipeline_without_state_says_so(visit: Visit) -> None:
     visit.excuse("400 (Bad Request)")
     tab = visit.pipeline("many-0000").tab("State")
     visit.tell("it has no confirmed checkpoint yet")
-    expect(tab.get_by_role("button", name="Look again", exact=True)).to_be_visible()
+    expect(tab.get_by_role("button", name="Refresh", exact=True)).to_be_visible()

@@ -11,7 +11,7 @@ from tests.browser.pages import API, NEUTRAL, Visit
 from tests.browser.world import CHECKPOINTS, HALTED
 from tests.store.scene import PIPELINE, RUN
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
 DOWN = json.dumps({"detail": "the decision log cannot be opened. Remedy: start it."})
 PROXY = "<html><body><h1>502 Bad Gateway</h1></body></html>"
@@ -21,8 +21,8 @@ ANSWERS = {
     "HTML": (502, PROXY, "text/html", f"status 502: {BETWEEN}"),
     "no words": (502, "", "text/plain", f"status 502: {BETWEEN}"),
     "JSON without words": (504, '{"detail": ""}', "application/json", f"status 504: {BETWEEN}"),
-    "a status that nobody expects": (418, "", "text/plain", "status 418: that was not expected. Remedy: try again"),
-    "no login": (401, '{"detail": "Not authenticated"}', "application/json", "Remedy: load the page again, and log in"),
+    "a status that nobody expects": (418, "", "text/plain", "status 418: unexpected answer. Fix: try again"),
+    "no login": (401, '{"detail": "Not authenticated"}', "application/json", "Fix: reload the page and log in"),
     "a list of faults": (422, '{"detail": [{"msg": "too many"}]}', "application/json", "too many"),
     "a login page": (200, PROXY, "text/html", "was not answered with JSON, but by a page"),
 }
@@ -46,7 +46,7 @@ def test_a_server_that_is_away_is_told(visit: Visit) -> None:
     visit.page.route(f"{visit.url}/{API}/pipelines**", lambda route: route.abort("connectionrefused"))
     visit.pipelines()
     visit.tell("Airflow's API server cannot be reached (Failed to fetch)")
-    visit.tell("Remedy: try again in a minute.")
+    visit.tell("Fix: try again in a minute.")
     expect(visit.page.get_by_text("Loading …")).to_have_count(0)
 
 
@@ -60,7 +60,7 @@ def test_a_server_that_is_silent_is_told(visit: Visit) -> None:
         visit.page.clock.run_for(6_000)
     visit.page.clock.run_for(16_000)
     visit.tell("there is no answer for 15 seconds")
-    visit.tell("What is shown is of ")
+    visit.tell("Showing data of ")
     visit.page.clock.run_for(121_000)
     visit.tell("Airflow's API server cannot be reached (no answer for two minutes)")
     expect(pipelines.names).to_have_count(25)
@@ -73,7 +73,7 @@ def test_what_was_there_stays_when_a_later_answer_is_none(visit: Visit) -> None:
     visit.answer("pipelines**", 503, DOWN, "application/json")
     visit.page.clock.run_for(6_000)
     visit.tell("the decision log cannot be opened")
-    visit.tell("What is shown is of ")
+    visit.tell("Showing data of ")
     expect(pipelines.names).to_have_count(25)
     visit.page.unroute_all()
     visit.page.clock.run_for(6_000)
@@ -91,7 +91,7 @@ def test_each_tab_tells_what_was_answered(visit: Visit) -> None:
 
 def test_savepoints_and_state_are_asked_for_again(visit: Visit) -> None:
     pipeline = visit.pipeline(PIPELINE)
-    for tab, path, again in (("Savepoints", "savepoints", "Try again"), ("State", "state", "Look again")):
+    for tab, path, again in (("Savepoints", "savepoints", "Try again"), ("State", "state", "Refresh")):
         visit.answer(f"pipelines/{PIPELINE}/{path}", 502, PROXY)
         alert = pipeline.tab(tab).get_by_role("alert").filter(has_text=BETWEEN)
         expect(alert).to_be_visible()
@@ -103,7 +103,7 @@ def test_savepoints_and_state_are_asked_for_again(visit: Visit) -> None:
 def test_what_a_checkpoint_was_made_with_may_not_be_there(visit: Visit) -> None:
     visit.answer("**/spec", 503, DOWN, "application/json")
     visit.pipeline(PIPELINE).history().details(CHECKPOINTS).click()
-    visit.button("Show what it was made with").click()
+    visit.button("Show its configuration").click()
     expect(visit.page.get_by_text("the decision log cannot be opened")).to_be_visible()
 
 

@@ -14,7 +14,7 @@ from tests.browser.pages import LIMIT, PAGE, Act, PipelineList, PipelinePage, Ta
 from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, WAITING
 from tests.store.scene import PIPELINE
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
 
 def root(visit: Visit) -> Locator:
@@ -32,7 +32,7 @@ def everywhere(visit: Visit) -> Iterator[str]:
         acts = pipeline.acts
         expect(acts).to_be_visible()
         yield name
-    act = Act(acts, "Rewind", f"Compute again what {WAITING} has not delivered?")
+    act = Act(acts, "Rewind", f"Rewind {WAITING}?")
     act.button.click()
     expect(act.dialog).to_be_visible()
     yield "what is asked before an act"
@@ -104,7 +104,7 @@ def test_the_keyboard_reaches_all_that_can_be_done_and_shows_where_it_is(visit: 
 
 
 def test_a_question_keeps_the_focus(visit: Visit) -> None:
-    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Let {HALTED} go on?")
+    act = Act(visit.pipeline(HALTED).acts, "Resume", f"Resume {HALTED}?")
     act.button.press("Enter")
     expect(act.dialog).to_be_visible()
     reached = set()

@@ -42,7 +42,7 @@ from tests.browser.server import ADMIN, MAINTENANCE, ApiServer
 from tests.integration.real_world import expected
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECONDS = 120.0
 """So long may the run of an act take: a scheduler starts it, and others work beside this test."""
@@ -301,7 +301,7 @@ def compute_again(act: Act) -> None:
 
 
 def write_again(act: Act) -> None:
-    act.dialog.get_by_label("What was delivered after it", exact=True).select_option("write-again")
+    act.dialog.get_by_label("Checkpoints delivered after it", exact=True).select_option("write-again")
 
 
 CASES: Mapping[str, Case] = {
@@ -393,7 +393,7 @@ def test_a_comparison_that_finds_something_says_so_beside_its_button(
     world.sql(ARCHIVE, f'DELETE FROM "{world.pipeline}" WHERE id = {REFUSED}')
     act = BUTTONS["verify"].of(visit.pipeline(world.pipeline))
     run_id = confirm(act, BUTTONS["verify"].says)
-    failed = visit.page.get_by_role("status").filter(has_text="failed: why, says the log of its task")
+    failed = visit.page.get_by_role("status").filter(has_text="failed: see the log of its task")
     expect(failed).to_be_visible(timeout=SECONDS * 1000)
     log = log_of(airflow, run_id)
     assert "INCOMPLETE: 39 of 40 rows are there" in log and "1 rows are missing" in log

@@ -23,7 +23,7 @@ from tests.browser.world import (
 )
 from tests.store.scene import PIPELINE, RUN
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
 
 def test_a_link_opens_a_pipeline_and_one_of_its_tabs(visit: Visit) -> None:
@@ -122,17 +122,17 @@ def test_the_history_is_narrowed_by_reason_number_and_run(visit: Visit) -> None:
     visit.page.get_by_label("Reason", exact=True).select_option("DECLINED")
     history.shows(1, 1)
     visit.page.get_by_label("Reason", exact=True).select_option("EXPIRED")
-    expect(visit.page.get_by_text("No checkpoint is like that.")).to_be_visible()
+    expect(visit.page.get_by_text("No checkpoint matches.")).to_be_visible()
     history = visit.pipeline(PIPELINE).history()
     visit.page.get_by_label("Up to checkpoint", exact=True).fill("7")
     history.shows(7, 1)
     expect(history.checkpoints.region.get_by_role("columnheader", name="Triggered", exact=True)).to_be_visible()
     visit.button("Newest").click()
     history.details(CHECKPOINTS).click()
-    visit.button("Only of this run").click()
+    visit.button("Only this run").click()
     expect(visit.page).to_have_url(re.compile(f"of={RUN.dag_id}&run={RUN.run_id}"))
     history.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
-    visit.button(f"✕ Only of run {RUN.run_id}").click()
+    visit.button(f"✕ Only run {RUN.run_id}").click()
     expect(visit.page).not_to_have_url(re.compile("run="))
 
 
@@ -142,7 +142,7 @@ def test_failed_checkpoints_alone_are_shown(visit: Visit) -> None:
     visit.button("Failed").click()
     pipeline.shows(1, 1)
     visit.button("Completed").click()
-    expect(visit.page.get_by_text("No checkpoint is like that.")).to_be_visible()
+    expect(visit.page.get_by_text("No checkpoint matches.")).to_be_visible()
 
 
 def test_a_checkpoint_tells_what_it_delivered_and_with_what_it_was_made(visit: Visit) -> None:
@@ -156,7 +156,7 @@ def test_a_checkpoint_tells_what_it_delivered_and_with_what_it_was_made(visit: V
     expect(db).to_contain_text("✓")
     expect(db).to_have_text(re.compile(r"[0-9a-f]{12}, epoch 1.*connection"))
     expect(visit.page.get_by_text(re.compile("commit .*, confirm "))).to_be_visible()
-    visit.button("Show what it was made with").click()
+    visit.button("Show its configuration").click()
     shown = visit.page.locator("pre").filter(has_text="spark.driver.memory")
     expect(shown).to_be_visible()
     assert json.loads(shown.inner_text()) == SPEC

@@ -16,7 +16,7 @@ from tests.browser.server import ADMIN, MAINTENANCE, STRANGER, USER, VIEWER, Api
 from tests.browser.world import ALONE, CHECKPOINTS, HALTED, IN_DOUBT, LATE, QUARANTINED, RUNNING, URGENT
 from tests.store.scene import PIPELINE
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
 
 def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Callable[[str], Visit]) -> None:
@@ -31,7 +31,7 @@ def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Call
     expect(pipeline.acts.get_by_role("button")).to_have_count(0)
     savepoints = Table(pipeline.tab("Savepoints"), f"Savepoints of {PIPELINE}").region
     expect(savepoints).to_be_visible()
-    expect(savepoints.get_by_role("columnheader", name="Acts")).to_have_count(0)
+    expect(savepoints.get_by_role("columnheader", name="Actions")).to_have_count(0)
     open_ones = Table(visit.pipeline(QUARANTINED).tab("Overview"), "Open checkpoints")
     expect(open_ones.row("QUARANTINED")).to_be_visible()
     expect(open_ones.region.get_by_role("button")).to_have_count(0)
@@ -43,7 +43,7 @@ def offered(visit: Visit) -> set[str]:
     for name in (HALTED, QUARANTINED, IN_DOUBT, LATE, RUNNING, PIPELINE):
         pipeline = visit.pipeline(name)
         expect(pipeline.heading).to_be_visible()
-        for tab, loaded in (("Overview", "No checkpoint is open|What is known"), ("Savepoints", "^In file://")):
+        for tab, loaded in (("Overview", "No open checkpoints|Last known"), ("Savepoints", "^In file://")):
             expect(pipeline.tab(tab)).to_contain_text(re.compile(loaded))
             found |= {action for action, button in BUTTONS.items() if visit.button(button.label).count()}
     return found
@@ -102,7 +102,7 @@ def test_a_viewer_of_another_team_sees_none_of_them(visit_as: Callable[[str], Vi
     expect(pipelines.names.first).to_have_text("many-0000")  # no DAG has made checkpoints of it
     for name in (PIPELINE, ALONE, *URGENT):
         pipelines.search.fill(name)
-        expect(visit.page.get_by_text("No pipeline is like that.")).to_be_visible()
+        expect(visit.page.get_by_text("No pipeline matches.")).to_be_visible()
     visit.excuse("404 (Not Found)")
     visit.pipeline(PIPELINE)
     visit.tell(f"there is no pipeline '{PIPELINE}' that you may see")

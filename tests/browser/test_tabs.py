@@ -11,7 +11,7 @@ from tests.browser.pages import LIMIT, PipelineList, PipelinePage, Table, Visit
 from tests.browser.world import ALONE, ALONE_RUN, CHECKPOINTS, HALTED, URGENT
 from tests.store.scene import PIPELINE, RUN
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
 
 def open_tab(visit: Visit, path: str) -> None:
@@ -70,14 +70,14 @@ def test_a_task_shows_its_part_of_the_run(visit: Visit) -> None:
     table.region.get_by_role("button", name=f"Details of checkpoint {CHECKPOINTS}").click()
     expect(table.region).to_contain_text(f"delivers checkpoint {CHECKPOINTS}")
     open_tab(visit, f"{run}/{PIPELINE}.recover")
-    expect(visit.page.get_by_text("This task found nothing that had to be settled.")).to_be_visible()
+    expect(visit.page.get_by_text("This task found no checkpoint to resolve.")).to_be_visible()
     open_tab(visit, f"{run}/nothing")
     expect(visit.page.get_by_role("link", name=HALTED, exact=True)).to_be_visible()
 
 
 def test_a_run_without_checkpoints_says_so(visit: Visit) -> None:
     open_tab(visit, f"dags/{RUN.dag_id}/runs/run-2")
-    expect(visit.page.get_by_text("This run has made no checkpoint.")).to_be_visible()
+    expect(visit.page.get_by_text("This run made no checkpoint.")).to_be_visible()
 
 
 def test_the_tab_of_a_dag_leads_back_to_its_pipelines(visit: Visit) -> None:

@@ -114,7 +114,9 @@ def kinds(sink: FilesSink, folder: Path) -> Values:
         columns = without({**FINITE, **NOT_FINITE, **CLOCK}, "raw")
         return Values(into, columns, lambda: csv_rows(folder, columns), AS_CSV, {**NO_PLACE_IN_TEXT, **NO_CSV})
     columns = {**FINITE, **NOT_FINITE, **CLOCK, **NESTED, "late": pa.concat_arrays([EARLY, LATE])}
-    return Values(into, columns, lambda: [row for file in parts(folder) for row in plain(pq.read_table(file))])
+    return Values(
+        into, columns, lambda: [row for file in parts(folder) for row in plain(pq.read_table(file, partitioning=None))]
+    )
 
 
 def parts(folder: Path) -> list[Path]:

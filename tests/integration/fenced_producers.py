@@ -1,6 +1,6 @@
 """How processes end whose producer was fenced in its transaction: `python -m tests.integration.fenced_producers`.
 
-Librdkafka 2.16.0 corrupts its heap now and then while it destroys such a producer (docs/findings.md), so the sink keeps
+Librdkafka 2.16.0 corrupts its heap now and then while it destroys such a producer (docs/traps.md), so the sink keeps
 them, and every run must end with status 0. `--destroy` lets them be destroyed.
 """
 

@@ -232,7 +232,7 @@ def test_a_run_delivers_its_checkpoints_into_every_sink_and_says_so(shop: Shop) 
     wait_for(lambda: kept_of(airflow, "orders-confirmed") == {"airflow_ft_told": 3}, 240, "the event is acknowledged")
 
     # One event of both deliveries, or one of each. A second one that comes before the scheduler has made a run of the
-    # first one waits for the next: before Airflow 3.4 the scheduler forgets that it has not told it (docs/findings.md).
+    # first one waits for the next: before Airflow 3.4 the scheduler forgets that it has not told it (docs/traps.md).
     events = [event["payload"] for event in airflow.asset_events("orders-confirmed")]
     assert [each["pipeline"] for each in events] == ["orders"] * len(events)
     assert [(each["after"], each["number"]) for each in events] in ([(0, 3)], [(0, 1), (1, 3)])

@@ -12,6 +12,7 @@ from tests.model.check import MODELS, RULES, Rule, Verifier, rules_of_the_models
 DOCUMENT = Path(__file__).parents[2] / "docs" / "model.md"
 
 
+@pytest.mark.rotating(among="slow checks")
 @pytest.mark.parametrize("model", MODELS)
 def test_no_schedule_breaks_the_protocol(model: str, tmp_path: Path) -> None:
     result = Verifier(tmp_path, model, {"CALLS": 1}).search()

@@ -1,7 +1,7 @@
 """What the brokers have said of a cluster's topics, kept for checkpoints that follow each other closely.
 
 Asked at each checkpoint it costs round trips, and memory that never comes back: confluent_kafka 2.16 never frees the id
-of a topic that it has described (docs/findings.md).
+of a topic that it has described (docs/traps.md).
 """
 
 from __future__ import annotations

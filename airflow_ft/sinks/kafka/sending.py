@@ -83,7 +83,7 @@ def merge_ends(tallies: Iterable[Tally]) -> dict[str, dict[int, PartitionEnd]]:
 def keep_for_ever(producer: Producer) -> None:
     """Keeps a producer with a fatal error, or in a call, until the process ends, and from being destroyed even then.
 
-    Librdkafka 2.16.0 corrupts its heap now and then when it destroys one (SIGABRT or SIGSEGV; see docs/findings.md).
+    Librdkafka 2.16.0 corrupts its heap now and then when it destroys one (SIGABRT or SIGSEGV; see docs/traps.md).
     Such a producer was fenced, so its process does not live long.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(producer))

@@ -175,7 +175,7 @@ def await_end(session: Session, lock: str, rank: tuple[int, int], seconds: float
 
     For one that has prepared a branch of attempt `rank`, before anybody else ends that branch. MariaDB gives a branch
     away a moment before its storage engine lets go of it: XA COMMIT or XA ROLLBACK in that moment succeeds and does
-    nothing, and the branch keeps its locks, listed nowhere, until the server restarts (docs/findings.md). The lock is
+    nothing, and the branch keeps its locks, listed nowhere, until the server restarts (docs/traps.md). The lock is
     given back before that moment, so a session that is seen to leave is waited for until it has left, and in any case
     for DETACHING seconds more: nothing that can be asked shows when the engine has let go.
 

@@ -132,7 +132,9 @@ class Bucket(Target):
             if self.reader.get_file_info(path).type == FileType.NotFound:
                 return []
             found = ds.dataset(path, format="parquet", filesystem=self.reader).files
-            return [row for file in found for row in plain(pq.read_table(file, filesystem=self.reader))]
+            return [
+                row for file in found for row in plain(pq.read_table(file, filesystem=self.reader, partitioning=None))
+            ]
 
         return Values(replace(self.sink, folder=f"s3://aws@{path}"), {**FINITE, **NOT_FINITE, **CLOCK, **NESTED}, read)
 
