@@ -94,7 +94,7 @@ def test_the_list_of_decisions_has_each_record_with_its_title() -> None:
 
 
 def test_every_setting_is_documented_and_no_other() -> None:
-    page = TEXT["docs/operations.md"]
+    page = TEXT["docs/configuration.md"]
     known = set(get_provider_info()["config"]["airflow_ft"]["options"])
     section = page.partition("## Settings")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == known
@@ -109,11 +109,11 @@ def test_every_command_that_a_page_shows_exists() -> None:
     known = {command.name for command in group.subcommands}  # type: ignore[union-attr]
     shown = {name for text in TEXT.values() for name in re.findall(r"airflow ft ([a-z-]+)", text)}
     assert shown <= known
-    assert known == set(re.findall(r"^airflow ft ([a-z-]+)", TEXT["docs/operations.md"], re.MULTILINE))
+    assert known == set(re.findall(r"^\|.*\| `airflow ft ([a-z-]+).*` \|$", TEXT["docs/cli.md"], re.MULTILINE))
 
 
 def test_every_error_is_explained() -> None:
-    page = TEXT["docs/operations.md"]
+    page = TEXT["docs/errors.md"]
     bases = {errors.AirflowFtError, errors.TransientError, errors.TerminalError, errors.HaltError}
     for name, error in vars(errors).items():
         if isinstance(error, type) and issubclass(error, errors.AirflowFtError) and error not in bases:
@@ -124,7 +124,7 @@ def test_every_error_is_explained() -> None:
 
 
 def test_every_error_of_what_somebody_has_written_ends_with_a_remedy() -> None:
-    """As docs/operations.md promises."""
+    """As docs/errors.md promises."""
     written = {"ConfigurationError", "JobError", "SinkAccessError", "UnfitTargetError", "DeclinedError"}
     without = []
     for file in sorted((PROJECT / "airflow_ft").rglob("*.py")):
@@ -138,7 +138,7 @@ def test_every_error_of_what_somebody_has_written_ends_with_a_remedy() -> None:
 
 @pytest.mark.parametrize("value", HaltReason)
 def test_every_reason_is_explained(value: str) -> None:
-    assert value in TEXT["docs/operations.md"]
+    assert value in TEXT["docs/errors.md"]
 
 
 @pytest.mark.parametrize("state", CheckpointState)

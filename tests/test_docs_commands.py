@@ -40,12 +40,16 @@ def blocks() -> Iterator[tuple[str, str, str]]:
 
 
 def typed() -> Iterator[tuple[str, str]]:
-    """Page and line of all that is typed as it stands: lines of a shell's blocks, and indented ones."""
+    """Page and line of all that is typed as it stands: lines of a shell's blocks, indented ones, examples in
+    the tables of commands."""
     for name, language, block in blocks():
         if language in SHELLS:
             yield from ((name, line) for line in block.splitlines())
     for name, text in TEXT.items():
         yield from ((name, line) for line in re.findall(r"^    ((?:airflow|make|pip) .+)$", text, re.MULTILINE))
+    yield from (
+        ("docs/cli.md", line) for line in re.findall(r"\| `(airflow ft .+?)` \|$", TEXT["docs/cli.md"], re.MULTILINE)
+    )
 
 
 def mentioned(word: str) -> Iterator[tuple[str, str]]:

@@ -153,9 +153,9 @@ SHOWN = {
     _A_TEST.partition(". ")[0] % "airflow dags test" + ".": "backfill",
     f"state     {StateSizes(51200, 8388608, 42)}": "checkpoints",
     failure_text("flights", 7, AbortReason.EXPIRED, "not staged within 600 s")[:102]: "failures",
-    str(Taken("orders", 7, "shop", "orders", 3_400_000, 10_000_000, 60_000.0)): "operations",
-    str(Lag("orders", Unit.RECORDS, 8_000_000, 100_000.0, 2_000_000, 10_000_000)): "operations",
-    f"by {asked_by(BY_ADA)}: the token is back": "operations",
+    str(Taken("orders", 7, "shop", "orders", 3_400_000, 10_000_000, 60_000.0)): "ui",
+    str(Lag("orders", Unit.RECORDS, 8_000_000, 100_000.0, 2_000_000, 10_000_000)): "ui",
+    f"by {asked_by(BY_ADA)}: the token is back": "ui",
 }
 """What a log or a command says, made by the code, and the page that shows it."""
 IN_PARTS = {
@@ -163,7 +163,7 @@ IN_PARTS = {
     ("sources", "is left out: it stands at ..."): ("spark/state/source_changes", "is left out: it stands at %s"),
     ("sources", "is used again"): ("spark/state/source_changes", "source %s is used again"),
     ("checkpoints", "no checkpoint is triggered"): ("spark/driver/room", "no checkpoint is triggered for"),
-    ("operations", "the sinks are ready"): ("sinks/ready", "the sinks are ready: "),
+    ("errors", "the sinks are ready"): ("sinks/ready", "the sinks are ready: "),
 }
 """A page with words of a line that it quotes; the module that says it, and in which words."""
 

@@ -169,7 +169,7 @@ def test_the_options_of_a_sink_or_source_are_all_there_with_their_defaults(kind:
 
 def test_the_settings_of_the_provider_have_these_defaults() -> None:
     known = get_provider_info()["config"]["airflow_ft"]["options"]
-    for name, default in (row[:2] for row in table("docs/operations.md", "| option | default | meaning |")):
+    for name, default in (row[:2] for row in table("docs/configuration.md", "| option | default | meaning |")):
         setting = known[named(name)[0]]
         if setting["default"]:
             assert default.strip("`") == setting["default"], name
@@ -178,11 +178,11 @@ def test_the_settings_of_the_provider_have_these_defaults() -> None:
 
 
 def test_the_acts_are_those_that_a_run_can_be_asked_for_and_need_what_its_form_has() -> None:
-    rows = table("docs/operations.md", "| action | needs |")
+    rows = table("docs/ui.md", "| action | needs |")
     assert sorted(name for row in rows for name in named(row[0])) == sorted(ACTIONS)
     form = set(maintenance_dag("form").params)
     needed = {name for row in rows for name in re.findall(r"`(\w+)`", row[1])} - {"pipeline"}
-    section = TEXT["docs/operations.md"].partition("\n## Acting\n")[2].partition("\n## ")[0]
+    section = TEXT["docs/ui.md"].partition("\n## Acting\n")[2].partition("\n## ")[0]
     said = set(re.findall(r"`(pipeline|reason|action)`|\"(action)\"", section))
     assert needed | {name for pair in said for name in pair if name} == form
 
@@ -194,7 +194,7 @@ def test_the_fields_of_the_trigger_form_are_those_of_the_page() -> None:
 
 
 def test_the_states_of_the_page_are_those_of_a_pipeline_in_the_order_of_their_urgency() -> None:
-    assert [row[0] for row in table("docs/operations.md", "| state | means |")] == [
+    assert [row[0] for row in table("docs/ui.md", "| state | means |")] == [
         each.replace("_", " ") for each in Condition
     ]
 
@@ -202,7 +202,7 @@ def test_the_states_of_the_page_are_those_of_a_pipeline_in_the_order_of_their_ur
 def test_the_tabs_are_those_of_the_page() -> None:
     words = (PROJECT / "plugins/words.js").read_text().partition("export const pipeline =")[2]
     known = re.findall(r'^  (\w+): "(\w+)",$', words.partition("});")[0], re.MULTILINE)
-    shown = [name for row in table("docs/operations.md", "| tab | shows |") for name in row[0].split(", ")]
+    shown = [name for row in table("docs/ui.md", "| tab | shows |") for name in row[0].split(", ")]
     assert sorted(shown) == sorted(name for _, name in known)
 
 
@@ -229,7 +229,7 @@ def test_what_an_option_lets_one_choose_is_in_the_table_of_choices(commands: Map
     assert [named(row[0])[0] for row in rows] == list(later.choices or ())
     assert [named(row[0])[0] for row in rows if "(default)" in row[0]] == [later.default]
     adopt = commands["adopt"]
-    shown = {text for row in table("docs/operations.md", "| found | choose |") for text in named(row[1])}
+    shown = {text for row in table("docs/recovery.md", "| found | choose |") for text in named(row[1])}
     [prepared] = [each for each in adopt._actions if "--prepared" in each.option_strings]
     assert shown == {f"--prepared {each}" for each in prepared.choices or ()} | {"--accept-partial"}
 
@@ -245,7 +245,7 @@ def test_every_option_is_on_a_page(commands: Mapping[str, ArgumentParser]) -> No
 
 @pytest.mark.airflow
 def test_an_act_on_what_is_in_doubt_is_an_option_of_the_command(commands: Mapping[str, ArgumentParser]) -> None:
-    rows = {named(row[0])[0].partition(" ")[0] for row in table("docs/operations.md", "| act | on | does |")}
+    rows = {named(row[0])[0].partition(" ")[0] for row in table("docs/recovery.md", "| act | on | does |")}
     known = {each.option_strings[0] for each in commands["in-doubt"]._actions if each.metavar == "NUMBER"}
     assert rows == known
 
@@ -288,7 +288,7 @@ def test_the_connection_types_that_come_with_the_package_are_named() -> None:
     known = [each["connection-type"] for _, each in CONNECTION_TYPES]
     for page, words in (
         ("README.md", "The connection types (.*?) come"),
-        ("docs/operations.md", "brings the types (.*?) where"),
+        ("docs/configuration.md", "The connection types (.*?) come"),
     ):
         [found] = re.findall(words, " ".join(TEXT[page].split()))
         assert named(found) == known, page

@@ -89,7 +89,7 @@ def adopt(args: Namespace) -> None:
         say(
             "It does not know what was read before it was made: the sources began where starting_offsets (or the files"
             " in the folder) say, and rows that were delivered before come again. Unless that is wanted, stop here and"
-            " read docs/operations.md, 'When the decision log is lost'."
+            " read docs/recovery.md, 'The decision log is lost'."
         )
         sure(args, "Is the other decision log gone for good, and shall this one go on after what the sinks hold?")
         ending = PreparedEnding(args.prepared) if args.prepared else None

@@ -197,7 +197,7 @@ class StoreCorruptError(TerminalError):
     """A row of the decision log is not what was written. Nothing is concluded from it (I8)."""
 
     def __init__(self, what: str, **where: Any) -> None:
-        remedy = "keep the decision log as it is for a look at it, and restore its backup (docs/operations.md)."
+        remedy = "keep the decision log as it is for a look at it, and restore its backup (docs/recovery.md)."
         super().__init__(f"the decision log is damaged: {what}.", remedy=remedy, **where)
 
 

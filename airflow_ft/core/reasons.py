@@ -1,7 +1,7 @@
 """Why a checkpoint failed, and why none is triggered although it is due: two closed lists, each with what to do.
 
-The decision log, the command line, the page, logs and metrics show these members; docs/failures.md is the same as a
-table, with the test that provokes each.
+The decision log, the command line, the page, logs and metrics show these members. docs/failures.md lists them;
+tests/test_failures.py names the test that provokes each.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
     """A DAG whose runs do one act each, chosen in its trigger form, or on the page (`[airflow_ft] maintenance_dags`).
 
     Whoever may trigger it may do its acts, on every pipeline of the decision log: give each group of people a DAG of
-    its own (docs/operations.md).
+    its own (docs/ui.md).
 
     Args:
         dag_id: its id.

@@ -1,4 +1,4 @@
-"""A pipeline is renamed by the commands of docs/operations.md, with real Spark: state, folder and table go on."""
+"""A pipeline is renamed by the commands of docs/renaming.md, with real Spark: state, folder and table go on."""
 
 from __future__ import annotations
 

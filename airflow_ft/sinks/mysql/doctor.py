@@ -77,7 +77,7 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
         exam.warn(
             "durability",
             "; ".join(warnings),
-            "it is allowed by allow_unsafe_durability; docs/operations.md says what the server should have.",
+            "it is allowed by allow_unsafe_durability; docs/configuration.md says what the server should have.",
         )
     elif warnings is not None:
         exam.ok("durability", "acknowledged commits survive a power cut, and the server takes writes")
