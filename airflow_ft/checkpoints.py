@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, require_not_renamed
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
 
@@ -52,7 +52,10 @@ class Gate:
         return cls(number=number) if number else cls(as_of=BEGINNING)
 
     def is_open(self, store: Store, pipeline: str) -> dict[str, Any] | None:
-        """{"pipeline", "number": newest confirmed one, 0: none} when open; None when closed, or no such pipeline."""
+        """{"pipeline", "number": newest confirmed one, 0: none} when open; None when closed, or no such pipeline.
+
+        PipelineHaltedError when it cannot open any more, since the pipeline was renamed.
+        """
         try:
             latest = store.latest_confirmed(pipeline)
             newest = latest.number if latest else 0
@@ -64,6 +67,9 @@ class Gate:
                 opened = confirmed_as_of(store, pipeline, self.as_of) is not None
             else:
                 opened = bool(latest and latest.completed_at and latest.completed_at >= self._after)
+            if not opened:
+                row = store.pipeline(pipeline)
+                require_not_renamed(row.status, row.halt_message, pipeline, "wait for the pipeline of the new name.")
         except KeyError:
             return None
         return {"pipeline": pipeline, "number": newest} if opened else None

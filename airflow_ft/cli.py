@@ -5,6 +5,8 @@ What they do is in `airflow_ft.commands`, which is imported when one of them run
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from typing import Any
 
 from airflow.cli.cli_config import (
@@ -23,11 +25,29 @@ def _arg(*flags: str, help: str, **options: Any) -> Arg:
     return Arg(flags, help=help.replace("[", r"\["), **options)  # type: ignore[no-untyped-call]
 
 
+def _from(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise ArgumentTypeError(f"give a number from {least}, not {value}")
+        return value
+
+    return number
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds; argparse names this function in its error."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ArgumentTypeError(f"give a number of seconds, 0 or more, not {text}")
+    return value
+
+
 _PIPELINE = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline")
-_NUMBER = _arg("number", metavar="NUMBER", type=int, help="number of the checkpoint")
-_ANY_NUMBER = _arg("number", metavar="NUMBER", type=int, nargs="?", default=None, help="show only this checkpoint")
+_NUMBER = _arg("number", metavar="NUMBER", type=_from(1), help="number of the checkpoint")
+_ANY_NUMBER = _arg("number", metavar="NUMBER", type=_from(1), nargs="?", default=None, help="show only this checkpoint")
 _STORE = _arg("--store", default=None, help="decision log: URL or connection id (default: [airflow_ft] store)")
-_LIMIT = _arg("--limit", type=int, default=20, help="maximum number of lines, newest first (default: 20)")
+_LIMIT = _arg("--limit", type=_from(1), default=20, help="maximum number of lines, newest first (default: 20)")
 _REWIND = _arg(
     "--rewind",
     action="store_true",
@@ -36,7 +56,7 @@ _REWIND = _arg(
 _REASON = _arg("--reason", default="", help="reason, recorded in the event log")
 _MIN_AGE = _arg(
     "--min-age",
-    type=float,
+    type=seconds,
     default=0.0,
     help="skip checkpoints that have been in doubt for less than this many seconds (default: 0)",
 )
@@ -49,12 +69,12 @@ _DAG = _arg(
     help="DAG file: needed for a pipeline that has never run; otherwise adds its sources",
 )
 _OF_DAG = _arg("--dag", required=True, metavar="FILE", help="DAG file that declares the pipeline")
-_SAMPLES = _arg("--samples", type=int, default=5, metavar="N", help="number of sample rows per sink (default: 5)")
+_SAMPLES = _arg("--samples", type=_from(0), default=5, metavar="N", help="rows of each sink to show (default: 5)")
 _EVERYTHING = _arg("--all", action="store_true", help="read all new rows (default: the next checkpoint only)")
 _NUMBERS = _arg(
     "numbers",
     metavar="NUMBER",
-    type=int,
+    type=_from(1),
     nargs="*",
     help="compare only these checkpoints (default: all in the write-ahead log)",
 )
@@ -88,7 +108,7 @@ _DRAIN = _arg(
     help="deliver open windows, joins and event-time timers in a last checkpoint",
 )
 _WAIT = _arg(
-    "--wait", type=float, default=120.0, help="seconds to wait for the stream to stop (default: 120; 0: do not wait)"
+    "--wait", type=seconds, default=120.0, help="seconds to wait for the stream to stop (default: 120; 0: do not wait)"
 )
 _BARRIER = _arg("barrier", metavar="ID", help="id of the barrier: one line of text that is not a time")
 _ANY_BARRIER = _arg(
@@ -104,12 +124,14 @@ _DIR = _arg(
 )
 _OF_CHECKPOINT = _arg(
     "--checkpoint",
-    type=int,
+    type=_from(1),
     default=None,
     metavar="NUMBER",
     help="take it of this retained checkpoint (default: the newest confirmed one)",
 )
-_PARTITIONS = _arg("--partitions", type=int, required=True, metavar="NUMBER", help="new number of state partitions")
+_PARTITIONS = _arg(
+    "--partitions", type=_from(1), required=True, metavar="NUMBER", help="new number of state partitions"
+)
 _BACKEND = _arg("--backend", choices=("rocksdb", "hdfs"), required=True, help="target state backend")
 _UNDER_NAME = _arg(
     "--pipeline", default=None, metavar="PIPELINE", help="restore it under this name (default: the savepoint's own)"
@@ -153,17 +175,19 @@ _KEY = _arg("key", metavar="KEY", nargs="*", help="one value per key column: tex
 _ONE_STATE = _arg("--state", default=None, metavar="NAME", help="name of the state, if the operator has several")
 _AT = _arg(
     "--at",
-    type=int,
+    type=_from(1),
     default=None,
     metavar="NUMBER",
     help="show state as of this retained checkpoint (default: the newest confirmed one)",
 )
 _FILE = _arg("file", metavar="FILE", help="target file: .parquet, .csv or .json (one line per entry)")
-_SINCE = _arg("--since", type=int, required=True, metavar="NUMBER", help="older checkpoint, which must be retained")
+_SINCE = _arg(
+    "--since", type=_from(1), required=True, metavar="NUMBER", help="older checkpoint, which must be retained"
+)
 _UNTIL = _arg(
     "--until",
     dest="at",
-    type=int,
+    type=_from(1),
     default=None,
     metavar="NUMBER",
     help="newer checkpoint (default: the newest confirmed one)",
@@ -178,7 +202,7 @@ _WITH_SAVEPOINT = _arg(
 
 
 def _act(name: str, about: str) -> Arg:
-    return _arg(f"--{name}", type=int, metavar="NUMBER", default=None, help=about)
+    return _arg(f"--{name}", type=_from(1), metavar="NUMBER", default=None, help=about)
 
 
 def _command(name: str, where: str, about: str, *args: Arg, reads_log: bool = True) -> ActionCommand:

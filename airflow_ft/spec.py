@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.arguments import (
     check_job,
+    check_key,
     check_known,
     check_plain,
     check_text,
@@ -181,7 +182,7 @@ class PipelineSpec:
         check_groups(self.sources)
         check_type("job_args", self.job_args, Mapping, 'give a dictionary, such as {"limit": 100}.')
         for name in self.job_args:
-            check_text("a name in job_args", name)
+            check_key("job_args", name)
         check_plain("job_args", self.job_args)
         if isinstance(self.job, InlineJob):  # a module is not imported here: its job is asked in the driver
             self.job.check_arguments(list(self.job_args))
@@ -201,7 +202,7 @@ class PipelineSpec:
             check_text(name, getattr(self, name), optional=True)
         check_type("spark_conf", self.spark_conf, Mapping, 'give {"spark.driver.memory": "2g"}, for example.')
         for name, value in dict[str, Any](self.spark_conf).items():
-            check_text("a name in spark_conf", name)
+            check_key("spark_conf", name)
             if isinstance(value, str):
                 refuse_object(f"spark_conf[{name!r}]", value)
             elif not is_resolved_later(value):  # it may be a secret: show only its type

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
-from airflow_ft.core.arguments import is_template
+from airflow_ft.core.arguments import is_resolved_later, is_template
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
@@ -29,7 +29,7 @@ def without_jinja(text: object, instead: str = "*") -> str:
 
 def is_late(value: object) -> bool:
     """Whether a value is known only when a task runs: Jinja, or the argument of a mapped group (or task)."""
-    return is_template(value) or hasattr(value, "resolve")
+    return is_template(value)
 
 
 def is_late_list(values: object) -> bool:
@@ -39,7 +39,7 @@ def is_late_list(values: object) -> bool:
 
 def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
     """Pipeline and suffix as an operator keeps them: one name when both are known. ConfigurationError if it is none."""
-    if suffix is None or hasattr(suffix, "resolve") or hasattr(pipeline, "resolve"):
+    if suffix is None or is_resolved_later(suffix) or is_resolved_later(pipeline):
         name, left = pipeline, suffix
     else:
         if str(suffix).strip() in ("", "None"):

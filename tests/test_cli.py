@@ -10,7 +10,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import EntryPoint
@@ -23,6 +23,7 @@ from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_ft import dag_runs, documentation
 from airflow_ft.cli import get_ft_cli_commands
+from airflow_ft.commands import common
 from airflow_ft.commands.looking import describe
 from airflow_ft.core import steps
 from airflow_ft.core.errors import ForeignOwnerError, SinkUnavailableError
@@ -606,6 +607,56 @@ def test_an_act_needs_the_pipeline_and_explains_what_it_refuses(world: World, ft
         ft("in-doubt", "--pipeline", PIPELINE, "--commit", "1", "--yes")
     with pytest.raises(SystemExit, match="no such checkpoint"):
         ft("in-doubt", "--pipeline", PIPELINE, "--abort", "9", "--yes")
+
+
+def test_several_acts_and_options_of_another_act_are_refused(world: World, ft: Any) -> None:
+    prepared(world)
+    for given, words in (
+        (["--quarantine", "1", "--abort", "1"], "several acts are given: --abort 1, --quarantine 1"),
+        (["--commit", "1", "--rewind"], "--rewind goes with --abort alone"),
+        (["--rewind"], "--rewind goes with --abort alone"),
+    ):
+        with pytest.raises(SystemExit, match=words):
+            ft("in-doubt", "--pipeline", PIPELINE, *given, "--yes")
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["checkpoints", PIPELINE, "--limit", "-1"],
+        ["events", PIPELINE, "0"],
+        ["show", PIPELINE, "one"],
+        ["stop", PIPELINE, "--wait", "nan"],
+        ["recover", PIPELINE, "--min-age", "-1"],
+        ["pipelines", "--no-such-option"],
+    ],
+)
+def test_what_no_command_takes_ends_with_status_2(ft: Any, given: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        ft(*given)
+    assert refused.value.code == 2
+
+
+def test_a_reader_that_has_gone_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(SystemExit) as ended:
+            common.command(lambda _: common.say("x" * 100_000))(Namespace())
+    assert ended.value.code == 1
+
+
+def test_a_user_without_a_name_may_act(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    world.stage(1)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
+    ft("resume", PIPELINE, "--yes")
+    assert f"by user {os.getuid()}" in ft("events", PIPELINE, "--limit", "1", "-o", "json")
 
 
 def test_rewind_and_recover_leave_what_is_quarantined(world: World, ft: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import json
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_ft.core.errors import filled
 from airflow_ft.provider_info import get_provider_info
 from tests.test_docs import PROJECT, TEXT
 
@@ -98,6 +100,54 @@ def test_every_option_of_a_command_that_a_sentence_names_exists(parser: Argument
             assert option in found._option_string_actions, (name, text)
             seen += 1
     assert seen > 30
+
+
+def printed() -> Iterator[tuple[str, str]]:
+    """Each `airflow ft ...` in a text of the package, with a value in each of its places."""
+    for file in sorted((PROJECT / "airflow_ft").rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        documented = {
+            id(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        }
+        formatted = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+        inner = {id(part) for node in formatted for part in ast.walk(node) if part is not node}
+        for node in ast.walk(tree):
+            if id(node) in documented | inner:
+                continue
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = node.value
+            else:
+                continue
+            yield from ((file.name, found) for found in re.findall(r"`airflow ft [^`]+`", text))
+
+
+NAMED = {
+    "`airflow ft 1`",  # of an event: which command
+    "`airflow ft inject-barrier`",
+    "`airflow ft savepoint convert`",
+    "`airflow ft savepoint dispose`",
+    "`airflow ft savepoint restore`",
+    "`airflow ft show`",
+}
+"""Commands that a text only names: what else they need is not known there."""
+
+
+def test_each_command_that_the_package_prints_can_be_typed(
+    parser: ArgumentParser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what an error fills in: the names of pipeline, checkpoint and DAG file."""
+    found = [(name, text) for name, text in dict.fromkeys(printed()) if text not in NAMED]
+    assert len(found) > 50
+    for name, text in found:
+        line = filled(text, "orders", "/dags/orders.py", 7)
+        try:
+            parser.parse_args(shlex.split(line.strip("`"))[1:])
+        except SystemExit:
+            pytest.fail(f"{name}: {line}\n{capsys.readouterr().err}")
 
 
 def test_make_has_every_target_with_its_variables() -> None:

@@ -300,7 +300,7 @@ def test_what_the_configuration_says_against_a_pipeline_is_named(monkeypatch: py
 def test_a_scheduled_run_may_be_told_to_drain_and_a_stream_is_drained_when_it_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"drain is for scheduled pipelines.*airflow ft stop --drain"):
+    with pytest.raises(ConfigurationError, match=r"drain is for scheduled pipelines.*airflow ft stop orders --drain"):
         spec(streaming=True, checkpointing=CheckpointConfig(drain=True))
     declared = spec(checkpointing={"drain": "{{ params.drain }}"})
     assert declared.rendered({"checkpointing": {"drain": "True"}}).config.drain

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 from argparse import Namespace
 
 from airflow_ft.barriers import check_pipelines, standing
-from airflow_ft.commands.common import command, open_store, print_table
+from airflow_ft.commands.common import command, open_store, person, print_table
 from airflow_ft.core.errors import ConfigurationError
 
 
@@ -15,7 +14,7 @@ def inject_barrier(args: Namespace) -> None:
     """`airflow ft inject-barrier ID PIPELINE...`."""
     check_pipelines(args.pipelines)
     with open_store(args) as store:
-        found = store.inject(args.barrier, args.pipelines, f"`airflow ft inject-barrier` by {getpass.getuser()}")
+        found = store.inject(args.barrier, args.pipelines, f"`airflow ft inject-barrier` by {person()}")
         print_table([{"pipeline": each.pipeline, "injected": each.injected_at} for each in found], args.output)
 
 

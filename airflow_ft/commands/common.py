@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -35,14 +36,24 @@ Command = Callable[[Namespace], None]
 
 
 def command(function: Command) -> Command:
-    """Errors of ours end the command with their message and status 1, without a traceback."""
+    """Errors of ours end the command with their message and status 1, without a traceback.
+
+    So does Ctrl-C. If the reader of a pipe has gone (`| head`), the command ends silently.
+    """
 
     @wraps(function)
     def run(args: Namespace) -> None:
         try:
             function(args)
+            sys.stdout.flush()
         except AirflowFtError as error:
-            raise SystemExit(str(error)) from error
+            pipeline, dag_file = (getattr(args, name, None) for name in ("pipeline", "dag"))
+            raise SystemExit(str(error.filled(pipeline or "", dag_file or ""))) from error
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+            raise SystemExit(1) from None
+        except KeyboardInterrupt:
+            raise SystemExit("Interrupted.") from None
 
     return run
 
@@ -78,9 +89,15 @@ def lease() -> float:
 
 def signature(args: Namespace, command: str) -> str:
     """For the event log: which command, by whom, and why."""
-    return f"`airflow ft {command}` by {getpass.getuser()}" + (
-        f": {reason}" if (reason := getattr(args, "reason", "")) else ""
-    )
+    return f"`airflow ft {command}` by {person()}" + (f": {reason}" if (reason := getattr(args, "reason", "")) else "")
+
+
+def person() -> str:
+    """The user of this machine; in a container that has no name for its user: the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def requester(args: Namespace, command: str) -> Requester:
@@ -88,7 +105,7 @@ def requester(args: Namespace, command: str) -> Requester:
     reason = getattr(args, "reason", "")
     return Requester(
         signature=signature(args, command),
-        person=getpass.getuser() + (f": {reason}" if reason else ""),
+        person=person() + (f": {reason}" if reason else ""),
         say=say,
         sure=partial(sure, args),
         connections=server_connections,

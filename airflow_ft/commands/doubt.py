@@ -17,6 +17,11 @@ from airflow_ft.core.ports import Store
 def in_doubt(args: Namespace) -> None:
     """`airflow ft in-doubt`, and with an act: on one checkpoint."""
     chosen = [(act, number) for act in SETTLING if (number := getattr(args, act)) is not None]
+    if len(chosen) > 1:
+        told = ", ".join(f"--{act.replace('_', '-')} {number}" for act, number in chosen)
+        raise ConfigurationError(f"several acts are given: {told}.", remedy="give one; nothing was done.")
+    if args.rewind and [act for act, _ in chosen] != ["abort"]:
+        raise ConfigurationError("--rewind goes with --abort alone.", remedy="leave it out; nothing was done.")
     with open_store(args) as store:
         if not chosen:
             _list(store, args)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 from argparse import Namespace
 from datetime import timedelta
 
 from airflow_ft.acts import pipelines
 from airflow_ft.acts.settling import settle
-from airflow_ft.commands.common import command, open_store, participants, requester, say, sure
+from airflow_ft.commands.common import command, open_store, participants, person, requester, say, sure
 from airflow_ft.commands.doubt import after_abort
 from airflow_ft.core.adoption import adopt as adopt_pipeline
 from airflow_ft.core.adoption import look
@@ -95,7 +94,7 @@ def adopt(args: Namespace) -> None:
         sure(args, "Is the other decision log gone for good, and shall this one go on after what the sinks hold?")
         ending = PreparedEnding(args.prepared) if args.prepared else None
         adoption = adopt_pipeline(
-            store, args.pipeline, factory, getpass.getuser(), ending=ending, accept_partial=args.accept_partial
+            store, args.pipeline, factory, person(), ending=ending, accept_partial=args.accept_partial
         )
         say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
         if adoption.uneven:

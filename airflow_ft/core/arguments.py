@@ -90,7 +90,8 @@ def refuse_object(argument: str, text: str, *, of: str = "") -> None:
     if found is None:
         return
     raise ConfigurationError(
-        f"{f'{of}: ' if of else ''}{argument} has the text of an object in it, {found[0].strip('<(')}(...), which has"
+        f"{f'{of}: ' if of else ''}{argument} has the text of an object in it,"
+        f" {found[0].strip('<(').partition(' object at')[0]}(...), which has"
         " its value only in a run.",
         remedy=f"give the mapped value itself as {argument}, and map the group over whole values, such as"
         ' .expand(path=["/data/de", "/data/fr"]). Or let a task of the group make the text, @task def text_of(x):'
@@ -112,6 +113,19 @@ def check_texts(argument: str, value: object, *, of: str = "") -> None:
         check_text(f"{argument}[{index}]", each, of=of)
 
 
+def check_key(argument: str, name: object, *, of: str = "") -> None:
+    """ConfigurationError for a name in a dictionary that is no text, or that only a run could know.
+
+    Airflow renders the values of a dictionary, and none of its names.
+    """
+    check_type(f"a name in {argument}", name, str, "give text.", of=of)
+    if is_template(name):
+        raise ConfigurationError(
+            f"{f'{of}: ' if of else ''}a name in {argument} is {shown(name)}, and Airflow renders values, not names.",
+            remedy="write the name itself, and Jinja in the value.",
+        )
+
+
 def check_plain(argument: str, value: object) -> None:
     """ConfigurationError for what is not data that can be written down as JSON; it names where that is.
 
@@ -124,6 +138,8 @@ def check_plain(argument: str, value: object) -> None:
         return
     if isinstance(value, Mapping):
         for name, each in value.items():
+            if isinstance(name, str):
+                check_key(argument, name)
             check_plain(f"{argument}[{name!r}]", each)
     elif isinstance(value, list | tuple):
         for index, each in enumerate(value):
@@ -156,6 +172,15 @@ def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
     return number
 
 
+def check_seconds(argument: str, value: object, *, of: str = "") -> None:
+    """ConfigurationError unless it is a number of seconds, 0 or more."""
+    check_type(argument, value, (int, float), "give a number of seconds.", of=of)
+    if not 0 <= value < float("inf"):  # type: ignore[operator]
+        raise ConfigurationError(
+            f"{f'{of}: ' if of else ''}{argument} is {shown(value)}.", remedy="give a number of seconds, 0 or more."
+        )
+
+
 def truth(argument: str, value: object) -> bool:
     """True or False, also as Jinja makes text of them; ConfigurationError."""
     found = _TRUTHS.get(str(value).strip().lower())
@@ -182,7 +207,7 @@ def check_options(argument: str, value: object, *, of: str = "") -> None:
     check_type(argument, value, Mapping, 'give a dictionary, such as {"name": "value"}.', of=of)
     assert isinstance(value, Mapping)
     for name, each in value.items():
-        check_text(f"a name in {argument}", name, of=of)
+        check_key(argument, name, of=of)
         # Its value may be a secret: only the type is told.
         if isinstance(each, str):
             refuse_object(f"{argument}[{name!r}]", each, of=of)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Self
 
-from airflow_ft.core.arguments import refuse_object
+from airflow_ft.core.arguments import refuse_object, shown
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.flink import settings_of
 from airflow_ft.core.kinds import Choice, Count, Duration, Flag, check_settings, kinds_of, read_settings
@@ -23,7 +23,7 @@ def check_name(kind: str, name: str) -> str:
         refuse_object(kind, name)
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} cannot name a {kind}.",
+            f"{shown(name)} cannot name a {kind}.",
             remedy="use 1 to 63 of the characters a-z, 0-9, '_' and '-', beginning with a letter or digit.",
         )
     return name

@@ -6,6 +6,7 @@ run acts. Messages never contain secrets: connections are named by their id.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from shlex import quote
 from typing import Any, ClassVar, Self
@@ -77,16 +78,29 @@ class AirflowFtError(Exception):
 
     def filled(self, pipeline: str, dag_file: str = "") -> Self:
         """Puts the pipeline and its DAG file into the commands that the remedy shows; returns itself."""
-        self.what = filled(self.what, pipeline, dag_file)
-        self.remedy = filled(self.remedy, pipeline, dag_file)
+        self.what = filled(self.what, pipeline, dag_file, self.checkpoint)
+        self.remedy = filled(self.remedy, pipeline, dag_file, self.checkpoint)
         self.args = (self._text(),)
         return self
 
 
-def filled(text: str, pipeline: str, dag_file: str = "") -> str:
-    """The text with the pipeline and its DAG file in the commands that it shows, as far as they are known."""
+_COMMANDS = (
+    r"adopt|checkpoints|doctor|recover|reset-state|resume|retire|rewind|savepoint trigger|setup|state show|stop|verify"
+)
+_UNNAMED = re.compile(rf"(airflow ft (?:{_COMMANDS}))(?: PIPELINE)?(?=`| --)")
+_UNNAMED_DRY_RUN = re.compile(r"airflow ft dry-run(?=`)")
+_UNNAMED_DOUBT = re.compile(r"airflow ft in-doubt(?=`| --(?!pipeline))")
+_UNNUMBERED = re.compile(r"airflow ft in-doubt [^`]*--(?:abort|commit|dead-letter|quarantine|redeliver)(?=`)")
+
+
+def filled(text: str, pipeline: str, dag_file: str = "", checkpoint: int = 0) -> str:
+    """The text with the pipeline, checkpoint and DAG file in the commands that it shows, as far as they are known."""
     if pipeline:
-        text = text.replace("airflow ft setup PIPELINE", f"airflow ft setup {pipeline}")
+        text = _UNNAMED.sub(lambda found: f"{found[1]} {pipeline}", text)
+        text = _UNNAMED_DRY_RUN.sub(lambda found: f"{found[0]} {pipeline} --dag FILE", text)
+        text = _UNNAMED_DOUBT.sub(lambda found: f"{found[0]} --pipeline {pipeline}", text)
+    if checkpoint:
+        text = _UNNUMBERED.sub(lambda found: f"{found[0]} {checkpoint}", text)
     return text.replace("--dag FILE", f"--dag {quote(dag_file)}") if dag_file else text
 
 

@@ -150,6 +150,8 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "unaligned.forced": _Idle(_NO_CHANNELS),
     "unaligned.interruptible-timers.enabled": _Idle(_NO_CHANNELS),
     "unaligned.max-subtasks-per-channel-state-file": _Idle(_NO_CHANNELS),
+    "unaligned.recover-output-on-downstream.enabled": _Idle(_NO_CHANNELS),
+    "unaligned.during-recovery.enabled": _Idle(_NO_CHANNELS),
     "checkpoints-after-tasks-finish": _Refused("a run ends with what its sources held when it began", ("true",)),
     "incremental": _Idle(f"{_SPARK_STATE}: RocksDB with changelog, which is incremental, unless they say otherwise"),
     "storage": _Idle("the write-ahead log and Spark's locations lie under wal_root"),
@@ -283,7 +285,7 @@ def settings_of(given: Mapping[str, Any]) -> Given:
 
     Keys of restart strategies are left to `restart_of`. An interval of 0 or less, by which Flink makes no checkpoints,
     is AT_MOST_ONCE, as fast as it goes. ConfigurationError names every key that is not known, or would promise what is
-    not done, with the reason. A key that makes no difference is told by a warning.
+    not done, with the reason. A key without an effect is logged as a warning.
     """
     found = Given()
     refused: list[str] = []
@@ -345,7 +347,8 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
     """
     given = {key: value for key, value in _flat(given) if key not in _NAMES}
     types = {key: given[key] for key in (f"{_RESTART}type", _RESTART.removesuffix(".")) if key in given}
-    kinds = {RESTART_TYPES.get(str(value).strip().lower()) for value in types.values()} or {"exponential-delay"}
+    named = ["off" if value is False else str(value) for value in types.values()]  # `off` is False in YAML 1.1
+    kinds = {RESTART_TYPES.get(name.strip().lower()) for name in named} or {"exponential-delay"}
     kind = kinds.pop()
     if kind is None or kinds:
         shown = ", ".join(f"{key}={value!r}" for key, value in types.items())

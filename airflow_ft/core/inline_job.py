@@ -151,7 +151,12 @@ def _taken_by(
     given = node.args
     positional = [*given.posonlyargs, *given.args]
     first_default = len(positional) - len(given.defaults)
-    by_name = [(each.arg, at >= first_default) for at, each in enumerate(positional) if at >= passed]
+    only_positional = len(given.posonlyargs)
+    if any(passed <= at < first_default for at in range(only_positional)):  # the driver says what is wrong with it
+        return None
+    by_name = [
+        (each.arg, at >= first_default) for at, each in enumerate(positional) if at >= max(passed, only_positional)
+    ]
     by_name += [(each.arg, has is not None) for each, has in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
     needed = [name for name, optional in by_name if not optional]
     return needed, [name for name, optional in by_name if optional], given.kwarg is not None

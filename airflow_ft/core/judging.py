@@ -48,7 +48,7 @@ def judge(
 def _asks(overview: Overview) -> bool:
     """Return whether it matters if a run comes."""
     has_failed = overview.failure is not None or overview.ended is not None
-    return has_failed or overview.streaming or overview.committing > 0
+    return has_failed or overview.streaming or overview.committing > 0 or overview.undelivered > 0
 
 
 def _dags(overview: Overview) -> set[str]:

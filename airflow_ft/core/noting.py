@@ -26,10 +26,11 @@ _PASSED_OVER = (FencedError, LeaseHeldError, TurnHeldError, StoreUnavailableErro
 """Errors without a note: another run is active and notes its own, or the note could not be stored either."""
 
 
-def failure_of(error: BaseException, *, task_id: str = "", try_number: int = 0) -> Failure:
+def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", try_number: int = 0) -> Failure:
     """The error as plain data. The message of another package's error is left out: it may hold a secret."""
     kind = type(error).__name__
     if isinstance(error, AirflowFtError):
+        error.filled(pipeline)
         message, remedy = str(without_secrets(error.headline)), str(without_secrets(error.remedy))
         return Failure(kind, _code(error), message, remedy, task_id=task_id, try_number=try_number)
     message = f"a {kind} ended it."
@@ -44,7 +45,7 @@ def note_failure(
     if isinstance(error, _PASSED_OVER):
         return
     try:
-        failure = failure_of(error, task_id=task_id, try_number=try_number)
+        failure = failure_of(error, pipeline, task_id=task_id, try_number=try_number)
         store.tell_failure(pipeline, run, failure, follows=isinstance(error, NotDeliveredError))
     except Exception as problem:
         log.warning("the page does not show this failure, since it could not be stored: %s", type(problem).__name__)
@@ -56,7 +57,7 @@ def note_problem(store: Store, pipeline: str, epoch: int, number: int, participa
     if isinstance(error, _PASSED_OVER):
         return
     try:
-        store.tell_problem(pipeline, epoch, number, participant, failure_of(error))
+        store.tell_problem(pipeline, epoch, number, participant, failure_of(error, pipeline))
     except Exception as problem:
         log.debug("the error of %s was not stored:", participant, exc_info=problem)
 

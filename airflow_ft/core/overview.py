@@ -107,6 +107,9 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         condition = self.condition
         if condition in (Condition.FAILED, Condition.NOT_RUNNING):
             return self.text_of(condition)
+        if condition is Condition.WAITING and (self.paused or self.retired):
+            why = "the pipeline is retired" if self.retired else "its DAG is paused"
+            return f"Rows are staged that no sink has, and {why}: no run delivers them."
         return self.halted or self.renamed or condition.told
 
     def text_of(self, condition: Condition) -> str:
@@ -129,8 +132,8 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
     @property
     def is_stopped(self) -> bool:
-        """A stream that has ended as it was asked to, or whose DAG is paused: on purpose, so no person has to act."""
-        return self.streaming and self.turn is None and (self.paused or (self.ended is None and self.failure is None))
+        """A stream that ended as asked, or whose DAG is paused, without an error: on purpose, so no person must act."""
+        return self.streaming and self.turn is None and self.failure is None and (self.paused or self.ended is None)
 
     @property
     def condition(self) -> Condition:
@@ -143,7 +146,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
             return Condition.QUARANTINED
         if self.committing and not self.is_at_work:
             return Condition.IN_DOUBT
-        if not self.retired and (found := self.trouble) is not None:
+        if (found := self.trouble) is not None:
             return found
         if self.late is not None:
             return Condition.LATE
@@ -153,23 +156,28 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
     @property
     def trouble(self) -> Condition | None:
-        """FAILED or NOT_RUNNING; None: a run is active, or the last one succeeded."""
-        if self.is_at_work:
+        """FAILED or NOT_RUNNING; None: a run is active, the last one succeeded, or the pipeline was retired since."""
+        if self.retired or self.is_at_work:
             return None
-        if self.failure is not None and self.turn is None and not self.paused:
+        if self.failure is not None and self.turn is None:
             return Condition.FAILED
         if self.streaming:
             return Condition.NOT_RUNNING
         died = self.ended is not None or self.is_silent
-        return Condition.FAILED if died and not self.paused else None
+        return Condition.FAILED if died else None
+
+    @property
+    def no_run_follows(self) -> str:
+        """Say that its DAG is paused; "": it is not, as far as known."""
+        return " Its DAG is paused, so no run follows." if self.paused else ""
 
     @property
     def _failed(self) -> str:
         if self.failure is not None:
-            return failed_text(self.failure)
+            return f"{failed_text(self.failure)}{self.no_run_follows}"
         return (
             f"Run {self.ended or self.turn} ended before it was confirmed, and reported no error: its process was"
-            " killed, or a person ended it."
+            f" killed, or a person ended it.{self.no_run_follows}"
             " Remedy: see the logs of its tasks in Airflow; clear them, or start a new run."
         )
 

@@ -305,8 +305,8 @@ class Store(RootLog, Versioned, Protocol):
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
         """Frees the turn if this run has it.
 
-        `confirmed`: all of the run is delivered. Then the failure of the last run is cleared, and warnings that were
-        stored before this run's stage began are deleted.
+        `confirmed`: all of the run is delivered. Then its failure is cleared, and what failed before it had the turn;
+        the failure of a later run stays. Warnings that were stored before this run's stage began are deleted.
         """
 
     def run(self, pipeline: str, run: RunKey) -> Run | None: ...
@@ -488,7 +488,7 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def retire(self, pipeline: str, who: str, ended: RunKey | None = None) -> None:
-        """Nobody runs it any more, so it is never late; a stage that begins says anew when it is.
+        """Silences the pipeline: it is neither late nor failed until its next run takes the turn, or fails before that.
 
         A turn of `ended` is free then. StateConflictError: another run is at work.
         """

@@ -56,7 +56,8 @@ def problems(
 ) -> Iterator[Problem]:
     """One for each pipeline that has any, by name; `pipelines`: only these.
 
-    A pipeline is late by its own `late_after`; where it has none, by this one: counted from its last confirmation. With
+    A pipeline is late by its own `late_after`; where it has none, by this one: counted from its last confirmation. This
+    one does not count for retired pipelines and streams that were stopped. With
     `patience` one whose published rows are not delivered for longer has a problem, too (WAITING, or IN_DOUBT).
     `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
     """
@@ -90,7 +91,8 @@ def _problem(
         return Problem(name, condition, error.what, error.remedy) if condition in conditions else None
     if (trouble := overview.trouble) is not None and trouble in conditions and not overview.is_stopped:
         return _trouble(overview, trouble)
-    late = overview.late if overview.late_after is not None else _late(store, name, late_after)
+    silenced = overview.retired or overview.is_stopped
+    late = overview.late if overview.late_after is not None or silenced else _late(store, name, late_after)
     if late is not None and Condition.LATE in conditions:
         return Problem(
             name,
@@ -112,7 +114,7 @@ def _problem(
 def _trouble(overview: Overview, condition: Condition) -> Problem:
     failure = overview.failure
     if failure is not None and condition is Condition.FAILED:
-        cause, remedy = failed_text(replace(failure, remedy="")), failure.remedy
+        cause, remedy = f"{failed_text(replace(failure, remedy=''))}{overview.no_run_follows}", failure.remedy
     else:
         cause, _, remedy = overview.text_of(condition).partition(" Remedy: ")
     log_of = f"Its log is that of the task {failure.task_id}." if failure is not None and failure.task_id else ""

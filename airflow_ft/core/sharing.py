@@ -8,7 +8,7 @@ pipelines that begin at once, at least one sees the other and is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -34,8 +34,10 @@ class Locating(Protocol):
     def written(self, plan: ParticipantPlan) -> Mapping[str, str]:
         """Return the table or topic of each sink, as its author wrote it."""
 
-    def places(self, plan: ParticipantPlan) -> Mapping[str, str]:
-        """Return a text for the place of each sink: the same one for the same place, however it is written.
+    def places(self, plan: ParticipantPlan) -> Mapping[str, Collection[str]]:
+        """Return texts for the place of each sink. One of them is the same for the same place, however it is written.
+
+        A cluster has several addresses, and a connection may name any of them.
 
         AirflowFtError: the connection is not known.
         """
@@ -47,12 +49,13 @@ class _Target:
 
     sink: str
     kind: str
-    place: str
+    places: frozenset[str]
     written: tuple[str, str]  # participant, table or topic
     shared: bool
 
     def is_that_of(self, other: _Target) -> bool:
-        return self.kind == other.kind and (self.place == other.place or self.written == other.written)
+        same = not self.places.isdisjoint(other.places) or self.written == other.written
+        return self.kind == other.kind and same
 
 
 def require_own_targets(
@@ -117,9 +120,9 @@ def _targets(participant: ParticipantPlan, places: Locating) -> Iterator[_Target
     except AirflowFtError:  # perhaps the connection of another pipeline, which is gone
         found = {}
     for sink, text in written.items():
-        where = found.get(sink) or f"{participant.name}\n{text}"
+        where = found.get(sink) or [f"{participant.name}\n{text}"]
         shared = bool(participant.sinks[sink].get(SHARED))
-        yield _Target(sink, participant.kind, where, (participant.name, text), shared)
+        yield _Target(sink, participant.kind, frozenset(where), (participant.name, text), shared)
 
 
 def _kin(store: Store, pipeline: str) -> set[str]:

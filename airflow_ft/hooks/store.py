@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from airflow.sdk.bases.hook import BaseHook
 
 from airflow_ft import settings
+from airflow_ft.core.arguments import check_text
 from airflow_ft.core.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
 from airflow_ft.foreign_connections import require_text
 from airflow_ft.hooks.connections import task_connections
@@ -56,7 +57,10 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
 
 
 def check_store(setting: str | None) -> str | None:
-    """Returns an operator's `store` argument; ConfigurationError when it holds a password, which the UI would show."""
+    """Returns an operator's `store` argument; ConfigurationError when it holds a password, which the UI would show, or
+    is no text.
+    """
+    check_text("store", setting, optional=True)
     if isinstance(setting, str) and "://" in setting and _holds_password(setting):
         raise ConfigurationError(
             "the argument `store` holds a password, and Airflow shows the arguments of tasks.",

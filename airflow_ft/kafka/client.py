@@ -21,7 +21,7 @@ from airflow_ft.core.background import beside
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.foreign_connections import require_type
-from airflow_ft.kafka.login import SERVERS, with_fields
+from airflow_ft.kafka.login import LOG_IN, SERVERS, missing, with_fields
 
 log = logging.getLogger(__name__)
 _THREAD = "airflow-ft-kafka-call"
@@ -182,6 +182,8 @@ class KafkaSettings:
                 "the connection has no bootstrap.servers.",
                 'Put {"bootstrap.servers": "host:9092"} into its extra.',
             )
+        if lacking := missing(extra):
+            raise refuse(f"the connection logs in (security.protocol), and has no {lacking}.", LOG_IN)
         if not str(extra.get("transaction.timeout.ms", 1)).strip().isdigit():
             raise refuse("transaction.timeout.ms is not a number.", "Give milliseconds, such as 900000.")
         if isinstance(extra.get("oauth_cb"), str):

@@ -36,6 +36,21 @@ def with_fields(connection: ConnectionInfo) -> dict[str, Any]:
     return extra
 
 
+def missing(settings: Mapping[str, Any]) -> str:
+    """Return what settings of `with_fields` lack to log in by a password: "user name", "password", or ""."""
+    if not is_sasl(settings) or "sasl.jaas.config" in settings:
+        return ""
+    mechanism = next((str(settings[name]) for name in _MECHANISMS if settings.get(name)), "")
+    if not mechanism.upper().startswith(_TAKE_A_PASSWORD):
+        return ""
+    if not settings.get("sasl.username"):
+        return "user name"
+    return "" if settings.get("sasl.password") else "password"
+
+
+LOG_IN = "Fill in login and password of the connection, or sasl.username and sasl.password in its extra."
+
+
 def is_sasl(settings: Mapping[str, Any]) -> bool:
     """Return whether clients with these settings log in."""
     return str(settings.get("security.protocol", "")).upper().startswith("SASL")

@@ -24,7 +24,8 @@ class TopicLimits:
     """What a topic demands of records. `assumed`: its settings may not be read, these are the broker's defaults.
 
     `max_message_bytes` bounds a record batch. Times are milliseconds around the broker's clock. `writable` and
-    `readable` are False only when the broker says so.
+    `readable` are False only when the broker says so. `retention_ms`: how long after their timestamp records are kept;
+    None: for ever.
     """
 
     name: str
@@ -40,6 +41,7 @@ class TopicLimits:
     before_max_ms: int = _FOREVER
     after_max_ms: int = 3_600_000
     min_in_sync: int = 1
+    retention_ms: int | None = None
     assumed: bool = False
 
 
@@ -129,7 +131,9 @@ def _with_settings(clients: KafkaClients, topics: Iterable[TopicLimits]) -> Mapp
                 raise clients.error(failure.args[0], f"reading the settings of topic {limits.name!r}") from failure
             described[limits.name] = TopicLimits(**{**known, "assumed": True})
             continue
+        deletes, retention = "delete" in settings["cleanup.policy"], int(settings.get("retention.ms") or -1)
         known |= {
+            "retention_ms": retention if deletes and retention >= 0 else None,
             "max_message_bytes": int(settings["max.message.bytes"]),
             "compacted": "compact" in settings["cleanup.policy"],
             "log_append_time": settings["message.timestamp.type"] == "LogAppendTime",

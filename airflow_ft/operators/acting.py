@@ -10,6 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow_ft import settings
 from airflow_ft.acts.names import READING
 from airflow_ft.acts.requester import Requester
+from airflow_ft.core.arguments import shown
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.lease import Worker
@@ -89,7 +90,13 @@ def number_of(value: Any) -> int | None:
     """A checkpoint's number, also as Jinja makes text of it; None where none is given. ConfigurationError."""
     if value is None or str(value).strip() in ("", "None"):
         return None
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigurationError(f"checkpoint is {value!r}.", remedy="give its number.") from None
+    text = str(value).strip()
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ConfigurationError(f"checkpoint is {shown(value)}.", remedy="give its number, from 1.")
+    return int(text)
+
+
+def check_number_given(value: Any) -> None:
+    """ConfigurationError, when the DAG is parsed, for a checkpoint that is no number; a run may render it."""
+    if not is_late(value):
+        number_of(value)

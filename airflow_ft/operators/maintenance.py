@@ -10,10 +10,10 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_ft.acts.names import ACTIONS, READING, check_action, check_actions
-from airflow_ft.core.arguments import check_text, truth
+from airflow_ft.core.arguments import check_seconds, check_text, truth
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.from_savepoint import FromSavepoint
-from airflow_ft.operators.acting import ActingOperator, number_of
+from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
 from airflow_ft.operators.savepoint import savepoint_params
 from airflow_ft.runs import run_of
 from airflow_ft.templates import is_late
@@ -89,6 +89,11 @@ class MaintenanceOperator(ActingOperator):
         self.action = action
         if not is_late(action):
             self._allowed()
+        check_number_given(checkpoint)
+        check_seconds("wait", wait)
+        for name, value in (("rewind", rewind), ("allow_repeated", allow_repeated), ("full", full)):
+            if not is_late(value):
+                truth(name, value)
         told = FromSavepoint.of(savepoint)
         self.savepoint: Any = None if told is None else told.to_json()
         self.checkpoint, self.rewind, self.reason = checkpoint, rewind, reason

@@ -161,10 +161,14 @@ def _tasks(spec: PipelineSpec) -> ConfirmOperator:
     """The tasks of a scheduled pipeline; returns the last one."""
     names = plan_delivery(declared(spec.sinks), spec.commit_point).names
     recover = RecoverOperator(task_id="recover", spec=spec)
-    stage = StageOperator(task_id="stage", spec=spec)
+    # A trigger rule of the DAG's default_args is for what stands before the group, so for `recover` alone.
+    after = TriggerRule.ALL_SUCCESS
+    stage = StageOperator(task_id="stage", spec=spec, trigger_rule=after)
     recover >> stage
     with TaskGroup(group_id="prepare"):
-        prepared: list[DAGNode] = [PrepareOperator(task_id=name, participant=name, spec=spec) for name in names]
+        prepared: list[DAGNode] = [
+            PrepareOperator(task_id=name, participant=name, spec=spec, trigger_rule=after) for name in names
+        ]
     # A commit task runs beside failed siblings too: what is decided is delivered (I3, I7).
     with TaskGroup(group_id="commit"):
         commits = [

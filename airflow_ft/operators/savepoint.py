@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
-from airflow_ft.core.arguments import check_text
+from airflow_ft.core.arguments import check_seconds, check_text, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
-from airflow_ft.operators.acting import ActingOperator, number_of
+from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
 from airflow_ft.runs import run_of
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class TriggerSavepointOperator(ActingOperator):
     def __init__(self, *, savepoint_dir: str | None = None, checkpoint: int | str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_text("savepoint_dir", savepoint_dir, optional=True)
+        check_number_given(checkpoint)
         self.savepoint_dir = savepoint_dir
         self.checkpoint = checkpoint
 
@@ -174,6 +175,9 @@ class StopStreamOperator(ActingOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_text("savepoint_dir", savepoint_dir, optional=True)
+        for name, value in (("drain", drain), ("savepoint", savepoint)):
+            check_type(name, value, bool, "give True or False; it cannot be Jinja.")
+        check_seconds("wait", wait)
         self.drain, self.savepoint, self.savepoint_dir, self.wait = drain, savepoint, savepoint_dir, wait
 
     def asked(self, context: Context) -> Asked:

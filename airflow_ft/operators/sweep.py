@@ -11,13 +11,15 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ft import metrics, settings
-from airflow_ft.core.errors import AirflowFtError, NewerReleaseError, TerminalError
+from airflow_ft.core.arguments import check_texts, check_type
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, NewerReleaseError, TerminalError
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.overview import Overview
 from airflow_ft.core.sweep import ORPHAN_AGE, Swept, health, recover_all
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.operators.failing import fail
 from airflow_ft.runs import judged
+from airflow_ft.templates import is_late_list
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,6 +56,13 @@ class RecoverAllOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if not is_late_list(pipelines):
+            _check_pipelines(pipelines)
+        check_type("orphan_age", orphan_age, timedelta, "give timedelta(minutes=10), for example.")
+        check_type("patience", patience, timedelta, "give timedelta(hours=1), for example.", optional=True)
+        check_type("threads", threads, int, "give a number of threads, from 1.")
+        if threads < 1:
+            raise ConfigurationError(f"threads is {threads}.", remedy="give a number of threads, from 1.")
         self.pipelines = pipelines
         self.store = check_store(store)
         self.orphan_age = orphan_age
@@ -68,6 +77,7 @@ class RecoverAllOperator(BaseOperator):
             fail(self.log, error)
 
     def _sweep(self, context: Context) -> dict[str, Any]:
+        _check_pipelines(self.pipelines)
         ti = context.get("ti")
         task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" if ti is not None else "recovery"
         worker = Worker(task=task, try_number=ti.try_number if ti is not None else 1)
@@ -116,6 +126,12 @@ class RecoverAllOperator(BaseOperator):
             self.log.info("%s was left alone: %s", swept.pipeline, swept.left_alone)
         if swept.error is not None:
             self.log.warning("%s could not be settled: %s", swept.pipeline, swept.error)
+
+
+def _check_pipelines(pipelines: object) -> None:
+    """ConfigurationError for text: each of its letters would count as a name."""
+    if pipelines is not None:
+        check_texts("pipelines", pipelines)
 
 
 def _judged(found: Sequence[Overview]) -> list[Overview]:

@@ -52,6 +52,7 @@ from airflow_ft.spark.state.evolution import note_restored
 from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_of_epoch, location_root
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.owners import register
 from airflow_ft.wal.roots import require, require_files
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,7 @@ def restore(
         passed = _examine(store, uri, savepoint, name, later, rename=rename)
         root = location_root(base.location) if base is not None else wal_root
         try:
+            register(store, root, name)
             copied = _copied(uri, savepoint, root, name, epoch)
             if passed and later is Later.CONTINUE:
                 _plan(store, savepoint, copied, base)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
+from airflow_ft.core.arguments import check_type
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.hooks.store import check_store, open_configured_store
 from airflow_ft.links import PipelineLink
@@ -91,6 +92,7 @@ class GateSensor(BaseSensorOperator):
 
 def given_time(name: str, value: datetime | str) -> datetime:
     """An argument that is a time with a zone, as of the standard library; ConfigurationError when it is none."""
+    check_type(name, value, (datetime, str), "give a time with a zone, or its text in ISO 8601.")
     try:
         at = datetime.fromisoformat(value) if isinstance(value, str) else plain_utc(value)
     except ValueError:

@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.checkpoints import Gate
+from airflow_ft.core.arguments import check_text, shown
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey
 from airflow_ft.sensors.base import GateSensor, given_time
 from airflow_ft.sensors.implied import implied_gate
-from airflow_ft.templates import declared_name
+from airflow_ft.templates import declared_name, is_late
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 
 if TYPE_CHECKING:
@@ -84,6 +85,13 @@ class CheckpointSensor(GateSensor):
                 remedy="give number, dag_id with run_id, as_of, or after; use several sensors for several conditions.",
                 pipeline=pipeline,
             )
+        for name, text in (("dag_id", dag_id), ("run_id", run_id)):
+            check_text(name, text, optional=True, of="CheckpointSensor")
+        if not is_late(number):
+            _number(number)
+        for name, at in (("as_of", as_of), ("after", after)):
+            if at is not None and not is_late(at):
+                given_time(name, at)
         self.number = number
         self.dag_id_of_run = dag_id  # an operator's own dag_id is taken
         self.run_id = run_id
@@ -93,10 +101,7 @@ class CheckpointSensor(GateSensor):
     def gate(self, context: Context, store: Store) -> Gate:
         """The condition, after rendering. ConfigurationError for text that is none."""
         if self.number is not None:
-            try:
-                return Gate(number=int(self.number))
-            except ValueError:
-                raise ConfigurationError(f"number is {self.number!r}.", remedy="give a whole number.") from None
+            return Gate(number=_number(self.number))
         if self.dag_id_of_run is not None and self.run_id is not None:
             return Gate(run=RunKey(self.dag_id_of_run, self.run_id))
         if self.as_of is not None:
@@ -126,3 +131,13 @@ class CheckpointSensor(GateSensor):
     def told(self, opened: dict[str, Any]) -> None:
         """What opened it is final: a confirmed checkpoint stays confirmed."""
         self.log.info("open: checkpoint %s is confirmed", opened["number"])
+
+
+def _number(number: object) -> int | None:
+    """A checkpoint's number, also as Jinja makes text of it. ConfigurationError: it is none."""
+    if number is None:
+        return None
+    text = str(number).strip()
+    if isinstance(number, bool) or not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(f"number is {shown(number)}.", remedy="give a whole number.")
+    return int(text)

@@ -89,6 +89,10 @@ class Refused:
         """How many rows of a sink were refused so far."""
         return len(self._rows.get(sink, ()))
 
+    def reasons(self, sink: str) -> list[str]:
+        """Why each row of a sink was refused so far, as it was added."""
+        return [row.reason for row in self._rows.get(sink, ())]
+
     def write(self) -> dict[str, SetAside]:
         """Writes the dead letters, durably: one file a sink and segment. Returns what the proof is to say of them."""
         found = []

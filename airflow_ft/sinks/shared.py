@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.sinks.registry import system
 
@@ -33,15 +33,21 @@ class Opener:
         of = system(plan.kind)
         return {sink: str(given[of.place]) for sink, given in plan.sinks.items() if of.shares and of.place in given}
 
-    def places(self, plan: ParticipantPlan) -> Mapping[str, str]:
-        """See `Locating`: a system's `lineage.place`, or else the URI of its dataset."""
+    def places(self, plan: ParticipantPlan) -> Mapping[str, Collection[str]]:
+        """See `Locating`: a system's `lineage.places` or `lineage.place`, or else the URI of its dataset."""
         of = system(plan.kind)
         lineage = of.part("lineage") if of.shares else None
         if lineage is None:
             return {}
         connection = of.connection(plan, self.connections)
-        find = lineage.place if hasattr(lineage, "place") else lambda given, by: lineage.dataset(given, by).uri
-        return {sink: _one_address(find(given, connection)) for sink, given in plan.sinks.items()}
+
+        def find(given: Mapping[str, Any]) -> Collection[str]:
+            if hasattr(lineage, "places"):
+                return {_one_address(place) for place in lineage.places(given, connection)}
+            one = lineage.place if hasattr(lineage, "place") else lambda given, by: lineage.dataset(given, by).uri
+            return {_one_address(one(given, connection))}
+
+        return {sink: find(given) for sink, given in plan.sinks.items()}
 
 
 def _one_address(uri: str) -> str:

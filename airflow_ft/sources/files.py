@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _FORMATS = ("json", "csv", "parquet", "text", "orc")
 _LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
+_ANY_AGE = "100000000d"
+"""Spark silently skips a file that is older than the newest one by more than this, also if that is from the future."""
 _BOUNDS = {"maxFilesPerTrigger": "max_files_per_trigger", "maxBytesPerTrigger": "max_bytes_per_trigger"}
 
 
@@ -174,8 +176,7 @@ class FileSource(PlainSource):
         if self.format in ("json", "csv"):
             options["mode"] = "FAILFAST"  # else Spark turns a malformed record into nulls
         if streaming:
-            # Spark's default of 7 days silently skips a file whose time of modification is older than that.
-            options["maxFileAge"] = "36500d"
+            options["maxFileAge"] = _ANY_AGE
             for option, name in _BOUNDS.items():
                 if (most := getattr(self, name)) is not None:
                     options[option] = str(most)

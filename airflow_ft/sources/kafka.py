@@ -22,7 +22,7 @@ from airflow_ft.core.arguments import (
 )
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.foreign_connections import require_type
-from airflow_ft.kafka.login import SERVERS, is_sasl, with_fields
+from airflow_ft.kafka.login import LOG_IN, SERVERS, is_sasl, missing, with_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -331,6 +331,12 @@ def kafka_options(connection: ConnectionInfo) -> dict[str, str]:
             "the connection names no broker.",
             participant=connection.conn_id,
             remedy='put {"bootstrap.servers": "host:port"} into its extra.',
+        )
+    if lacking := missing(extra):
+        raise ConfigurationError(
+            f"the connection logs in (security.protocol), and has no {lacking}.",
+            participant=connection.conn_id,
+            remedy=LOG_IN,
         )
     options = {n: v for n, v in extra.items() if n in _PASSED or n.startswith(_PASSED_PREFIXES)}
     if "security.protocol" in options:

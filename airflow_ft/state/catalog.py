@@ -12,11 +12,11 @@ from airflow_ft.spark.state import schema_paths
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import operator_file
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER, kept_settings, unique_ids
-from airflow_ft.state.checksums import read_checked
 from airflow_ft.state.layout import Table, require_readable, table
 from airflow_ft.state.positions import Position
 from airflow_ft.state.schemas import families
 from airflow_ft.state.versions import gone, has_version
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.parsing import parsing
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
-from airflow_ft.state.checksums import read_checked
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.state.checksums import damaged
 from airflow_ft.state.xxhash import xxh32
+from airflow_ft.wal.checksums import damaged
 
 _LZ4, _ZSTD = b"LZ4Block", b"\x28\xb5\x2f\xfd"
 _OTHERS = (b"\x82SNAPPY\0", b"ZV")  # snappy, lzf

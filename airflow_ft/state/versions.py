@@ -13,9 +13,9 @@ from typing import Protocol, cast
 
 from airflow_ft.core.errors import TransientError, WalCorruptError
 from airflow_ft.state import records
-from airflow_ft.state.checksums import read_checked
 from airflow_ft.state.snapshots import Snapshot
 from airflow_ft.state.streams import decompressed
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
 from airflow_ft.wal.parsing import parsing
 from airflow_ft.wal.roots import require

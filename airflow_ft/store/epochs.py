@@ -155,7 +155,11 @@ class EpochOperations:
             told = [f"run {run} registered"] if registered else []
             if holder != run and (holder is None or holder in ended):
                 write.set_pipeline(
-                    turn_dag_id=run.dag_id, turn_run_id=run.run_id, turn_map_index=run.map_index, failure=None
+                    turn_dag_id=run.dag_id,
+                    turn_run_id=run.run_id,
+                    turn_map_index=run.map_index,
+                    failure=None,
+                    retired=0,
                 )
                 told.append(f"run {run} is at work" + (f", after {holder}, which has ended" if holder else ""))
                 holder = run

@@ -42,6 +42,7 @@ CONNECT_TIMEOUT = 10.0
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now"
 _CLOCK = f"SELECT {_NOW}"
+_SERVER = "SELECT current_setting('fsync') AS fsync, pg_is_in_recovery() AS standby"
 _SCHEMA_LOCK = 0x41465F5354_4F5245  # an arbitrary constant: the key of the advisory lock of migrations
 # Classes of SQLSTATE that the environment causes: connection, authorisation, invalid database, rollback, resources,
 # lock not available, operator, system, read-only standby; and a table or a column that is not there any more.
@@ -111,6 +112,7 @@ class PostgresDatabase:
         )
         self._answer_margin = ANSWER_MARGIN
         self._warned = False
+        self._writes = True  # also where default_transaction_read_only is on; a standby refuses the very words
         where = f"{given.get('host', given.get('hostaddr', ''))}:{given.get('port', '5432')}"
         user = f"{given['user']}@" if "user" in given else ""
         self.url = f"postgresql://{user}{where}/{given.get('dbname', '')}?schema={self._schema}"
@@ -237,10 +239,11 @@ class PostgresDatabase:
 
     def _set_up(self, connection: extensions.connection) -> None:
         """Looks whether the session can have its settings, and whether the server keeps what it acknowledges."""
+        [found] = _rows(self.execute(connection, _SERVER))
+        self._writes = not found["standby"]
         self._open(connection)
         self.execute(connection, "ROLLBACK")
-        fsync = _rows(self.execute(connection, "SELECT current_setting('fsync') AS fsync"))[0]["fsync"]
-        if fsync != "on" and not self._warned:
+        if found["fsync"] != "on" and not self._warned:
             self._warned = True
             logger.warning(
                 "The decision log %s is on a server with fsync=off: a power failure can lose decisions that were"
@@ -250,7 +253,8 @@ class PostgresDatabase:
 
     def _open(self, connection: extensions.connection) -> None:
         """Begins a transaction with its settings. ConfigurationError: the server does not have one of them."""
-        row = self.execute(connection, self._settings.begin).fetchall()[0]
+        begin = self._settings.begin.replace("READ COMMITTED;", "READ COMMITTED READ WRITE;", int(self._writes))
+        row = self.execute(connection, begin).fetchall()[0]
         if refused := self._settings.refused(row):
             self.execute(connection, "ROLLBACK")
             raise ConfigurationError(

@@ -63,7 +63,7 @@ class TellingOperations:
             if follows and known is not None and _run_of(known) == run:
                 return
             told = replace(failure, dag_id=run.dag_id, run_id=run.run_id, map_index=run.map_index, at=write.now)
-            write.set_pipeline(failure=json_text(told.to_json()))
+            write.set_pipeline(failure=json_text(told.to_json()), retired=0)
             task = f" in {told.task_id} (try {told.try_number})" if told.task_id else ""
             what = f"{told.kind} ({told.code})" if told.code else told.kind
             write.event(
@@ -86,8 +86,12 @@ class TellingOperations:
 
 
 def forget_told(write: PipelineWrite, run: RunKey) -> None:
-    """Clears the failure, and deletes warnings that are older than the run's stage: the run is confirmed."""
-    if write.row["failure"] is not None:
+    """Clears the failure, and deletes warnings that are older than the run's stage: the run is confirmed.
+
+    A run without the turn was cleared after it had ended. The failure of a later run stays then.
+    """
+    known = to_failure(write.row["failure"])
+    if known is not None and run in (to_pipeline(write.row).turn, _run_of(known)):
         write.set_pipeline(failure=None)
     write.change(
         f"DELETE FROM pipeline_warning WHERE pipeline = ? AND at < (SELECT stage_began FROM run WHERE {_OF_RUN})",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.core.errors import FencedError, SinkUnavailableError
 from airflow_ft.core.model import Outcome, Plan, Vote
 from airflow_ft.testing.kills import calls_at
-from airflow_ft.testing.threads import LONG, PATIENCE, SHORT, Background, Stops
+from airflow_ft.testing.threads import LONG, Background, Stops, fastest, patience_for
 
 if TYPE_CHECKING:
     from airflow_ft.testing.world import World
@@ -46,7 +46,7 @@ class BeginningsConformance:
 
     def test_one_that_looks_before_others_begin_lowers_none_of_them(self, world: World) -> None:
         """Attempt 3 stands still before any of its calls, while 1 begins, and before a later one, while 6 does."""
-        patience = max(SHORT, PATIENCE * _seconds_alone(world))
+        patience = patience_for(fastest(partial(_alone, world)))
 
         def are_overtaken(at: int) -> bool:
             return all(_is_overtaken(world, at, at + more, patience) for more in _FURTHER)
@@ -55,14 +55,10 @@ class BeginningsConformance:
             pass
 
 
-def _seconds_alone(world: World) -> float:
-    plan, before = _begun(world)
-    attempt, began = _Attempt(world, plan, _NEWEST), time.monotonic()
-    attempt.start()
-    attempt.end()
-    taken = time.monotonic() - began
-    _newest_delivers(world, plan, [attempt], before)
-    return taken
+def _alone(world: World) -> Callable[[], object]:
+    """Return the newest attempt of a new pipeline, to be called."""
+    plan, _ = _begun(world)
+    return partial(world.prepare, plan, _NEWEST)
 
 
 def _is_overtaken(world: World, first: int, second: int, patience: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +12,7 @@ import pytest
 from airflow_ft.core.errors import FencedError, SinkUnavailableError, TransientError
 from airflow_ft.core.model import Outcome, Plan, Promise, Vote
 from airflow_ft.testing.kills import calls_at
-from airflow_ft.testing.threads import PATIENCE, SHORT, Background, Stops
+from airflow_ft.testing.threads import Background, Stops, fastest, patience_for
 
 if TYPE_CHECKING:
     from airflow_ft.core.ports import ConnectionInfo
@@ -34,10 +33,8 @@ class ZombiesConformance:
     @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
     def test_it_meets_later_numbers_when_it_wakes_up(self, world: World, step: str) -> None:
         """The successor finishes the number and delivers the next one. The sleeper changes nothing after that."""
-        scene, began = _Scene(world, step), time.monotonic()
-        scene.succeed()
-        patience = max(SHORT, PATIENCE * (time.monotonic() - began))
-        for _ in calls_at(self.places, partial(_meets_later_numbers, world, step, patience), _MANY):
+        alone = fastest(lambda: _Scene(world, step).succeed)
+        for _ in calls_at(self.places, partial(_meets_later_numbers, world, step, patience_for(alone)), _MANY):
             pass
 
     @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])

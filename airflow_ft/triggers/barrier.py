@@ -39,8 +39,8 @@ class BarrierTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, when the gate is open."""
-        with reading(self.store):
-            opened = await poll(self.look, self.poll_interval, self.log)
+        with reading(self.store) as reader:
+            opened = await poll(self.look, self.poll_interval, self.log, reader.threads)
         yield TriggerEvent(opened)  # type: ignore[no-untyped-call]
 
     def look(self) -> dict[str, Any] | None:

@@ -145,10 +145,10 @@ class Confirmations(SharedStreamProducer):
         look: asyncio.Future[tuple[int]] | None = None
         acknowledged: asyncio.Future[int] | None = None
         held = ExitStack()
-        held.enter_context(reading(self.store))
+        reader = held.enter_context(reading(self.store))
         try:
             while True:
-                look = look or asyncio.ensure_future(poll(self.look, self.poll_interval, log))
+                look = look or asyncio.ensure_future(poll(self.look, self.poll_interval, log, reader.threads))
                 acknowledged = acknowledged or asyncio.ensure_future(self._acknowledged.get())
                 await asyncio.wait((look, acknowledged), return_when=asyncio.FIRST_COMPLETED)
                 if acknowledged.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -19,8 +20,13 @@ class Logger(Protocol):
     def warning(self, msg: str, /, *args: Any) -> Any: ...
 
 
-async def poll(question: Callable[[], T | None], interval: float, log: Logger) -> T:
+async def poll(
+    question: Callable[[], T | None], interval: float, log: Logger, threads: ThreadPoolExecutor | None = None
+) -> T:
     """The first answer that is true; asks every `interval` seconds, each time in a thread.
+
+    `threads`: those of the decision log that is asked (`airflow_ft.triggers.shared`), so that one that hangs takes none
+    of those that other triggers need; None: the event loop's.
 
     A TransientError (the decision log restarts, for example) is logged and asked again: waiting is all that a
     trigger does. Whatever else is raised fails the trigger, and so its task.
@@ -29,7 +35,7 @@ async def poll(question: Callable[[], T | None], interval: float, log: Logger) -
     while True:
         try:
             # Not thread-sensitive: one slow question must not hold up those of other triggers.
-            if answer := await sync_to_async(question, thread_sensitive=False)():
+            if answer := await sync_to_async(question, thread_sensitive=False, executor=threads)():
                 return answer
             warned = False
         except TransientError as error:

@@ -66,8 +66,8 @@ class TurnTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event, when the turn is free."""
-        with reading(self.store):
-            await poll(self.is_free, self.poll_interval, self.log)
+        with reading(self.store) as reader:
+            await poll(self.is_free, self.poll_interval, self.log, reader.threads)
         yield TriggerEvent({"pipeline": self.pipeline})  # type: ignore[no-untyped-call]
 
     def is_free(self) -> bool:

@@ -47,6 +47,7 @@ class FileSystem(Protocol):
     def hadoop_path(self, uri: str) -> str:
         """The same place as Spark must be told (Hadoop takes percent signs literally)."""
 
+    # StorageUnavailableError of these three: nothing is there, and its root is away.
     def exists(self, uri: str) -> bool: ...
 
     def names(self, uri: str) -> list[str]:
@@ -194,21 +195,13 @@ class LocalFileSystem:
         return f"file://{local_path(uri)}"
 
     def exists(self, uri: str) -> bool:
-        return local_path(uri).exists()
+        return markers.looked(self, uri, local_path(uri).exists)
 
     def names(self, uri: str) -> list[str]:
-        try:
-            return [path.name for path in local_path(uri).iterdir()]
-        except FileNotFoundError:
-            return []
+        return markers.looked(self, uri, lambda: _names(local_path(uri)))
 
     def tree(self, uri: str) -> dict[str, int]:
-        base = local_path(uri)
-        found = {}
-        for path in (Path(folder, name) for folder, _, names in os.walk(base) for name in names):
-            with contextlib.suppress(FileNotFoundError):  # its owner has removed or renamed it meanwhile
-                found[path.relative_to(base).as_posix()] = path.stat().st_size
-        return found
+        return markers.looked(self, uri, lambda: _tree(local_path(uri)))
 
     def open(self, uri: str) -> BinaryIO:
         return markers.opened(self, uri)
@@ -371,6 +364,21 @@ class LocalFileSystem:
         _remove(doomed)
 
 
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+
+
+def _tree(base: Path) -> dict[str, int]:
+    found = {}
+    for path in (Path(folder, name) for folder, _, names in os.walk(base, onerror=_raise_if_there) for name in names):
+        with contextlib.suppress(FileNotFoundError):  # its owner has removed or renamed it meanwhile
+            found[path.relative_to(base).as_posix()] = path.stat().st_size
+    return found
+
+
 def _refuse_mounts(folder: Path) -> None:
     """StorageUnavailableError where the folder, or one below it, is a mount point: what is mounted is not ours."""
     mounts = Path("/proc/self/mounts")
@@ -412,7 +420,14 @@ def _link_files(base: Path, copy: Path, keep: Callable[[PurePosixPath], bool]) -
 
 
 def _raise(error: OSError) -> None:
+    """For `os.walk`, which passes over what it cannot list."""
     raise error
+
+
+def _raise_if_there(error: OSError) -> None:
+    """The same, but a folder may have gone meanwhile, or never have been one."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _link_or_copy(path: Path, place: Path) -> None:

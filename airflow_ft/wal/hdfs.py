@@ -85,20 +85,29 @@ class HdfsFileSystem:
         return self.uri(uri)
 
     def exists(self, uri: str) -> bool:
+        return markers.looked(self, uri, lambda: self._exists(uri))
+
+    def names(self, uri: str) -> list[str]:
+        return markers.looked(self, uri, lambda: self._names(uri))
+
+    def tree(self, uri: str) -> dict[str, int]:
+        return markers.looked(self, uri, lambda: self._tree(uri))
+
+    def _exists(self, uri: str) -> bool:
         try:
             self._ask(uri, lambda client, path: client.get_file_info(path))
         except FileNotFoundError:
             return False
         return True
 
-    def names(self, uri: str) -> list[str]:
+    def _names(self, uri: str) -> list[str]:
         try:
             found = self._ask(uri, lambda client, path: list(client.list_status(path)))
         except FileNotFoundError:
             return []
         return [each.path.rpartition("/")[2] for each in found]
 
-    def tree(self, uri: str) -> dict[str, int]:
+    def _tree(self, uri: str) -> dict[str, int]:
         base = f"{hdfs_path(uri)[1].rstrip('/')}/"
         try:
             found = self._ask(uri, lambda client, path: list(client.list_status(path, True)))

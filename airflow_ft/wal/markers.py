@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import errno
 import json
-from typing import BinaryIO, Protocol
+from collections.abc import Callable
+from typing import BinaryIO, Protocol, TypeVar
 
 from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.core.known_roots import root_of
 
 MARKER = ".airflow-ft-root.json"
+T = TypeVar("T")
 
 
 class Reading(Protocol):
@@ -63,6 +65,17 @@ def opened(files: Reading, uri: str) -> BinaryIO:
                     f"{uri} is missing", remedy="restore it from a backup, or rewind the pipeline to compute it again"
                 ) from error
     raise AssertionError
+
+
+def looked(files: Reading, uri: str, look: Callable[[], T]) -> T:
+    """Return what `look` finds at `uri`; StorageUnavailableError if that is nothing (false), and its root is away.
+
+    It looks twice: the root may have been away at the first look, and be back by now. The marker itself may be missing.
+    """
+    if (found := look()) or root_of(files.uri(uri)) is None or uri.endswith(f"/{MARKER}"):
+        return found
+    require(files, uri)
+    return look()
 
 
 def read(files: Reading, root: str) -> str | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import AbstractContextManager
 from typing import Any
 
 from airflow_ft.core.damaged import understood
 from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.core.model import canonical_json
 from airflow_ft.wal.filesystem import filesystem
 
+_DIGEST, _TOLD = "sha256", "told"
 REMEDY = "restore it from a backup, or rewind the pipeline to compute it again"
 
 
@@ -18,8 +21,26 @@ def parsing(where: str) -> AbstractContextManager[None]:
     return understood(lambda mistake: WalCorruptError(f"{where} is damaged: {mistake}", remedy=REMEDY))
 
 
+def json_with_digest(told: Any) -> bytes:
+    """Return a file for `read_json`, which notices when it is not what was written."""
+    plain = json.loads(canonical_json(told))  # as it is read back: all keys are texts
+    return canonical_json({_DIGEST: _digest(plain), _TOLD: plain}).encode()
+
+
 def read_json(where: str) -> Any:
-    """The JSON in a file; WalCorruptError when it is none, or gone."""
+    """Return the JSON in a file, with or without a digest; WalCorruptError when it is damaged, or gone.
+
+    Files of earlier releases have no digest.
+    """
     data = filesystem(where).read(where)
     with parsing(where):
-        return json.loads(data)
+        found = json.loads(data)
+        if not isinstance(found, dict) or not found.keys() & {_DIGEST, _TOLD}:
+            return found
+        if found.keys() != {_DIGEST, _TOLD} or _digest(found[_TOLD]) != found[_DIGEST]:
+            raise ValueError("it does not match its digest")
+        return found[_TOLD]
+
+
+def _digest(told: Any) -> str:
+    return hashlib.sha256(canonical_json(told).encode()).hexdigest()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Segment
+from airflow_ft.wal import owners
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.roots import require
@@ -63,7 +64,8 @@ def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> 
     of every undelivered or retained number, of the newest delivered position, and of savepoints. It has to be read from
     the store AFTER the epoch `below_epoch` was read there: from then on no older attempt can publish (I5), so what is
     not named never will be; in the other order, what an older epoch publishes in between would be deleted (I10).
-    Folders of `below_epoch` itself are left alone: another task of the same run may be writing there.
+    Folders of `below_epoch` itself are left alone: another task of the same run may be writing there. Nothing is
+    deleted where another decision log uses the folder too: `keep` does not name what that one needs.
     """
     return _deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch)
 
@@ -79,8 +81,12 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     require(root)
     files = filesystem(root)
     kept = {filesystem(uri).uri(uri) for uri in keep}  # some may lie where the log was before
-    deleted = []
-    for folder in _old(files, files.uri(root, pipeline), is_old):
+    deleted: list[str] = []
+    home = files.uri(root, pipeline)
+    if told := owners.shared(files, home, files.names(home)):
+        log.warning("nothing is swept: %s. Delete the file of one that is gone, or does not use this folder.", told)
+        return deleted
+    for folder in _old(files, home, is_old):
         batches = files.names(folder)
         if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
             log.warning("%s is not deleted: it is no attempt's folder, since %s lies in it", folder, strange[0])

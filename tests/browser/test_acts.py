@@ -28,7 +28,7 @@ def test_savepoints_are_listed_and_tell_what_is_in_them(visit: Visit, world: Wor
     expect(table.row(world.cut.name)).to_contain_text("not usable")
     expect(table.row(world.whole.name)).to_contain_text("a test")
     visit.button(f"Details of {world.whole.name}").click()
-    expect(visit.page.get_by_text("all are there in their size")).to_be_visible()
+    expect(visit.page.get_by_text("all present with the right size")).to_be_visible()
     operators = Table(tab, f"Operators in {world.whole.name}")
     expect(operators.row("stateStoreSave")).to_contain_text("default value: count long")
 
@@ -74,7 +74,7 @@ def test_that_a_run_cannot_be_looked_at_is_told_for_as_long(visit: Visit) -> Non
         (
             "Drain with a savepoint",
             f"Drain {RUNNING} with a savepoint?",
-            "what is still open in windows, joins and timers",
+            "also delivers open windows, joins and timers",
             "drain_with_savepoint",
         ),
     ],
@@ -101,9 +101,9 @@ def test_a_savepoint_is_restored_under_another_name(visit: Visit, airflow: ApiSe
     later, name = (act.dialog.get_by_label(each, exact=True) for each in ("Checkpoints delivered after it", "New name"))
     act.button.click()
     expect(later).to_be_visible()
-    expect(act.dialog).not_to_contain_text("any more")
+    expect(act.dialog).not_to_contain_text("fail from now on")
     name.fill(" shop-orders ")
-    expect(act.dialog).to_contain_text(f"No run of {PIPELINE} begins any more: a DAG that still has the old name fails")
+    expect(act.dialog).to_contain_text(f"Runs of {PIPELINE} fail from now on")
     expect(later).to_have_count(0)
     act.confirm.click()
     expect(act.started).to_contain_text("queued: ")

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
 DOWN = json.dumps({"detail": "the decision log cannot be opened. Remedy: start it."})
 PROXY = "<html><body><h1>502 Bad Gateway</h1></body></html>"
-BETWEEN = "a proxy answered in Airflow's place"
+BETWEEN = "a proxy answered instead of Airflow"
 ANSWERS = {
     "JSON": (503, DOWN, "application/json", "the decision log cannot be opened. Remedy: start it."),
     "HTML": (502, PROXY, "text/html", f"status 502: {BETWEEN}"),
@@ -24,7 +24,7 @@ ANSWERS = {
     "a status that nobody expects": (418, "", "text/plain", "status 418: unexpected answer. Fix: try again"),
     "no login": (401, '{"detail": "Not authenticated"}', "application/json", "Fix: reload the page and log in"),
     "a list of faults": (422, '{"detail": [{"msg": "too many"}]}', "application/json", "too many"),
-    "a login page": (200, PROXY, "text/html", "was not answered with JSON, but by a page"),
+    "a login page": (200, PROXY, "text/html", "did not return JSON; perhaps a login page"),
 }
 
 
@@ -59,7 +59,7 @@ def test_a_server_that_is_silent_is_told(visit: Visit) -> None:
         visit.page.route(f"{visit.url}/{API}/pipelines**", lambda route: None)
         visit.page.clock.run_for(6_000)
     visit.page.clock.run_for(16_000)
-    visit.tell("there is no answer for 15 seconds")
+    visit.tell("No answer for 15 seconds")
     visit.tell("Showing data of ")
     visit.page.clock.run_for(121_000)
     visit.tell("Airflow's API server cannot be reached (no answer for two minutes)")

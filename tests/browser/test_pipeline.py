@@ -35,7 +35,7 @@ def test_a_link_opens_a_pipeline_and_one_of_its_tabs(visit: Visit) -> None:
 
 def test_tabs_are_in_the_address_and_the_browser_leads_back(visit: Visit) -> None:
     pipeline = visit.pipeline(PIPELINE)
-    expect(pipeline.tab("Overview")).to_contain_text("No checkpoint is open")
+    expect(pipeline.tab("Overview")).to_contain_text("No open checkpoints")
     expect(Table(pipeline.tab("Summary"), "Summary").row("Trigger to completion")).to_be_visible()
     expect(visit.page).to_have_url(re.compile("tab=summary"))
     charts = pipeline.tab("Charts")

@@ -27,7 +27,7 @@ def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Call
     expect(pipelines.names).to_have_text([PIPELINE])
     pipeline = pipelines.choose(PIPELINE).history()
     pipeline.shows(CHECKPOINTS, CHECKPOINTS - LIMIT + 1)
-    expect(visit.page.get_by_text("You may look, and not act")).to_be_visible()
+    expect(visit.page.get_by_text("You have read access")).to_be_visible()
     expect(pipeline.acts.get_by_role("button")).to_have_count(0)
     savepoints = Table(pipeline.tab("Savepoints"), f"Savepoints of {PIPELINE}").region
     expect(savepoints).to_be_visible()
@@ -89,7 +89,7 @@ def test_a_dag_whose_file_is_gone_offers_no_acts(visit: Visit, airflow: ApiServe
     airflow.forget(MAINTENANCE)
     try:
         visit.pipeline(IN_DOUBT)
-        expect(visit.page.get_by_text(f"there has to be a DAG {MAINTENANCE} that you may see")).to_be_visible()
+        expect(visit.page.get_by_text(f"Airflow needs a DAG {MAINTENANCE} that you may see")).to_be_visible()
         expect(visit.button("Recover")).to_have_count(0)
     finally:
         airflow.forget(MAINTENANCE, False)

@@ -96,6 +96,8 @@ class File(Target):
 
 
 class TestSqlite(ParticipantConformance):
+    patience = 0.5  # the successor waits for the file until the frozen process has gone
+
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[Target]:
         yield File(tmp_path)

@@ -233,7 +233,8 @@ execution.checkpointing.: aligned-checkpoint-timeout alignment-timeout approxima
     local-backup.dirs local-backup.enabled max-concurrent-checkpoints min-pause mode num-retained
     recover-without-channel-state.checkpoint-id savepoint-dir snapshot-compression storage timeout
     tolerable-failed-checkpoints unaligned unaligned.enabled unaligned.forced unaligned.interruptible-timers.enabled
-    unaligned.max-subtasks-per-channel-state-file write-buffer-size
+    unaligned.max-subtasks-per-channel-state-file unaligned.recover-output-on-downstream.enabled
+    unaligned.during-recovery.enabled write-buffer-size
 execution.: savepoint-restore-mode savepoint.ignore-unclaimed-state savepoint.path
     state-recovery.approximate-local-recovery state-recovery.claim-mode state-recovery.from-local
     state-recovery.ignore-unclaimed-state state-recovery.path state-recovery.without-channel-state.checkpoint-id
@@ -248,7 +249,7 @@ state.: backend backend.changelog.enabled backend.changelog.max-failures-allowed
 taskmanager.state.local.: root-dirs
 """
 """What Flink 2.0.1 reads: keys and older names of CheckpointingOptions, StateBackendOptions, StateChangelogOptions and
-StateRecoveryOptions, and snapshot-compression of ExecutionOptions.
+StateRecoveryOptions, and snapshot-compression of ExecutionOptions; and what 2.3 adds for unaligned checkpoints.
 """
 
 
@@ -386,6 +387,10 @@ def test_a_restart_key_that_cannot_be_is_named(settings: dict[str, Any], words: 
     with pytest.raises(ConfigurationError, match=words) as caught:
         RestartStrategy.from_flink(settings)
     assert caught.value.remedy
+
+
+def test_off_of_a_yaml_file_is_a_restart_strategy() -> None:
+    assert RestartStrategy.from_flink({"restart-strategy": {"type": False}}) == NoRestart()
 
 
 def test_keys_of_another_restart_strategy_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:

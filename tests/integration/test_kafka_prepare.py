@@ -26,6 +26,7 @@ from confluent_kafka.admin import (
 
 from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, DeclinedError, SinkAccessError, UnfitTargetError
+from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
@@ -193,6 +194,25 @@ def test_a_topic_that_shrinks_after_the_decision_is_an_error_of_the_environment(
     set_config(kafka, topic, "max.message.bytes", "1000000")
     assert world.commit(plan).counts == {"alerts": 1}
     assert len(read(kafka.bootstrap, topic)) == 1
+
+
+@pytest.mark.parametrize("mode", [CheckpointingMode.EXACTLY_ONCE, CheckpointingMode.AT_LEAST_ONCE])
+def test_timestamps_are_not_replaced_by_a_topic_that_was_altered_after_the_vote(
+    make: Make, kafka: Kafka, topic: str, mode: CheckpointingMode
+) -> None:
+    world = make(timestamp="at")
+    world.mode = mode
+    at = int(NOW.timestamp() * 1000) - 60_000
+    plan = world.plan(1, world.segment(1, {"alerts": column("at", [at, at + 1])}))
+    world.prepare(plan)
+    set_config(kafka, topic, "message.timestamp.type", "LogAppendTime")
+    with pytest.raises(UnfitTargetError, match="LogAppendTime") as unfit:
+        world.commit(plan)
+    assert (unfit.value.sink, unfit.value.column, unfit.value.checkpoint) == ("alerts", "at", 1)
+    set_config(kafka, topic, "message.timestamp.type", "CreateTime")
+    assert world.commit(plan).counts == {"alerts": 2}
+    found = [message.timestamp()[1] for message in read(kafka.bootstrap, topic)]
+    assert {at, at + 1} <= set(found) and len(found) == (2 if mode is CheckpointingMode.EXACTLY_ONCE else 4)
 
 
 def set_config(kafka: Kafka, topic: str, name: str, setting: str) -> None:

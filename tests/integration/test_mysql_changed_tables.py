@@ -12,10 +12,14 @@ import pymysql
 import pytest
 
 from airflow_ft.core.errors import UnfitTargetError
+from airflow_ft.core.model import Plan, Proof
 from airflow_ft.core.set_aside import of_proof
+from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.mysql import server
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.verify import verify
+from airflow_ft.wal import open_wal
 from tests.integration.test_mysql_xa import prepared
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
 from tools.servers import Database
@@ -64,6 +68,11 @@ def voted(database: Database, root: Path, strategy: str) -> tuple[MySqlWorld, An
     return world, plan, world.participant(plan), vote_for(notes)
 
 
+def verified(world: MySqlWorld, plan: Plan, proof: Proof) -> SinkReport:
+    [report] = verify([Delivered(plan, proof, None)], plan.participants[0], world.connection(), open_wal())
+    return report
+
+
 @pytest.mark.rotating
 @pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
 @pytest.mark.parametrize("name", CHANGES)
@@ -94,8 +103,14 @@ def test_a_table_that_still_fits_after_a_change_is_delivered_into(any_mysql_data
 def test_a_settled_number_is_proven_whatever_became_of_the_table(any_mysql_database: Database, tmp_path: Path) -> None:
     world, plan, participant, vote = voted(any_mysql_database, tmp_path, "local")
     proof = participant.commit(plan, world.fence(1, 2), vote)
+    world.sql("ALTER TABLE orders ADD COLUMN more INT NOT NULL")
+    report = verified(world, plan, proof)
+    assert report.is_exact and report.expected == 2
     world.sql("ALTER TABLE orders MODIFY d FLOAT")
     assert participant.commit(plan, world.fence(1, 3), vote) == proof
+    assert ".d" in verified(world, plan, proof).error  # it was converted, and so would be a copy of the log's rows
+    world.sql("ALTER TABLE orders MODIFY d DOUBLE")
+    assert verified(world, plan, proof).missing == 1
 
 
 @pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])

@@ -338,6 +338,22 @@ def test_a_row_that_the_server_refuses_is_named_wherever_it_stands(
     assert world.count() == 0
 
 
+def test_a_privilege_on_what_a_default_reads_is_named_in_the_remedy(mariadb_database: Database, tmp_path: Path) -> None:
+    world = make_world(mariadb_database, tmp_path)
+    world.sql("CREATE SEQUENCE numbers")
+    world.sql("ALTER TABLE orders ADD COLUMN n BIGINT DEFAULT NEXTVAL(numbers)")
+    world.deliver(world.plan(orders=orders(1, 3)))
+    user = f"s{world.database[-8:]}"
+    world.sql(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'x'")
+    for table in ("airflow_ft_head", "airflow_ft_ledger", "orders"):
+        world.sql(f"GRANT ALL ON `{world.database}`.{table} TO '{user}'@'%'")
+    plan = world.plan(orders=orders(10, 3))
+    with pytest.raises(SinkAccessError) as refused:
+        world.participant(plan, login=user, password="x").prepare(plan, world.fence(1, 2))
+    assert refused.value.remedy.startswith(f"GRANT SELECT, INSERT on `{world.database}`.`numbers`")
+    world.sql(f"DROP USER '{user}'@'%'")
+
+
 def test_the_fingerprint_follows_the_tables_shape(any_mysql_database: Database, tmp_path: Path) -> None:
     world = make_world(any_mysql_database, tmp_path)
     plan = world.plan(orders=orders(1, 3))

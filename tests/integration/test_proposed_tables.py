@@ -92,6 +92,17 @@ def test_postgres(postgres_database: Database) -> None:
     assert 'PRIMARY KEY ("id", "part")' in text and '"op"' not in text
 
 
+def test_names_of_key_columns_are_compared_as_the_system_compares_them() -> None:
+    columns = pa.schema([("ID", pa.string()), ("id", pa.string())])
+    sink = PostgresSink(table="t", conn_id="shop", strategy="upsert", key_columns=["ID"], version_column="v")
+    [text] = postgres_proposal.propose(plan_of(sink), ConnectionInfo("shop", "postgres"), {"rows": columns})
+    assert '"ID" text NOT NULL' in text and '"id" text,' in text
+    upsert = MySqlSink(table="s.t", conn_id="shop", strategy="upsert", key_columns=["ID"], version_column="v")
+    mysql = ConnectionInfo("shop", "mysql")
+    [text] = mysql_proposal.propose(plan_of(upsert), mysql, {"rows": pa.schema([("id", pa.int64())])})
+    assert "`id` BIGINT NOT NULL" in text
+
+
 def test_columns_that_the_rows_lack_and_types_of_no_column_are_told() -> None:
     sink = MySqlSink(table="shop.t", conn_id="shop", columns={"id": "id", "gone": "gone", "for_long": "for_long"})
     columns = pa.schema([("id", pa.int64()), ("for_long", pa.duration("us"))])

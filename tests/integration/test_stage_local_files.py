@@ -65,7 +65,9 @@ def _location(pipeline: StageWorld) -> Path:
 
 
 def _checksums(folder: Path) -> set[Path]:
-    return {path for path in folder.rglob("*") if path.name.endswith(".crc")}
+    """Those of Hadoop alone. Logs, and what describes the state, get theirs when they are sealed."""
+    sealed = {"offsets", "commits", "sources", "_metadata"}
+    return {path for path in folder.rglob("*.crc") if path.name != ".metadata.crc" and not sealed & set(path.parts)}
 
 
 @pytest.mark.parametrize("state", [{}, HDFS], ids=["RocksDB", "HDFS-backed"])

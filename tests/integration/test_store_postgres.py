@@ -211,7 +211,8 @@ class TestConnections:
         """A pooler of transactions hands each of them to any backend, in which others may have set anything."""
         hostile = (
             "SET search_path = pg_catalog; SET synchronous_commit = off; SET standard_conforming_strings = off;"
-            " SET default_transaction_isolation = 'serializable'; SET lock_timeout = 1; SET statement_timeout = 0"
+            " SET default_transaction_isolation = 'serializable'; SET lock_timeout = 1; SET statement_timeout = 0;"
+            " SET default_transaction_read_only = on"
         )
         execute = PostgresDatabase.execute
 
@@ -231,6 +232,17 @@ class TestConnections:
             assert database.read(shown) == [{"s": "on", "i": "read committed"}]
             with database.write() as tx:
                 assert tx.rows(shown) == [{"s": "on", "i": "read committed"}]
+
+    def test_a_user_whose_transactions_only_read_by_default_can_write(self, postgres: Postgres, schema: str) -> None:
+        with PostgresStore(dsn_of(postgres, schema, options="-c default_transaction_read_only=on")) as store:
+            assert Scene(store).stage(1)
+            assert store.pipeline(PIPELINE).last_published == 1
+
+    def test_tables_of_another_program_are_left_alone(self, postgres: Postgres, schema: str) -> None:
+        postgres.sql(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.pipeline (id int)")
+        with pytest.raises(ConfigurationError, match="already exists") as told:
+            PostgresStore(dsn_of(postgres, schema))
+        assert "?schema=" in told.value.remedy
 
     def test_a_user_for_whom_triggers_are_passed_over_is_refused(self, postgres: Postgres, schema: str) -> None:
         user = f"u_{uuid.uuid4().hex[:8]}"

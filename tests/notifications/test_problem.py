@@ -158,8 +158,9 @@ def test_what_cannot_work_is_told_when_the_dag_is_parsed(given: dict[str, Any], 
 def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store: Store) -> None:
     broken = Failure("JobError", "JOB_FAILED", "the job raised.", "correct it.", task_id="stage", try_number=2)
     store.tell_failure("well", RUN, broken)
-    for name in ("stopped", "dead"):
-        Scene(store, name).stage(made_with={"streaming": True})
+    stopped, dead = Scene(store, "stopped"), Scene(store, "dead")
+    for each in (stopped, dead):
+        each.stage(made_with={"streaming": True})
     store.enter_turn("dead", RUN, None)
     database = store._database  # type: ignore[attr-defined]
     with database.write() as tx:
@@ -169,6 +170,9 @@ def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store:
     assert "the job raised" in found[1] and "Remedy: correct it." in found[1] and "task stage" in found[1]
     SENT.clear()
     assert not told(ProblemNotifier(heard, pipelines=["well"], conditions=["HALTED"]))
+    stopped.complete(1)
+    store.retire("well", "ada")
+    assert not told(ProblemNotifier(heard, pipelines=["well", "stopped"], late_after=0)), "both are silent on purpose"
 
 
 def test_the_run_whose_task_calls_it_has_failed_although_it_has_the_turn(store: Store) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, BaseOperator, TriggerRule
+from airflow.sdk import DAG, Asset, BaseOperator, Param, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, KafkaSink, KafkaSource, MySqlSink
@@ -145,6 +145,14 @@ def test_the_asset_is_updated_by_recover_and_confirmed(dag: DAG) -> None:
     assert not any(task.outlets for task in quiet.tasks)
 
 
+def test_a_trigger_rule_of_the_dag_is_for_what_stands_before_the_group() -> None:
+    dag = DAG("d", schedule=None, default_args={"trigger_rule": "one_failed"})
+    pipeline(dag)
+    rules = {task.task_id.removeprefix("orders."): task.trigger_rule.value for task in dag.tasks}
+    assert rules.pop("recover") == "one_failed"
+    assert set(rules.values()) == {"all_success", "all_done"} and rules["stage"] == "all_success"
+
+
 def test_two_pipelines_in_one_dag_and_one_in_a_group(dag: DAG) -> None:
     from airflow.sdk import TaskGroup
 
@@ -253,6 +261,10 @@ FILES = FileSource(path="/data", schema="id bigint")
         ({"packages": "org:x:1"}, "packages is 'org:x:1'.*give a list"),
         ({"job_args": ["x"]}, "job_args is a list"),
         ({"job_args": {1: "x"}}, "a name in job_args is 1"),
+        ({"job_args": {"limits": {"{{ ds }}": "x"}}}, r"a name in job_args\['limits'\] is '{{ ds }}'.*renders values"),
+        ({"spark_conf": {"spark.{{ params.x }}": "x"}}, "a name in spark_conf is 'spark.{{.*renders values"),
+        ({"pipeline": Param("orders")}, "a Param .*cannot name a pipeline"),
+        ({"suffix": Param("de")}, "text of an object"),
         ({"keep_session": 60}, "keep_session is 60"),
         ({"late_after": 60}, "late_after is 60"),
         ({"late_after": timedelta(0)}, "late_after is "),

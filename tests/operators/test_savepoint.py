@@ -227,5 +227,25 @@ def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: P
         _execute(StopStreamOperator(task_id="s", pipeline="nothing", store=scene.store.url))
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "words"),
+    [
+        (StopStreamOperator, {"drain": "{{ params.drain }}"}, "drain is '{{.*cannot be Jinja"),
+        (StopStreamOperator, {"drain": "False"}, "drain is 'False'"),
+        (StopStreamOperator, {"savepoint": "/savepoints"}, "savepoint is '/savepoints'"),
+        (StopStreamOperator, {"wait": "60"}, "wait is '60'"),
+        (StopStreamOperator, {"wait": -1}, "wait is -1"),
+        (TriggerSavepointOperator, {"checkpoint": 3.7}, r"checkpoint is 3\.7"),
+        (TriggerSavepointOperator, {"checkpoint": True}, "checkpoint is True"),
+        (TriggerSavepointOperator, {"checkpoint": "newest"}, "checkpoint is 'newest'"),
+        (TriggerSavepointOperator, {"checkpoint": -1}, "checkpoint is -1"),
+    ],
+)
+def test_what_an_act_would_take_for_another_wish_is_refused(kind: Any, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        kind(task_id="s", pipeline=PIPELINE, **given)
+    TriggerSavepointOperator(task_id="s", pipeline=PIPELINE, checkpoint="{{ params.checkpoint }}")
+
+
 def _nobody(_: Any) -> Any:
     raise AssertionError("no sink is asked")

@@ -10,6 +10,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft.core import steps
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import CheckpointState, HaltReason
 from airflow_ft.operators.sweep import RecoverAllOperator
 from tests.core.systems import Systems
@@ -83,6 +84,21 @@ def test_what_is_late_by_its_own_bound_needs_a_person(world: World, gauges: dict
     assert told == {"late": 1, "halted": 0, "quarantined": 0, "undelivered": 2}
     segments = [each.segment for each in world.store.open_checkpoints("shop")]
     assert gauges["airflow_ft.undelivered_bytes.shop"] == sum(each.bytes for each in segments if each) > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"pipelines": "orders"}, r"pipelines is 'orders'.*\[\"orders\"\]"),
+        ({"orphan_age": 600}, "orphan_age is 600"),
+        ({"patience": 3600}, "patience is 3600"),
+        ({"threads": 0}, "threads is 0"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_dag_is_parsed(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        RecoverAllOperator(task_id="recover", **given)
+    RecoverAllOperator(task_id="recover", pipelines="{{ params.pipelines }}")  # type: ignore[arg-type]
 
 
 def test_a_decision_log_that_is_away_lets_airflow_try_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,8 @@ def test_a_failed_run_is_told_with_its_error_and_the_task_whose_log_tells_more(s
     assert (failure["run_id"], failure["task_id"], failure["try_number"]) == (RUN.run_id, "stage", 3)
     assert "retire" in one["fitting"] and failure["at"][:2] == "20"
     ask.pause(RUN.dag_id)
-    assert ask(PIPELINE).json()["condition"] == "IDLE"
+    paused = ask(PIPELINE).json()
+    assert paused["condition"] == "FAILED" and "paused" in paused["told"]
 
 
 def test_an_error_of_a_dag_that_one_may_not_see_is_not_told(scene: Pipeline, ask: Asking) -> None:

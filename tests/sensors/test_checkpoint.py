@@ -151,6 +151,12 @@ def test_the_point_of_the_first_look_does_not_move(deferrable: bool, tmp_path: P
         {"dag_id": "d"},
         {"run_id": "r"},
         {"pipeline": "No Such Name"},
+        {"number": 3.7},
+        {"number": True},
+        {"as_of": datetime(2026, 1, 1)},
+        {"after": 5},
+        {"dag_id": "d", "run_id": 5},
+        {"store": 5},
     ],
 )
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any]) -> None:
@@ -170,9 +176,11 @@ def test_what_cannot_work_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any
     ],
 )
 def test_what_rendering_made_senseless_fails_without_retries(wrong: dict[str, Any], tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/ft.db"
+    operator = sensor(store=f"sqlite:///{tmp_path}/ft.db")
+    for name, value in wrong.items():
+        setattr(operator, name, value)
     with pytest.raises(AirflowFailException):
-        sensor(**wrong, store=store).poke({})
+        operator.poke({})
 
 
 def test_an_unreachable_log_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,10 +197,10 @@ def test_a_mechanism_that_needs_java_says_so() -> None:
 
 def test_options_of_the_file_reader() -> None:
     source = FileSource(path="/x", schema="n int", max_files_per_trigger=2)
-    assert source.reader_options() == {"mode": "FAILFAST", "maxFileAge": "36500d", "maxFilesPerTrigger": "2"}
+    assert source.reader_options() == {"mode": "FAILFAST", "maxFileAge": "100000000d", "maxFilesPerTrigger": "2"}
     assert source.reader_options(streaming=False) == {"mode": "FAILFAST"}
     bytes = FileSource(path="/x", schema="n int", max_bytes_per_trigger=2_000_000)
-    assert bytes.reader_options() == {"mode": "FAILFAST", "maxFileAge": "36500d", "maxBytesPerTrigger": "2000000"}
+    assert bytes.reader_options() == {"mode": "FAILFAST", "maxFileAge": "100000000d", "maxBytesPerTrigger": "2000000"}
     assert bytes.reader_options(streaming=False) == {"mode": "FAILFAST"}
     given = FileSource(
         path="/x", schema="n int, _corrupt_record string", options={"MODE": "PERMISSIVE", "maxfileage": "1d"}

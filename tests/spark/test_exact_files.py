@@ -126,6 +126,10 @@ def test_columns_that_folders_name(spark: SparkSession, tmp_path: Path, format: 
     assert _rows(_read(spark, tmp_path, format, "n int, day int, kind string", {})) == [(1, 7, "2")]
 
 
+def test_a_folder_may_have_any_name(spark: SparkSession, tmp_path: Path) -> None:
+    assert _rows(_read(spark, tmp_path, "json", "n int", {"value=5/a.json": '{"n": 1}\n'})) == [(1, 5)]
+
+
 CSV = "n tinyint, d decimal(12,2), f double, t timestamp_ntz, b boolean, s string"
 
 

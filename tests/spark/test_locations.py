@@ -14,6 +14,7 @@ from airflow_ft.spark.state.locations import (
     open_location,
     set_places,
 )
+from airflow_ft.wal.checksums import write_checksum
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 
 
@@ -23,7 +24,7 @@ def _location(root: Path, batches: int, committed: int | None = None) -> Path:
     names = ["metadata", "sources/0/0", "sources/0/1", "state/0/_metadata/metadata", "state/0/0/_metadata/schema"]
     names += ["state/0/0/SSTs/0001-abc.sst", "commits/.9.uuid.tmp"]
     for batch in range(batches):
-        names += [f"offsets/{batch}", f"offsets/.{batch}.crc"]
+        names += [f"offsets/{batch}"]
         names += [f"state/0/0/{batch + 1}.delta", f"state/0/0/.{batch + 1}.delta.crc"]
         names += [f"state/0/1/{batch + 1}.zip", f"state/0/1/{batch + 1}.changelog", f"state/0/2/{batch + 1}.snapshot"]
         names += [f"state/0/3/left/{batch + 1}_0a-1b.zip", f"state/0/3/left/{batch + 1}_0a_1b.changelog"]
@@ -32,11 +33,13 @@ def _location(root: Path, batches: int, committed: int | None = None) -> Path:
             f"state/0/3/left/.{batch + 1}_0a_1b.changelog.crc.crc",
         ]
         if committed is None or batch < committed:
-            names += [f"commits/{batch}", f"commits/.{batch}.crc"]
+            names += [f"commits/{batch}"]
     for name in names:
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(name)
+        if name.startswith(("offsets/", "commits/")) and file.name.isdigit():
+            write_checksum(file)
     return path
 
 
@@ -52,9 +55,10 @@ def _logged(path: Path, source: int, last: int, offsets: int) -> None:
     for number in range(last + 1):
         entry = {"path": f"file:///in/f%20{number}", "timestamp": 1000 + number, "batchId": number}
         (folder / str(number)).write_text(f"v1\n{json.dumps(entry, separators=(',', ':'))}")
-        (folder / f".{number}.crc").write_text("crc")
+        write_checksum(folder / str(number))
     for file in (path / "offsets").glob("[0-9]*"):
         file.write_text("v1\n{}\n-\n" + json.dumps({"logOffset": offsets}))
+        write_checksum(file)
 
 
 def _open(root: Path, base: SparkPosition | None, clean: bool) -> SparkLocation:
@@ -187,10 +191,11 @@ def test_a_folder_whose_log_of_read_files_goes_further_is_not_continued_in_place
 def _with_schemas(path: Path, of: str) -> None:
     """What transformWithState leaves in a location: absolute paths into the location `of`."""
     schema = "state/0/_stateSchema/default/0_c4d7"
-    files = {schema: "schema", "state/0/_metadata/v2/.0.crc": "crc", "state/0/_metadata/v2/2": _metadata("/gone")}
+    files = {schema: "schema", "state/0/_metadata/v2/2": _metadata("/gone")}
     for name, text in {**files, "state/0/_metadata/v2/0": _metadata(of)}.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text(text)
+    write_checksum(path / "state/0/_metadata/v2/0")
 
 
 def _metadata(of: str) -> str:
@@ -259,6 +264,7 @@ def test_a_source_that_is_used_several_times_has_a_line_for_each_use(tmp_path: P
     base = SparkPosition(location.uri, 0)
     offsets, checksum = path / "offsets" / "0", path / "offsets" / ".0.crc"
     offsets.write_text('v1\n{}\n{"logOffset":1}\n{"logOffset":1}\n{"logOffset":7}')
+    write_checksum(offsets)
     assert len(location.offsets(0)) == 3 and has_places(base, [0, 1, 2]) and not has_places(base, [0, 0, 1])
     set_places(location, [0, 0, 1])  # made by a version that did not keep them
     assert location.offsets(0) == [{"logOffset": 1}, {"logOffset": 7}] and has_places(base, [0, 0, 1])

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_ft.core.errors import ConfigurationError, JobError, StageError
 from airflow_ft.core.warning import PipelineWarning
 from airflow_ft.sources import FileSource
-from airflow_ft.spark.driver import folders
+from airflow_ft.spark.driver import folder_values, folders
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.gauges import gauges_of
 from airflow_ft.spark.driver.inputs import Sources
@@ -40,12 +40,12 @@ class Reading:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(rows(n))
 
-    def read(self, path: str = "in", schema: str = "id bigint", **options: Any) -> list[Any]:
+    def read(self, path: str = "in", schema: str = "id bigint", *, logs: str = "", **options: Any) -> list[Any]:
         where = path if "://" in path else str(self.folder / path)
         source = FileSource(path=where, schema=schema, **options)
         failed: list[BaseException] = []
         self.tries += 1
-        logs = f"{self.folder}/spark-{self.tries}"
+        logs = f"{self.folder}/{logs or f'spark-{self.tries}'}"
 
         def on_batch(batch: DataFrame, number: int) -> None:
             location = SparkLocation(str(self.folder), "orders", f"file://{logs}", -1, "new")
@@ -98,6 +98,52 @@ def test_such_names_that_spark_reads_once_are_read(reading: Reading) -> None:
 def test_folders_of_partitions_are_taken_as_they_are_named(reading: Reading) -> None:
     reading.add("k=[2]/a.json", "k=1:2/b.json", "k=a%3Ab/c.json")
     assert reading.read(schema="id bigint, k string") == [(0, "[2]"), (1, "1:2"), (2, "a:b")]
+
+
+def test_a_folder_whose_name_is_no_exact_value_is_refused(reading: Reading) -> None:
+    """Spark read -56."""
+    reading.add("k=200/a.json")
+    with pytest.raises(JobError, match=r"in/k=200 holds no exact tinyint for the column k"):
+        reading.read(schema="id bigint, k tinyint")
+    source = FileSource(path=str(reading.folder / "in"), schema="id bigint, k tinyint")
+    with pytest.raises(JobError, match="no exact tinyint"):
+        Sources(reading.spark, {"files": source.to_json()}, {}).static("files")
+    assert reading.read(schema="id bigint, k smallint") == [(0, 200)]
+
+
+HOLD = {
+    "tinyint": (["7", "-128", "007", "+1"], ["200", "1.0", "", "\u0667", "1e1"]),
+    "bigint": (["9223372036854775807"], ["9223372036854775808", "9" * 200]),
+    "decimal(12,2)": (["2.5", "2.550", "1e2", "0e99", "-0.00"], ["2.555", "12345678901", "1e99", "x"]),
+    "double": (["0.1", "NaN", "1e300"], ["1e400", "1d", "0x1p3"]),
+    "float": (["0.1"], ["1e39"]),
+    "boolean": (["true", "FALSE"], ["yes", "1"]),
+    "date": (["2024-02-29", "2024-2-9"], ["2024", "2024-02", "2023-02-29", "2024-05-01 rest", "2024-05-01 12:30"]),
+    "timestamp": (
+        ["2024-05-01", "2024-05-01 12:30", "2024-05-01T12:30:00.5Z", "2024-05-01 12:30:00 Europe/Paris"],
+        ["12:30", "2024-05-01 24:00", "2024-05-01 12:30:00.1234567", "2024-05-01 12:30 BST"],
+    ),
+    "timestamp_ntz": (["2024-05-01 12:30:00.123456"], ["2024-05-01 12:30Z"]),
+    "string": (["", "x/y"], []),
+}
+
+
+@pytest.mark.parametrize("kind", HOLD)
+def test_what_the_name_of_a_folder_says_is_held_exactly(kind: str) -> None:
+    good, bad = HOLD[kind]
+    for value in [*good, *bad, folder_values._NULL]:
+        name = value.replace("/", "%2F").replace(":", "%3A")
+        found = list(folder_values.inexact([f"file:///in/j=x/K={name}/a"], {"k": kind, "j": "string"}))
+        assert bool(found) == (value in bad), value
+
+
+def test_a_file_from_the_future_hides_no_other_one(reading: Reading) -> None:
+    """Spark leaves out what is older than the newest file by more than an age, in silence."""
+    reading.add("a.json")
+    os.utime(reading.folder / "in/a.json", (10_000_000_000,) * 2)
+    assert reading.read(logs="same") == [0]
+    (reading.folder / "in/b.json").write_text('{"id": 7}\n')
+    assert reading.read(logs="same") == [0, 7]
 
 
 def test_a_folder_that_is_called_like_a_pattern_is_refused(reading: Reading) -> None:

@@ -16,6 +16,7 @@ from airflow_ft.spark.state.locations import SparkLocation, open_location
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, recorded_ids, standing
 from airflow_ft.store import open_store
+from airflow_ft.wal.checksums import write_checksum
 from airflow_ft.wal.filesystem import local_path
 
 SOURCES = {"orders": KafkaSource(topics=["a", "b"]).to_json()}
@@ -27,11 +28,11 @@ def _location(root: Path, batches: int) -> SparkLocation:
     for batch in range(batches):
         for name, text in (
             (f"offsets/{batch}", f'v1\n{{"batchWatermarkMs":0}}\n{{"b":{{"0":{batch}}},"a":{{"0":7}}}}\n-'),
-            (f"offsets/.{batch}.crc", "sum"),
             (f"commits/{batch}", "v1\n{}"),
         ):
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_text(text)
+        write_checksum(path / f"offsets/{batch}")
     (path / "sources/0").mkdir(parents=True)
     (path / "sources/0/0").write_text(FIRST + '{"a":{"0":1},"b":{"0":0}}')
     return SparkLocation(str(root), "p", path.as_uri(), batches - 1, "")

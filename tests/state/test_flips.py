@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
 from airflow_ft import state
 from airflow_ft.core.errors import NewerReleaseError, WalCorruptError
+from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints.taking import take
+from airflow_ft.spark.state import source_log
+from airflow_ft.spark.state.location_files import COMMITS, entry
+from airflow_ft.spark.state.locations import SparkLocation, begins_at, check_sources, copy_location
+from airflow_ft.spark.state.sealing import seal
+from airflow_ft.spark.state.standing import record_ids, recorded_ids, standing
 from airflow_ft.state.rows import write_row
 from airflow_ft.state.versions import open_version
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.filesystem import filesystem, local_path
+from airflow_ft.wal.parsing import json_with_digest, read_json
 from tests.state.scene import KEY, VALUE, Pipeline, compressed, pipeline, records
 from tests.state.test_files import PUT, marked, rocks
 from tests.store.scene import PIPELINE
@@ -130,3 +139,45 @@ def test_rocksdb(tmp_path: Path) -> None:
 
     assert len(files) == 4
     assert_never_wrong(files, ask)
+
+
+def test_what_the_next_attempt_goes_on_from(tmp_path: Path) -> None:
+    """Positions, read files and notes. Spark writes no checksums beside its logs here, so sealing does."""
+    location = SparkLocation(str(tmp_path), PIPELINE, (tmp_path / PIPELINE / "spark" / "1-1").as_uri(), 1, "")
+    read = [{"path": f"file:///in/{name}.json", "timestamp": 7, "batchId": at} for at, name in enumerate("ab")]
+    for name, text in {
+        **{f"offsets/{batch}": f'v1\n{{}}\n{{"logOffset":{batch}}}\n{{"orders":{{"0":{batch}}}}}' for batch in (0, 1)},
+        **{f"commits/{batch}": 'v1\n{"nextBatchWatermarkMs":1000}' for batch in (0, 1)},
+        **{f"sources/0/{at}": f"v1\n{json.dumps(each)}" for at, each in enumerate(read)},
+        "sources/1/0": '\x00v1\n{"orders":{"0":12345}}',
+        "metadata": '{"id":"11111111-2222-3333-4444-555555555555"}',
+    }.items():
+        (path := local_path(location.uri) / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    check_sources(location, ["files", "orders"])
+    record_ids(location, 1, {1: {"orders": "A"}})
+    seal(location.uri, first=True)
+    files = filesystem(location.uri)
+
+    def ask() -> object:
+        base = SparkPosition(location.uri, 1)
+        again = copy_location(location, f"{location.uri}-{uuid4()}")
+        return (
+            location.sources(),
+            standing(base),
+            again.offsets(0),
+            begins_at(again.uri, 1),
+            source_log.all_entries(files, again.uri, "0", 1),
+            entry(again.uri, COMMITS, 1),
+            recorded_ids(again),
+        )
+
+    assert_never_wrong([path for path in files_of(local_path(location.uri)) if path.name != "metadata"], ask)
+
+
+def test_where_sources_begin(tmp_path: Path) -> None:
+    path = tmp_path / "begun-0.json"
+    path.write_bytes(json_with_digest({"first": '\x00v1\n{"orders":{"0":12345}}', "ids": {"orders": "A"}}))
+    assert_never_wrong([path], lambda: read_json(path.as_uri()))
+    path.write_text('{"first":"of an earlier release"}')
+    assert read_json(path.as_uri()) == {"first": "of an earlier release"}

@@ -102,17 +102,55 @@ class TestFailed:
         scene.store.renew_lease(PIPELINE, scene.epoch, "worker")
         assert stands(scene).condition is Condition.RUNNING, "it was asleep"
 
-    @pytest.mark.parametrize("why", ["never ran", "paused", "retired"])
-    def test_what_is_not_to_run_has_not_failed(self, scene: Scene, why: str) -> None:
+    def test_what_never_ran_and_what_was_retired_has_not_failed(self, scene: Scene) -> None:
         store = scene.store
-        if why != "never ran":
+        assert stands(scene).condition is Condition.IDLE
+        store.enter_turn(PIPELINE, RUN, None)
+        store.tell_failure(PIPELINE, RUN, BROKEN)
+        store.leave_turn(PIPELINE, RUN)
+        store.retire(PIPELINE, "ada")
+        assert stands(scene).condition is Condition.IDLE and stands(scene).trouble is None
+
+    def test_a_pause_hides_no_failure(self, scene: Scene) -> None:
+        store = scene.store
+        store.enter_turn(PIPELINE, RUN, None)
+        found = stands(scene, ended=[RUN], paused={RUN.dag_id})
+        assert found.condition is Condition.FAILED and "Its DAG is paused" in found.told, "it was killed"
+        store.tell_failure(PIPELINE, RUN, BROKEN)
+        store.leave_turn(PIPELINE, RUN)
+        found = stands(scene, paused={RUN.dag_id})
+        assert found.condition is Condition.FAILED and "Its DAG is paused" in found.told and "raised" in found.told
+
+    @pytest.mark.parametrize("how", ["fails before it has the turn", "is killed before it stages"])
+    def test_the_next_run_of_a_retired_pipeline_ends_the_silence(self, scene: Scene, how: str) -> None:
+        store = scene.store
+        store.retire(PIPELINE, "ada")
+        if how == "is killed before it stages":
             store.enter_turn(PIPELINE, RUN, None)
+            found = stands(scene, ended=[RUN])
+        else:
             store.tell_failure(PIPELINE, RUN, BROKEN)
-            store.leave_turn(PIPELINE, RUN)
-        if why == "retired":
-            store.retire(PIPELINE, "ada")
-        paused = {RUN.dag_id} if why == "paused" else ()
-        assert stands(scene, paused=paused).condition is Condition.IDLE
+            found = stands(scene)
+        assert found.condition is Condition.FAILED
+
+    def test_an_old_run_that_is_cleared_does_not_clear_the_failure_of_a_later_one(self, scene: Scene) -> None:
+        store = scene.store
+        for run in (RUN, LATER_RUN):
+            store.enter_turn(PIPELINE, run, None)
+            store.leave_turn(PIPELINE, run, confirmed=True)
+        store.tell_failure(PIPELINE, LATER_RUN, BROKEN)
+        store.leave_turn(PIPELINE, RUN, confirmed=True)
+        assert stands(scene).condition is Condition.FAILED
+        store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
+        assert stands(scene).condition is Condition.IDLE
+
+    def test_what_waits_is_promised_no_run_where_none_comes(self, scene: Scene) -> None:
+        scene.stage()
+        assert "the next run delivers them" in stands(scene).told
+        found = stands(scene, paused={RUN.dag_id})
+        assert found.condition is Condition.WAITING and "paused: no run delivers them" in found.told
+        scene.store.retire(PIPELINE, "ada")
+        assert "retired: no run delivers them" in stands(scene).told
 
     def test_what_is_decided_and_what_is_quarantined_come_before_it(self, scene: Scene) -> None:
         scene.stage()
@@ -151,9 +189,11 @@ class TestNotRunning:
         scene.complete(1)
         scene.store.leave_turn(PIPELINE, RUN, confirmed=True)
         assert stands(scene).condition is Condition.NOT_RUNNING and stands(scene).is_stopped
-        scene.store.tell_failure(PIPELINE, RUN, BROKEN)
         found = stands(scene, paused={RUN.dag_id})
         assert found.condition is Condition.NOT_RUNNING and found.is_stopped and "paused" in found.told
+        scene.store.tell_failure(PIPELINE, RUN, BROKEN)
+        found = stands(scene, paused={RUN.dag_id})
+        assert found.condition is Condition.FAILED and not found.is_stopped, "it failed, whatever was done later"
         scene.store.retire(PIPELINE, "ada")
         assert stands(scene).condition is Condition.IDLE
         scene.store.begin_stage(PIPELINE, scene.epoch, LATER_RUN)

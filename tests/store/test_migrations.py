@@ -55,6 +55,17 @@ def test_a_migration_that_fails_leaves_nothing(path: Path) -> None:
     SqliteStore(path).close()
 
 
+def test_tables_of_another_program_are_left_alone(path: Path) -> None:
+    database = SqliteDatabase(path)
+    with database.write() as tx:
+        tx.change("CREATE TABLE pipeline (id INTEGER)")
+    with pytest.raises(ConfigurationError) as told:
+        SqliteStore(path)
+    assert "of its own" in told.value.remedy
+    assert [row["name"] for row in database.read("SELECT name FROM sqlite_master")] == ["pipeline"]
+    database.close()
+
+
 def test_processes_that_open_a_new_store_at_once_agree(path: Path) -> None:
     gate, start = os.pipe()
     children = []

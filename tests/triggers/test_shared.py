@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     def opening(*args: Any) -> Any:
         if told.away:
             raise StoreUnavailableError("down.")
-        found = original(*args)
+        found = original(args[0])
         told.opened += 1
         close, asking, marks = found.close, found.latest_confirmed, found.marks
 
@@ -57,13 +58,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
         return found
 
     monkeypatch.setattr(hooks, "open_configured_store", opening)
+    monkeypatch.setattr(hooks, "find_configured_store", opening)
     yield told
     assert not shared._readers, "every reader is given back"
 
 
-def gate(folder: Path, number: int = 1) -> CheckpointTrigger:
+def gate(folder: Path, number: int = 1, store: str = "") -> CheckpointTrigger:
     return CheckpointTrigger(
-        pipeline=PIPELINE, gate=Gate(number=number).to_json(), store=url(folder), poll_interval=0.01
+        pipeline=PIPELINE, gate=Gate(number=number).to_json(), store=store or url(folder), poll_interval=0.01
     )
 
 
@@ -146,3 +148,90 @@ def test_a_gate_in_another_event_loop_uses_the_log_of_its_time(tmp_path: Path, c
     for number in (1, 2):
         assert asyncio.run(first_event(gate(tmp_path)))["number"] == 1
         assert counted.opened == number
+
+
+def test_closing_under_queries_is_an_outage_and_nothing_else(tmp_path: Path) -> None:
+    World(tmp_path).stage(1)
+    found: set[type[BaseException]] = set()
+    outages = threading.Event()
+
+    def ask(reader: shared.Reader) -> None:
+        for _ in range(300):
+            try:
+                reader.store().latest_confirmed(PIPELINE)
+            except StoreUnavailableError:
+                outages.set()
+            except BaseException as error:
+                found.add(type(error))
+
+    with shared.reading(url(tmp_path)) as reader:
+        threads = [threading.Thread(target=ask, args=(reader,)) for _ in range(4)]
+        for each in threads:
+            each.start()
+        while any(each.is_alive() for each in threads):
+            reader._let_go()
+            reader._read_at = None
+    assert not found
+    assert outages.is_set(), "it was closed between two steps of a look"
+
+
+def test_a_log_that_hangs_holds_up_no_gate_of_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, released, hanging = hooks.open_configured_store, threading.Event(), url(tmp_path / "hanging")
+
+    def opening(setting: str) -> Any:
+        if setting == hanging:
+            assert released.wait(60)
+        return original(setting)
+
+    monkeypatch.setattr(hooks, "open_configured_store", opening)
+    for name in ("hanging", "other"):
+        world = World(tmp_path / name)
+        world.stage(1)
+        world.steps(world.context())
+
+    async def main() -> None:
+        stuck = [asyncio.create_task(first_event(gate(tmp_path / "hanging"))) for _ in range(40)]
+        await asyncio.sleep(0)
+        assert (await asyncio.wait_for(first_event(gate(tmp_path / "other")), 30))["number"] == 1
+        assert not any(each.done() for each in stuck)
+        released.set()
+        await asyncio.gather(*stuck)
+
+    asyncio.run(main())
+
+
+def test_a_gate_follows_its_connection_to_another_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(shared, "ANYWAY_SECONDS", 0.05)
+    old, new = World(tmp_path / "old"), World(tmp_path / "new")
+    for world in (old, new):
+        world.stage(1)
+    named = [url(tmp_path / "old")]
+    monkeypatch.setattr(hooks, "store_url", lambda *_: named[0])
+
+    async def main() -> Any:
+        task = asyncio.create_task(first_event(gate(tmp_path, store="conn:log")))
+        await asyncio.to_thread(new.steps, new.context())
+        await asyncio.sleep(0.2)
+        assert not task.done()
+        named[0] = url(tmp_path / "new")
+        return await asyncio.wait_for(task, 30)
+
+    assert asyncio.run(main())["number"] == 1
+
+
+def test_a_log_that_vanished_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "MOST_SECONDS", 0.0)
+    world = World(tmp_path)
+    world.stage(1)
+    world.steps(world.context())
+    path, aside = tmp_path / "ft.db", tmp_path / "aside.db"
+    with shared.reading(url(tmp_path)) as reader:
+        reader.token((), 0.0)
+        path.rename(aside)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError):
+                reader.token((), 0.0)
+        assert not path.exists()
+        aside.rename(path)
+        assert reader.token((PIPELINE,), 0.0)[0]

@@ -7,8 +7,10 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.core.model import Segment
+from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.owners import PREFIX, register
 from airflow_ft.wal.retention import sweep, sweep_attempts
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
@@ -73,6 +75,18 @@ def test_of_an_epoch_at_work_only_what_its_earlier_attempts_left_is_deleted(tmp_
     assert sorted(told) == sorted(gone)
     assert [local_path(uri).exists() for uri in gone] == [False] * len(gone)
     assert [local_path(uri).exists() for uri in there] == [True] * len(there)
+
+
+def test_nothing_is_swept_where_two_decision_logs_use_one_folder(tmp_path: Path) -> None:
+    published = _segment(tmp_path, 1, 1, 0)
+    with SqliteStore(tmp_path / "one.db") as one, SqliteStore(tmp_path / "two.db") as two:
+        for _ in range(2):
+            register(one, str(tmp_path), "orders")
+        register(two, str(tmp_path), "orders")
+        assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == []
+        assert sweep_attempts(str(tmp_path), "orders", set(), of_epoch=1, below_attempt=9) == []
+        (tmp_path / "orders" / f"{PREFIX}{one.installation}").unlink()  # as the warning says, if that log is gone
+    assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == [published.location.rpartition("/")[0]]
 
 
 def test_an_interrupted_removal_is_finished_by_the_next_sweep(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from airflow_ft.core.model import Segment, SparkPosition
 from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.state.locations import SparkLocation, require_batch
 from airflow_ft.store.sqlite import SqliteStore
-from airflow_ft.wal import open_archive, open_wal, roots
+from airflow_ft.wal import markers, open_archive, open_wal, roots
 from airflow_ft.wal.doctor import examine_wal
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.markers import MARKER
@@ -122,6 +123,24 @@ def test_rows_that_vanish_while_they_are_read_are_away(disk: Disk) -> None:
     disk.unmount()
     with pytest.raises(StorageUnavailableError):
         list(reader.batches("orders", reader.files("orders")[0]))
+
+
+def test_nothing_is_missing_while_the_disk_is_away(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = written(disk)
+    files, lost = filesystem(segment.location), f"{segment.location}/lost"
+    assert not (files.exists(lost) or files.names(lost) or files.tree(lost))
+    disk.unmount()
+    for ask in (files.exists, files.names, files.tree):
+        with pytest.raises(StorageUnavailableError):
+            ask(segment.location)
+    require = markers.require
+
+    def back(*args: Any) -> None:
+        disk.mount()
+        require(*args)
+
+    monkeypatch.setattr(markers, "require", back)
+    assert files.exists(segment.location), "it is back after the first look"
 
 
 def test_nothing_is_made_below_the_mount_point(disk: Disk) -> None:

@@ -15,11 +15,15 @@ TypeOf = Callable[[pa.DataType, bool], str]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a system writes it: `quoted` names, `end` what follows the columns."""
+    """How a system writes it: `quoted` names, `end` what follows the columns.
+
+    `fold` makes one text of names that are one column to the system.
+    """
 
     quoted: Callable[[str], str]
     type_of: TypeOf
     end: str = ""
+    fold: Callable[[str], str] = str
 
 
 def create_table(
@@ -36,7 +40,7 @@ def create_table(
             comments.append(f"-- the rows have no column {source}")
             continue
         kind = columns.field(source).type
-        in_key = target.lower() in {key.lower() for key in sink.key_columns}
+        in_key = dialect.fold(target) in map(dialect.fold, sink.key_columns)
         if not (column := dialect.type_of(kind, in_key)):
             comments.append(
                 f"-- {target}: nothing takes {kind} as it is: CAST({source} AS STRING) in the job, or to_json"

@@ -82,18 +82,30 @@ def _of_log(kind: Any) -> str:
 
 
 def _oddity(field: Mapping[str, Any]) -> str:
-    for key, what in (
-        ("delta.generationExpression", "is generated"),
-        ("delta.identity.start", "is an identity column"),
-        ("delta.invariants", "has an invariant"),
-        ("CURRENT_DEFAULT", "has a default"),
-        ("delta.typeChanges", "has had another type (type widening)"),
-    ):
-        if key in field.get("metadata", {}):
-            return what
-    if "char" in _mark(field) and not isinstance(field["type"], str):
-        return "has parts that are varchar or char"
+    for part in (field, *_parts(field["type"])):
+        for key, what in (
+            ("delta.generationExpression", "is generated"),
+            ("delta.identity.start", "is an identity column"),
+            ("delta.invariants", "has an invariant"),
+            ("CURRENT_DEFAULT", "has a default"),
+            ("delta.typeChanges", "has had another type (type widening)"),
+        ):
+            if key in part.get("metadata", {}):
+                return what if part is field else f"has a part that {what}"
+        if "char" in _mark(part) and (part is not field or not isinstance(field["type"], str)):
+            return "has parts that are varchar or char"
     return "" if isinstance(field["type"], str) or not _has_required(field["type"]) else "has parts that are NOT NULL"
+
+
+def _parts(kind: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the fields of all structs in a type, at any depth."""
+    if isinstance(kind, str):
+        return
+    for inner in ("elementType", "keyType", "valueType"):
+        yield from _parts(kind.get(inner, ""))
+    for field in kind.get("fields", ()):
+        yield field
+        yield from _parts(field["type"])
 
 
 def _has_required(kind: Any) -> bool:
@@ -141,6 +153,12 @@ def new_schema(schema: pa.Schema) -> pa.Schema:
 
 def _in_micros(kind: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", kind.tz) if pa.types.is_timestamp(kind) else kind
+
+
+def holds(column: Column, kind: pa.DataType) -> bool:
+    """Return whether the column holds all values of a type of the log as they are."""
+    given = type_of(kind)
+    return given == column.type or _wider(given, column.type)
 
 
 def _wider(given: str, wanted: str) -> bool:
@@ -224,7 +242,7 @@ def _misfit(sink: DeltaSink, field: pa.Field, column: Column | None, name: str) 
             sink=name,
             column=field.name,
         )
-    if column is not None and kind and kind != column.type and not _wider(kind, column.type):
+    if column is not None and kind and not holds(column, field.type):
         yield UnfitTargetError(
             f"it is {kind}, and {column.type} in the table.",
             remedy="cast it in the job, or deliver into another table.",

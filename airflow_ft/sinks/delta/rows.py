@@ -116,6 +116,9 @@ class Rows:
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Mapping[int, str]]:
         rows = cast(batch, self.snapshot.columns)
+        for name in self.snapshot.partition_by:
+            if name not in rows.schema.names:  # NULL, as in any other column that rows lack
+                rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.string()))
         return rows, self._refused(rows)
 
     @property

@@ -13,7 +13,7 @@ from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
 from airflow_ft.core.verify import Delivered, Sent, SinkReport, by_target
 from airflow_ft.sinks.base.comparison import Row, compare
-from airflow_ft.sinks.delta.columns import Column, cast, lacking
+from airflow_ft.sinks.delta.columns import Column, cast, holds, lacking
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
@@ -51,6 +51,12 @@ def _verify(sent: Sequence[Sent], participant: str, place: Place, log: Delivered
             schema = reader.schema(name)
             if gone := lacking(schema, there.columns).names:
                 return replace(report, error=f"it has no column {gone[0]!r}")
+            types = {field.name.lower(): field.type for field in schema}
+            for column in there.columns:  # cast like the table's values, the log's would look the same
+                kind = types.get(column.name.lower())
+                if kind is not None and not holds(column, kind):
+                    what = f"its column {column.name!r} is {column.type}, which does not hold {kind} as it is"
+                    return replace(report, error=what)
             written |= {each.lower() for each in schema.names}
         columns = [column for column in there.columns if column.name.lower() in written]
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_ft.core.errors import StoreBehindSinkError, WalCorruptError
+from airflow_ft.core.errors import StoreBehindSinkError, UnfitTargetError, WalCorruptError
 from airflow_ft.core.model import Fence, Plan, canonical_json
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import made_of
@@ -95,6 +96,7 @@ class Staged:
         except BaseException:
             out.abandon()
             raise
+        self._require_apart(folder, [file.path for file in written])
         schemas = [schema for reader in mine if len(schema := reader.schema(self.name))]
         manifest = {
             "pipeline": plan.pipeline,
@@ -113,6 +115,20 @@ class Staged:
         files.write(files.uri(folder, OURS), canonical_json(manifest).encode())
         files.sync_tree(folder, self.ledger.staging()[1], {})
         return manifest
+
+    def _require_apart(self, folder: str, paths: Sequence[str]) -> None:
+        """UnfitTargetError where the file system takes the folders of two partitions for one: values would change."""
+        folders = {path.rpartition("/")[0] for path in paths}
+        if len({unicodedata.normalize("NFC", each).casefold() for each in folders}) == len(folders):
+            return
+        there = self.ledger.files.tree(folder)
+        if lost := sorted(path for path in paths if path not in there):
+            raise UnfitTargetError(
+                f"the file system of {self.ledger.told(self.ledger.root)} ignores case or the form of letters: it takes"
+                f" the folder of the partition {lost[0].rpartition('/')[0]} for that of another value.",
+                remedy="name a folder on a file system that keeps them apart; or make one value of both in the job.",
+                sink=self.name,
+            )
 
     def publish(self, number: int, rank: Rank) -> None:
         """Makes it visible, durably. FileExistsError: something is there; FileNotFoundError: it is gone."""

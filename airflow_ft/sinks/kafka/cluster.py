@@ -45,7 +45,7 @@ from airflow_ft.sinks.kafka.token import (
 )
 from airflow_ft.sinks.kafka.tokens import Tokens, now
 from airflow_ft.sinks.kafka.transaction import Transaction
-from airflow_ft.sinks.kafka.vote import check_rows, client_limits, refused_rows
+from airflow_ft.sinks.kafka.vote import check_rows, client_limits, refused_rows, short_lived
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.set_aside import DeliveredLog
 
@@ -369,6 +369,7 @@ class KafkaParticipant:
             for rows, _ in self._content.rows(plan):
                 try:
                     check_rows(rows, limits[rows.sink.topic], message_max_bytes)
+                    notes |= short_lived(rows, limits[rows.sink.topic])
                 except AirflowFtError as error:
                     error.located(sink=rows.name, pipeline=plan.pipeline, checkpoint=plan.number)
                     raise

@@ -13,7 +13,7 @@ from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.kafka.records import RecordColumns, RecordEncoder
 from airflow_ft.sinks.kafka.sending import Sender, Tally
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.vote import SegmentRows
+from airflow_ft.sinks.kafka.vote import SegmentRows, replaced_times
 
 SLICES_AHEAD = 4  # as many as a batch of the log has, or 32 MB
 
@@ -78,8 +78,13 @@ class PlanContent:
         return Reading(lambda: self._records(plan, slot))
 
     def send(self, plan: Plan, slot: int, reading: Reading, sender: Sender) -> Mapping[str, Tally]:
-        """Sends the slot's files and waits for their acknowledgements, which must be as many as the manifest's rows."""
-        tallies = {name: Tally(sink.topic) for name, sink in self._sinks.items()}
+        """Sends the slot's files and waits for their acknowledgements, which must be as many as the manifest's rows.
+
+        Raises:
+            UnfitTargetError: the brokers have replaced timestamps that a sink maps: the topic was altered since the
+                vote. Only their answer shows it without a gap.
+        """
+        tallies = {name: Tally(sink.topic, sink.timestamp is not None) for name, sink in self._sinks.items()}
         expected = dict.fromkeys(tallies, 0)
         for rows, file in self.loads(plan, slot):
             expected[rows.name] += file.rows
@@ -88,6 +93,8 @@ class PlanContent:
                 sender.send(tallies[name].topic, records, tallies[name])
         sender.flush(tallies.values())
         for name, tally in tallies.items():
+            if tally.replaced:
+                raise replaced_times(self._sinks[name], name).located(pipeline=plan.pipeline, checkpoint=plan.number)
             if tally.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
                 raise SinkUnavailableError(
                     f"{tally.total} records were acknowledged, {expected[name]} rows are in the log.",

@@ -18,7 +18,7 @@ from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.permissions import Grant, may_create, needed
 from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
-from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, check_times, client_limits
+from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, check_times, client_limits, short_lived
 
 _SLOW = 5e6  # bytes of the log a second: less than what slow brokers take
 _WEEK_MINUTES = 7 * 24 * 60
@@ -240,5 +240,7 @@ def _rows(
                 f"those of checkpoint {reader.segment.number} would be accepted",
                 lambda part=part, sink=sink: check_rows(part, limits[sink.topic], largest),  # type: ignore[misc]
             )
+            for told in short_lived(part, limits[sink.topic]).values():
+                exam.warn(f"rows for {sink.topic}", told, "raise retention.ms of the topic; or leave out timestamp=.")
         if not judged:
             exam.warn(f"rows for {sink.topic}", "no published rows to judge: their schema is not known", "run it once.")

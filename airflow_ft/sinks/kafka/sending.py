@@ -16,7 +16,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
 from airflow_ft.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.batches import open_batches
@@ -37,9 +37,14 @@ class ProducerLostError(Exception):
 
 @dataclass
 class Tally:
-    """Acknowledged records of one sink's topic, counted by delivery reports: what brokers said, not what was sent."""
+    """Acknowledged records of one sink's topic, counted by delivery reports: what brokers said, not what was sent.
+
+    With `with_times` it also counts the records whose timestamp the broker has replaced by its own time.
+    """
 
     topic: str
+    with_times: bool = False
+    replaced: int = 0
     records: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     last: dict[int, int] = field(default_factory=dict)
     failure: KafkaError | None = None
@@ -60,6 +65,8 @@ class Tally:
         if partition is None or offset is None:
             self.failure = self.failure or KafkaError(KafkaError._FAIL, "a delivery report without its place")
             return
+        if self.with_times and message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME:
+            self.replaced += records
         self.records[partition] += records
         self.last[partition] = offset
 

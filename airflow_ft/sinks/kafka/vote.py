@@ -7,6 +7,7 @@ pass; rows are read only where these cannot tell, or to name an offender.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from airflow_ft.kafka.topics import TopicLimits
 from airflow_ft.sinks.base.json_columns import has_times
 from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink
+
+log = logging.getLogger(__name__)
 
 _ESCAPED = 6  # bytes that JSON may need for one byte of text (a control character)
 _SCALAR_TEXT = 48  # no number, date or time is longer; decimals have up to 76 digits and are counted apart
@@ -101,17 +104,21 @@ def check_times(sink: KafkaSink, limits: TopicLimits, name: str = "") -> None:
 
     `name`: of the sink. See `message.timestamp.type` in Kafka's topic configurations.
     """
-    if sink.timestamp is None or not limits.log_append_time:
-        return
-    raise UnfitTargetError(
-        f"topic {limits.name!r} has message.timestamp.type=LogAppendTime: its brokers would replace the timestamps of"
+    if sink.timestamp is not None and limits.log_append_time:
+        raise replaced_times(sink, name)
+
+
+def replaced_times(sink: KafkaSink, name: str) -> UnfitTargetError:
+    """Return the error for a topic whose brokers replace timestamps. `name`: of the sink."""
+    return UnfitTargetError(
+        f"topic {sink.topic!r} has message.timestamp.type=LogAppendTime: its brokers would replace the timestamps of"
         f" column {sink.timestamp!r} by their own time.",
         remedy="kafka-configs.sh --bootstrap-server <broker:9092> --alter --topic"
-        f" {limits.name} --add-config message.timestamp.type=CreateTime. Or leave out timestamp= of the sink, if the"
+        f" {sink.topic} --add-config message.timestamp.type=CreateTime. Or leave out timestamp= of the sink, if the"
         " brokers' time is what you want.",
         participant=sink.conn_id,
         sink=name,
-        column=sink.timestamp,
+        column=sink.timestamp or "",
     )
 
 
@@ -135,6 +142,28 @@ def _check_timestamp(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
             column,
             "Raise the topic's message.timestamp.before.max.ms or .after.max.ms, or mend them in the job.",
         )
+
+
+def short_lived(rows: SegmentRows, limits: TopicLimits) -> dict[str, str]:
+    """Return a note, and log it, when a topic keeps rows for a shorter time than their timestamps are old.
+
+    Brokers delete a segment by the newest timestamp in it, not by the time of its delivery (`retention.ms`).
+    """
+    column = rows.sink.timestamp
+    if column is None or limits.retention_ms is None or limits.log_append_time:
+        return {}
+    found = rows.reader.statistics(rows.name).get(column)
+    if found is None or found.minimum is None:
+        return {}
+    first = _milliseconds(found.minimum)
+    if first is None or first >= datetime.now(UTC).timestamp() * 1000 - limits.retention_ms:
+        return {}
+    told = (
+        f"timestamps of column {column!r} begin at {found.minimum}, and the topic deletes records"
+        f" {limits.retention_ms} ms after their timestamp (retention.ms): these may vanish soon after delivery"
+    )
+    log.warning("topic %s: %s", limits.name, told)
+    return {f"{limits.name}.retention": told}
 
 
 def _check_key(rows: SegmentRows, statistics: Mapping[str, ColumnStatistics], limits: TopicLimits) -> None:

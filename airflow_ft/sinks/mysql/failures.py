@@ -102,16 +102,21 @@ _OWN_WORDS = {
 
 _OF_THE_SERVER = frozenset(
     {
-        1016, 1017, 1023, 1024, 1026, 1034, 1194, 1195, 1712, 1812, 1813, 1814, 1815, 1877,
-        1932,  # files, indexes and tablespaces
+        1004, 1006, 1015, 1016, 1017, 1023, 1024, 1026, 1034, 1194, 1195, 1712, 1812, 1813, 1814, 1815, 1877, 1878,
+        1932, 3185,  # files, indexes, tablespaces and their keys
+        1036, 1874, 1881, 3989,  # a table, an engine or a schema that is read-only for now
         1047, 1243, 1295, 1390, 1835,  # a node that is not ready, statements that it does not know
         1099, 1100, 1192, 1223,  # LOCK TABLES
+        1197, 1598,  # the binary log's cache is full, or nothing can be logged
         3100,  # a hook of the replication
         *range(9000, 9010),  # ProxySQL: no server behind it
         *LOCAL_INFILE_REFUSED,
     }
 )  # fmt: skip
 """Further errors of a statement that say nothing of the rows."""
+
+_OF_FILES = range(1, 1000)
+"""The server's library for files and memory counts from 1: a full disk below tmpdir is error 3 or 20."""
 
 _LIMITS = {
     "max_questions": "MAX_QUERIES_PER_HOUR",
@@ -140,9 +145,7 @@ def meaning(error: BaseException) -> Meaning:
         return Meaning.LOST  # the last is PyMySQL's own: what came is not of the protocol
     if code in (LOCK_WAIT_TIMEOUT, DEADLOCK):
         return Meaning.BUSY
-    # A trigger may SIGNAL any number; SQLSTATE 22 is data, 23 constraints, 45 raised by a user (PyMySQL 1.2 tells it).
-    state = str(getattr(error, "sqlstate", None) or "")
-    if code in _REFUSED_ROWS or state[:2] in ("22", "23", "45"):
+    if is_certain(error):  # also in the words of a trigger, which may SIGNAL any number
         return Meaning.ROWS
     if code in _REFUSED_ACCESS or is_used_up(error):
         return Meaning.ACCESS
@@ -158,12 +161,24 @@ def meaning_of_rows(error: BaseException) -> Meaning:
     code = code_of(error)
     if not _is_answer(error):
         return meaning(error)
+    if _is_about_rows(error):
+        return Meaning.ROWS
     if code in _OWN_WORDS:
         message = str(error.args[1]) if len(error.args) > 1 else ""
         return meaning(error) if message.startswith(_OWN_WORDS[code]) else Meaning.ROWS
-    if code in _OF_THE_SERVER:
+    if code in _OF_THE_SERVER or code in _OF_FILES:
         return Meaning.UNAVAILABLE
     return Meaning.ACCESS if code in _REFUSED_ACCESS and not 2000 <= code < 3000 else Meaning.ROWS
+
+
+def is_certain(error: BaseException) -> bool:
+    """Return whether the error speaks of values, keys or constraints, by its number or its SQLSTATE."""
+    return code_of(error) in _REFUSED_ROWS or _is_about_rows(error)
+
+
+def _is_about_rows(error: BaseException) -> bool:
+    """Return whether SQLSTATE says so: 22 is data, 23 constraints, 45 raised by a user (from PyMySQL 1.2 on)."""
+    return str(getattr(error, "sqlstate", None) or "")[:2] in ("22", "23", "45")
 
 
 def _is_answer(error: BaseException) -> bool:

@@ -16,7 +16,14 @@ from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessErro
 from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
-from airflow_ft.sinks.mysql.failures import Meaning, declined, describe, meaning_of_rows, refuses_rows
+from airflow_ft.sinks.mysql.failures import (
+    Meaning,
+    declined,
+    describe,
+    is_certain,
+    meaning_of_rows,
+    refuses_rows,
+)
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
 from airflow_ft.sinks.mysql.preflight import check_privileges
@@ -41,14 +48,16 @@ def refusals(
 ) -> Iterator[None]:
     """Around one statement, behind `before` rows of the file: rows that are refused raise DeclinedError.
 
-    `is_accessible` returns whether the server takes a statement without rows: then an apparently missing privilege
-    or table comes of the rows, by way of a trigger.
+    `is_accessible` returns whether the server takes a statement without rows. If it does, an apparently missing
+    privilege or table comes of the rows, by way of a trigger. If it does not (the connection was ended, the server
+    goes offline), an error of any other number is no fault of the rows.
     """
     try:
         yield
     except pymysql.err.MySQLError as error:
         found = meaning_of_rows(error)
-        if found is not Meaning.ROWS and not (found is Meaning.ACCESS and is_accessible()):
+        certain = found is Meaning.ROWS and is_certain(error)
+        if not certain and not (found in (Meaning.ROWS, Meaning.ACCESS) and is_accessible()):
             raise
         # The marker is in already, so a duplicate key is one of the user's own.
         column, row = place(describe(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.mysql.vote import Target
 
 log = logging.getLogger(__name__)
+
+_DENIED = re.compile(r"(?P<privileges>[A-Z, ]+) command denied to user .* for table (?P<table>\S+)")
 
 
 def check_server(session: Session, *, allow_unsafe_durability: bool) -> list[str]:
@@ -147,8 +150,18 @@ def _probe(session: Session, statement: str, grant: str, sink: str = "") -> None
     except pymysql.err.MySQLError as error:
         if meaning(error) is not Meaning.ACCESS or is_used_up(error):
             raise
+        told = describe(error)
+        denied = _DENIED.search(told)
+        # Another table than the statement's: the sequence of a default, or what a trigger writes.
+        if denied and _quoted_name(denied["table"]).lower() not in statement.lower():
+            grant = f"GRANT {denied['privileges']} on {denied['table']}"
         raise SinkAccessError(
-            f"the connection's user lacks a privilege or the table has another shape: {describe(error)}",
+            f"the connection's user lacks a privilege or the table has another shape: {told}",
             remedy=f"{grant} to the connection's user.",
             sink=sink,
         ) from error
+
+
+def _quoted_name(told: str) -> str:
+    """Return the last part of a table's name in a message, quoted: `a`.`b` of MariaDB, 'b' of MySQL."""
+    return quote(told.rpartition(".")[2].strip("`'"))

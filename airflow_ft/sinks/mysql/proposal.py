@@ -51,4 +51,4 @@ _NAMES = (
     (pa.types.is_date, "DATE"),
     (pa.types.is_time, "TIME(6)"),
 )
-_DIALECT = Dialect(quote, _type_of, " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4")
+_DIALECT = Dialect(quote, _type_of, " ENGINE=InnoDB DEFAULT CHARSET=utf8mb4", fold=str.lower)

@@ -23,6 +23,7 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan, canonical_json
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.mysql.checks import Objection
 from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
 from airflow_ft.sinks.mysql.failures import failure
 from airflow_ft.sinks.mysql.ledger import ledger_of
@@ -32,7 +33,7 @@ from airflow_ft.sinks.mysql.plain_text import in_order
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert_verify import verify_upserts
-from airflow_ft.sinks.mysql.vote import Target, read_target
+from airflow_ft.sinks.mysql.vote import Target, read_target, unfit_rows
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.sinks.view import OneFile
 
@@ -95,6 +96,8 @@ def _verify(
             ledger = ledger_of({newest: sink}, connection.schema, delivered[-1].plan.pipeline, participant)
             return verify_upserts(report, session, target, sink, delivered, ledger, log, LIMITS)
         parts = _parts(sent, target, log)
+        if why := _unheld(session, target, parts):
+            return replace(report, error=f"the table does not hold the rows as they were delivered: {why}")
         delivered_columns = {part.columns for part in parts}
         key = usable_key(session, target.table, delivered_columns)
         report = Comparison(session, target.table, key).report(report, parts)
@@ -102,6 +105,26 @@ def _verify(
             return report
         rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
         return replace(report, other=max(0, rows - (report.expected - report.missing) - report.repeated))
+
+
+def _unheld(session: Session, target: Target, parts: Sequence[Part]) -> str:
+    """Return why the table, as it is now, cannot hold a row that was delivered; "": it can.
+
+    ALTER TABLE has converted such rows, and would convert the copy that they are compared with in the same way.
+    """
+    repertoires = target.to_judge(session).repertoires
+    for part in parts:
+        judging = replace(part.target, repertoires=repertoires)
+        schema = part.view.schema(judging.sink)
+        for written in judging.written(schema):
+            column = judging.table.columns[written.name.lower()]
+            verdict = judging.judge(schema.field(written.source).type, column, written.source)
+            if isinstance(verdict, Objection):
+                return f"{verdict.found} ({judging.table.name}.{column.name})"
+        for batch in part.view.batches(judging.sink, part.view.file):
+            for reason in unfit_rows(judging, batch).values():
+                return f"{reason} (checkpoint {part.number}, {part.view.file.path})"
+    return ""
 
 
 def _parts(sent: Sequence[_Sent], target: Target, log: DeliveredLog) -> list[Part]:

@@ -143,6 +143,7 @@ class Table:
     guarded: bool
     triggers: tuple[str, ...]
     is_partitioned: bool = False
+    oid: int = 0
 
     def column(self, name: str) -> Column | None:
         """The column of that name; else the one that PostgreSQL means by it without quotes."""
@@ -187,7 +188,7 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
         )
     columns = {row[0]: Column(*row) for row in session.rows(_COLUMNS, (oid,))}
     emptied = (*([table.sql] if persistence == "u" else []), *unlogged)
-    return Table(table, columns, emptied, guarded, tuple(triggers), kind == "p")
+    return Table(table, columns, emptied, guarded, tuple(triggers), kind == "p", oid)
 
 
 def may_leave_out(session: Session, table: Table) -> bool:

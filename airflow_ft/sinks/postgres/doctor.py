@@ -9,17 +9,20 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import psycopg2
+import pyarrow as pa
 
 from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError
 from airflow_ft.core.model import Fence, ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
-from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
+from airflow_ft.sinks.postgres.catalog import Table, closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import telling
+from airflow_ft.sinks.postgres.fitting import judged as judged_table
 from airflow_ft.sinks.postgres.fitting import misfits_of
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
+from airflow_ft.sinks.postgres.keys import key_misfits
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.local import ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
@@ -174,6 +177,8 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
         if not problems:
             exam.ok(f"rows for {table.name}", f"the columns of checkpoint {reader.segment.number} fit")
     if not judged:
+        for problem in _without_rows(session, name, sink, table):
+            exam.problem(f"table {table.name}", problem.what, problem.remedy)
         for column, sequence in closed_sequences(session, table):
             exam.warn(
                 f"table {table.name}",
@@ -181,3 +186,16 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
                 f"GRANT USAGE ON SEQUENCE {sequence} to it, unless the rows have that column.",
             )
         exam.warn(f"rows for {table.name}", "no published rows to judge: columns were not compared", "run it once.")
+
+
+def _without_rows(session: Session, name: str, sink: PostgresSink, table: Table) -> Iterator[AirflowFtError]:
+    """Yield what keeps any rows out, whatever their columns are."""
+    yield from judged_table(session, sink, table, pa.schema([]), name)
+    if sink.strategy == "upsert":
+        needed = [*sink.key_columns, *([sink.change_column] if sink.change_column else [])]
+        yield from key_misfits(session, sink, table, pa.schema([(each, pa.string()) for each in needed]))
+    elif not session.value("SELECT has_any_column_privilege(%s, 'INSERT')", (table.name.sql,)):
+        yield SinkAccessError(
+            f"the connection's user may not insert into {table.name}.",
+            remedy=f"GRANT INSERT ON {table.name.sql} to it.",
+        )

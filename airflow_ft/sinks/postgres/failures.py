@@ -33,10 +33,10 @@ _NAMED = {UNIQUE_VIOLATION, "23503", "23P01"}  # whose detail names the key, and
 
 # What no row can cause, wherever it happens: the next try may succeed.
 _PASSING: dict[Meaning, re.Pattern[str]] = {
-    # connection, shutting down, crash, starting, dropped database, idle session, idle in transaction
-    Meaning.LOST: re.compile(r"08...|57P0[12345]|25P03"),
-    # state of the transaction, resources, operator, system, damaged data or index
-    Meaning.UNAVAILABLE: re.compile(r"25P0[12]|53...|57P..|58...|XX00[12]"),
+    # connection, shutting down, crash, starting, dropped database, idle session, idle in or too long a transaction
+    Meaning.LOST: re.compile(r"08...|57P0[12345]|25P0[34]"),
+    # state of the transaction, resources, operator, system, damaged data or index, unreachable server of a wrapper
+    Meaning.UNAVAILABLE: re.compile(r"25P0[12]|53...|57P..|58...|XX00[12]|HV00N"),
 }
 # The same of the server itself; a function may raise these to refuse a row.
 _PASSING_UNLESS_RAISED: dict[Meaning, re.Pattern[str]] = {
@@ -49,11 +49,20 @@ _PASSING_UNLESS_RAISED: dict[Meaning, re.Pattern[str]] = {
 # Feature, authorisation, database, schema, transaction (read only), access rules, state, settings.
 _ACCESS = re.compile(r"0A...|28...|3D...|3F...|25...|42...|55...|22023")
 _RAISED = {"exec_stmt_raise", "PLy_elog_impl", "PLy_output"}  # of PL/pgSQL and PL/Python (the server's own names)
+_OF_ROWS = {"ExecWithCheckOptions"}  # a policy or view refuses a row by its values, as INSUFFICIENT_PRIVILEGE
+# A function lacks a privilege, table, column, function or schema. Perhaps only for some rows: it may make up names.
+_LACKING = {INSUFFICIENT_PRIVILEGE, "42P01", "42703", "42883", "3F000"}
+
+
+class OfTarget(str):
+    """Why a row is refused, if a GRANT or a missing object of the target may be the cause."""
+
+    __slots__ = ()
 
 
 def meaning(error: BaseException) -> Meaning:
     """Sorts an error. Where rows are sent, any code without another known meaning refuses rows:
-    extensions and triggers choose their own.
+    extensions and triggers choose their own. A privilege that a function lacks is no row's fault.
     """
     code: str | None = getattr(error, "pgcode", None)
     found: Meaning
@@ -62,19 +71,41 @@ def meaning(error: BaseException) -> Meaning:
     if code is None:
         if isinstance(error, psycopg2.OperationalError) and _LET_IN.search(str(error)):
             return Meaning.ACCESS
-        return (
-            Meaning.LOST if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError) else Meaning.ACCESS
-        )
+        # A plain DatabaseError: libpq has lost the server's answer.
+        lost = isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError)
+        return Meaning.LOST if lost or type(error) is psycopg2.DatabaseError else Meaning.ACCESS
     raised, context = _of(error, "source_function") in _RAISED, _of(error, "context")
     for kinds in (_PASSING, *(() if raised else (_PASSING_UNLESS_RAISED,))):
         for found, codes in kinds.items():
             if codes.fullmatch(code):
                 return found
+    if code == INSUFFICIENT_PRIVILEGE and _lacks(error):
+        return Meaning.ACCESS
     return Meaning.ACCESS if _ACCESS.fullmatch(code) and not raised and not context else Meaning.ROWS
+
+
+def refusal(error: BaseException) -> str | None:
+    """Return why rows are refused, while those that are not at fault go in alone; None: the error is of another kind.
+
+    `OfTarget`: the target may be at fault, which shows when no row goes in.
+    """
+    if _of(error, "context") and _lacks(error):
+        return OfTarget(describe(error))
+    return describe(error) if meaning(error) is Meaning.ROWS else None
+
+
+def _lacks(error: BaseException) -> bool:
+    """Return whether the server, and no function's RAISE, says that something is lacking."""
+    return getattr(error, "pgcode", None) in _LACKING and _of(error, "source_function") not in _RAISED | _OF_ROWS
 
 
 def _of(error: BaseException, field: str) -> str:
     return str(getattr(getattr(error, "diag", None), field, None) or "")
+
+
+def is_without_place(error: psycopg2.Error) -> bool:
+    """Return whether PREPARE TRANSACTION was refused since the server has no place for one more."""
+    return error.pgcode == "53200" and _of(error, "source_function") == "MarkAsPreparing"
 
 
 def describe(error: BaseException) -> str:
@@ -94,8 +125,12 @@ def failure(error: BaseException, doing: str) -> AirflowFtError:
     remedy = ""
     if code == INSUFFICIENT_PRIVILEGE:
         remedy = "grant it: `airflow ft setup` prints all that the user needs."
+        if _of(error, "context"):
+            remedy = "grant it to the connection's user: a trigger or function of the table needs it. The rows wait."
     elif found is Meaning.BUSY:
-        remedy = "another transaction holds a lock it needs (see pg_stat_activity); it is tried again."
+        remedy = (
+            "another transaction holds a lock it needs (see pg_stat_activity and pg_prepared_xacts); it is tried again."
+        )
     elif code.startswith("53"):
         remedy = "give the server disk space, memory or connections; it is tried again."
     return failure_of(error, doing, found, describe(error), remedy)

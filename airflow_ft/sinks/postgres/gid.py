@@ -77,12 +77,19 @@ def full(session: Session, gid: Gid | None = None) -> str:
     """
     limit = int(session.value("SELECT current_setting('max_prepared_transactions')"))
     share = max(1, limit // 2)
-    rows = session.rows(r"SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'aft.%' ORDER BY prepared, gid")
+    rows = session.rows("SELECT gid FROM pg_prepared_xacts ORDER BY prepared, gid")
+    if gid is None and len(rows) >= limit:
+        return no_place(limit)
     held = [text for (text,) in rows if _GID.fullmatch(text)]
     before = held.index(gid.sql.strip("'")) if gid is not None and gid.sql.strip("'") in held else len(held)
     if before < share:
         return ""
     return f"{share} of the server's {limit} places for prepared transactions are taken: sent after the decision"
+
+
+def no_place(limit: int) -> str:
+    """Return why no transaction is prepared where other software has taken the places that are left."""
+    return f"all {limit} places of the server for prepared transactions are taken: sent after the decision"
 
 
 def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:

@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg2
+
 from airflow_ft.core.errors import AirflowFtError, UnfitTargetError, together
 from airflow_ft.core.model import Vote
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
+from airflow_ft.sinks.postgres.failures import INSUFFICIENT_PRIVILEGE, Meaning, describe, meaning
 from airflow_ft.sinks.postgres.fitting import judged
 from airflow_ft.sinks.postgres.keys import key_types
 from airflow_ft.sinks.postgres.naming import TableName
@@ -59,12 +62,18 @@ class Held:
             raise together(problems)
         return held
 
-    def check_partitions(self) -> None:
-        """Judge partitioned tables after their rows are in: no lock of COPY keeps others from attaching a partition.
+    def check_again(self) -> None:
+        """Judge what no lock of COPY prevents, after the rows are in: a new partition, or a schema with another name.
 
-        UnfitTargetError: one was attached that would forget or double rows.
+        UnfitTargetError: a partition was attached that would forget or double rows, or rows went into another table.
         """
         for name, table in self.tables.items():
+            if self.session.value("SELECT to_regclass(%s)::oid", (table.name.sql,)) != table.oid:
+                raise UnfitTargetError(
+                    f"{table.name} became the name of another table while rows were sent (a schema was renamed).",
+                    remedy="nothing: no row was delivered, and the next try judges the table that is there then.",
+                    sink=name,
+                )
             if table.is_partitioned:
                 read = read_table(self.session, table.name, name)
                 if problems := self._problems(name, read):
@@ -105,7 +114,16 @@ def _locked(session: Session, sink: PostgresSink, name: str) -> Table:
     # needs no more privileges than COPY does: LOCK TABLE refuses a user who may write some columns only.
     filled = [quoted(column.name) for column in found.columns.values() if column.allowed and not column.refuses]
     values = f"({', '.join(filled)}) SELECT {', '.join('NULL' for _ in filled)}" if filled else "DEFAULT VALUES"
-    session.rows(f"EXPLAIN INSERT INTO {found.name.sql} {values}")
+    try:
+        session.rows(f"EXPLAIN INSERT INTO {found.name.sql} {values}")
+    except psycopg2.Error as error:
+        if error.pgcode == INSUFFICIENT_PRIVILEGE or meaning(error) is not Meaning.ACCESS:
+            raise
+        raise UnfitTargetError(
+            f"table {found.name} was altered at this moment: {describe(error)}",
+            remedy="the next try judges the table that is there then.",
+            sink=name,
+        ) from error
     return read_table(session, found.name, name)
 
 

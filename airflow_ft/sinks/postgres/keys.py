@@ -23,18 +23,28 @@ def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.S
     sent = {column.name for source in schema.names if (column := table.column(source)) is not None}
     unique = session.rows(
         "SELECT array(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid"
-        " AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) ORDER BY 1) FROM pg_index i"
+        " AND a.attnum = ANY (i.indkey[0:i.indnkeyatts - 1]) ORDER BY 1), EXISTS (SELECT FROM"
+        " generate_subscripts(i.indcollation, 1) AS n JOIN pg_attribute a ON a.attrelid = i.indrelid"
+        " AND a.attnum = i.indkey[n] JOIN pg_collation own ON own.oid = a.attcollation JOIN pg_collation other"
+        " ON other.oid = i.indcollation[n] WHERE own.oid <> other.oid"
+        " AND NOT (own.collisdeterministic AND other.collisdeterministic)) FROM pg_index i"
         " WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indimmediate AND i.indisvalid"
         " AND i.indpred IS NULL AND i.indexprs IS NULL",
         (name.sql,),
     )
     listed = ", ".join(map(quoted, sink.key_columns))
     fitting = [column.name for column in keys if column.not_null]
-    if len(fitting) < len(sink.key_columns) or [sorted(fitting)] not in [list(row) for row in unique]:
+    if len(fitting) < len(sink.key_columns) or sorted(fitting) not in [row[0] for row in unique]:
         yield UnfitTargetError(
             f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL, which is not"
             " deferrable.",
             remedy=f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed}), or name in key_columns what it has.",
+        )
+    if any(differs for names, differs in unique if names == sorted(fitting)):
+        yield UnfitTargetError(
+            f"a unique index of {name} on ({', '.join(sink.key_columns)}) has another collation than its columns."
+            " A change of one key could overwrite the row of another.",
+            remedy="drop that index, or make it again without COLLATE.",
         )
     for column in keys:
         if column.name not in sent:

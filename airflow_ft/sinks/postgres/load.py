@@ -21,7 +21,7 @@ from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres import binary
 from airflow_ft.sinks.postgres.catalog import Column, Table
 from airflow_ft.sinks.postgres.encoding import changed, encode
-from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
+from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning, refusal
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.refused import Refused
 
@@ -121,9 +121,10 @@ class Load:
             count = self._copy(columns, Encoded.of(rows, columns))
             why = "" if count == len(rows) else _LEFT_OUT
         except psycopg2.Error as error:
-            if meaning(error) is not Meaning.ROWS:
+            found = refusal(error)
+            if found is None:
                 raise
-            why = describe(error)
+            why = found
         if why:
             self.session.run("ROLLBACK TO SAVEPOINT airflow_ft_rows")
         self.session.run("RELEASE SAVEPOINT airflow_ft_rows")

@@ -28,6 +28,7 @@ from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.failures import (
     FEATURE_NOT_SUPPORTED,
     Meaning,
+    OfTarget,
     Unanswered,
     describe,
     failure,
@@ -214,9 +215,11 @@ class LocalParticipant(OneTransactionParticipant[Session]):
         held = Held.of(db, self.sinks, own, self._voted)
         for name, table in held.tables.items():
             counts[name] = self._send(db, plan, name, table, own[name], letters)
+            if letters is not None and not counts[name]:
+                _require_rows_at_fault(letters.reasons(name), name, table)
         with self._declining():
             db.run("SET CONSTRAINTS ALL IMMEDIATE")
-        held.check_partitions()
+        held.check_again()
         return counts
 
     def _send(
@@ -248,3 +251,13 @@ class LocalParticipant(OneTransactionParticipant[Session]):
             end_of_others(ledger, fence, ending, roll_back_own=not make_way, seconds=self.limits.head_wait)
         if make_way:
             super()._end_remnants(fence, ending, make_way=True)
+
+
+def _require_rows_at_fault(reasons: Sequence[str], sink: str, table: Table) -> None:
+    """SinkAccessError where no row went in, and the target lacks the same for each: then none is set aside."""
+    if reasons and all(isinstance(reason, OfTarget) for reason in reasons):
+        raise SinkAccessError(
+            f"table {table.name} refuses all rows, since a trigger or function of it fails: {reasons[0]}",
+            remedy="grant or create what it needs, or disable the trigger: the rows wait. None was set aside.",
+            sink=sink,
+        )

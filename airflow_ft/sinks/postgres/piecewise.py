@@ -16,7 +16,7 @@ from airflow_ft.core.errors import DeclinedError
 from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.changes import CHANGES, PLACE, Changes
-from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
+from airflow_ft.sinks.postgres.failures import refusal
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.refused import MAX_ROWS, Refused
 
@@ -67,9 +67,10 @@ class Piecewise:
         try:
             self.changes.apply(number, f"SELECT * FROM {_LAST.sql} WHERE {_between(low, high)} ORDER BY {PLACE}")
         except psycopg2.Error as error:
-            if meaning(error) is not Meaning.ROWS:
+            found = refusal(error)
+            if found is None:
                 raise
-            why = describe(error)
+            why = found
         except DeclinedError as error:
             why = error.what
         if why:

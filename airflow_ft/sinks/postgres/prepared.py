@@ -26,8 +26,8 @@ from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.core.ports import SegmentReader
 from airflow_ft.sinks.base.memory import Marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, owner_of, require_vote
-from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION, Meaning, meaning
-from airflow_ft.sinks.postgres.gid import end_prepared, full, listed, new_gid
+from airflow_ft.sinks.postgres.failures import UNIQUE_VIOLATION, Meaning, is_without_place, meaning
+from airflow_ft.sinks.postgres.gid import end_prepared, full, listed, new_gid, no_place
 from airflow_ft.sinks.postgres.held import targets_of, targets_told
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.local import LocalParticipant
@@ -81,7 +81,12 @@ class PreparedParticipant(LocalParticipant):
                 f"the server counted {sent} rows, the plan has {counts}.",
                 remedy="nothing was prepared; the manifest and its files disagree: report it.",
             )
-        self._end(session, f"PREPARE TRANSACTION {gid.sql}")
+        try:
+            self._end(session, f"PREPARE TRANSACTION {gid.sql}")
+        except psycopg2.Error as error:
+            if not is_without_place(error):
+                raise
+            return no_place(int(session.value("SHOW max_prepared_transactions")))
         there = gid in listed(session, gid.owner)
         self._still_mine(ledger, fence)  # else a newer attempt may have rolled it back
         if not there:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -104,6 +104,13 @@ class SqliteFile:
             raise self._told(error).located(**where) from error
         except OSError as error:
             raise self._unreachable(error).located(**where) from error
+
+    def mark(self) -> tuple[int, int] | None:
+        """Return the identity of the file of that name; None if it is missing."""
+        with suppress(OSError):
+            found = self.path.stat()
+            return found.st_dev, found.st_ino
+        return None
 
     def require_place(self) -> None:
         """SinkAccessError for a file that cannot be written, or made."""

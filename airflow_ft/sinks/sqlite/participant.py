@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, UnfitTargetError, together
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError, together
 from airflow_ft.core.model import Fence, ParticipantPlan, Plan
 from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
@@ -106,14 +106,21 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
         self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
     ) -> Iterator[tuple[sqlite3.Connection, Ledger]]:
         """One transaction, which is committed when the block ends without an error, and if it is to be kept."""
+        there = self.file.mark()
         with self.file.opened(create=create, **self._where(plan)) as db:
             if db is None:
                 raise SinkAccessError(f"{self.file.path} is gone.", remedy="bring it back.")
             db.execute("BEGIN IMMEDIATE")
+            there = there or self.file.mark()
             ledger = Ledger(db, fence.pipeline, self.name)
             ledger.open(fence, create=create)
             yield db, ledger
             db.execute("COMMIT" if keep else "ROLLBACK")
+            if self.file.mark() != there:
+                raise SinkUnavailableError(
+                    f"{self.file.path} was replaced or removed while rows were written into the former file.",
+                    remedy="the next try reads what the file that is there now holds of this pipeline.",
+                )
 
     @contextmanager
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[Ledger | None]:

@@ -37,6 +37,9 @@ _NOT_THERE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\. SQLSTA
 # A name with ':' that a pattern meets: Hadoop takes the text before it for a scheme.
 _COLON = re.compile(r"(?:\S+: )*Relative path in absolute URI: (.*)", re.DOTALL)
 
+# Folders named name=value that came after the query had begun: Spark knows its columns by then.
+_NEW_FOLDERS = re.compile(r"(?:\S+: )*assertion failed: Invalid batch: ")
+
 # Spark looks at what the newest micro-batch has read of a folder once more, and finds it below another one.
 _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (.*)", re.DOTALL)
 # A record that its schema does not fit, and the file in which it is: the one stands below the other.
@@ -106,6 +109,13 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
                 " pattern.",
                 pipeline=pipeline,
                 remedy="rename it; or declare the folder itself, without a pattern in its path.",
+            )
+        if _NEW_FOLDERS.match(message):
+            return StageError(
+                "a source's folder has got folders named name=value, which add a column, since the query began.",
+                pipeline=pipeline,
+                remedy="nothing to do: the next try reads them. Make one such folder before a pipeline begins to avoid"
+                " it.",
             )
         if found := _OTHER_FOLDER.match(message):
             return JobError(

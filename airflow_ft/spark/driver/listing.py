@@ -9,12 +9,14 @@ of Spark itself, since only its Hadoop file systems know what a URI is.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import StageError
+from airflow_ft.spark.driver import folder_values
 from airflow_ft.spark.state import source_log
 
 if TYPE_CHECKING:
@@ -53,6 +55,16 @@ class Listing:
             files = folders.apply(index).files()
             read |= _by_place(_statuses(files.mkString("\n"), files.size(), files.apply)).keys()
         return sorted(place for place, (length, _) in self.files.items() if length and place not in read)
+
+    def inexact(self) -> tuple[str, str, str] | None:
+        """Folder, column and type of a partition whose column cannot hold exactly what the folder's name says."""
+        schema = self._relation.partitionSchema()
+        if schema.isEmpty():
+            return None
+        from pyspark.sql.types import StructType
+
+        kinds = {field.name: field.dataType.simpleString() for field in StructType.fromJson(json.loads(schema.json()))}
+        return next(folder_values.inexact(self.files, kinds), None)
 
     def check(self, pipeline: str) -> None:
         """StageError when a file is no longer what was listed."""

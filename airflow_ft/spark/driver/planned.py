@@ -2,7 +2,8 @@
 
 Spark's file source is not exact for every name. It repeats files in a plan when a name holds a character of patterns
 (SPARK-58518), logs a file twice when parts of a declared pattern overlap, logs and does not read files beside partition
-folders, and cannot open a local file with ':' in its name. Each of these ends the attempt, and nothing is published.
+folders, casts the values in the names of these, and cannot open a local file with ':' in its name. Each of these ends
+the attempt, and nothing is published.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def check_plan(
         if twice := _repeated(listing.times):
             _refuse_repeated(pipeline, twice, listing.files)
         _refuse_left_out(pipeline, listing)
+        _refuse_inexact(pipeline, listing)
     _refuse_colons(pipeline, planned)
     _refuse_twins(pipeline, logged, sources)
     wanted = {index: Counter(place for place, _ in entries) for index, entries in logged.items() if entries}
@@ -88,11 +90,12 @@ def check_plan(
 
 
 def refuse_left_out(listings: Sequence[Listing]) -> None:
-    """JobError when a static read of a source would lack files, or read one twice."""
+    """JobError when a static read of a source would lack files, read one twice, or change a value of a folder."""
     for listing in listings:
         if twice := _repeated(listing.times):
             _refuse_repeated("", twice, listing.files)
         _refuse_left_out("", listing)
+        _refuse_inexact("", listing)
         for path, other in twins(listing.files):
             raise _twin("", path, other)
 
@@ -104,6 +107,17 @@ def _refuse_left_out(pipeline: str, listing: Listing) -> None:
             f"{some(left)} would be left out: Spark takes the folders named name=value beside it for partitions, and"
             " reads only what lies in them.",
             "move the file into a folder of a partition, or into a folder (and source) without partitions.",
+        )
+
+
+def _refuse_inexact(pipeline: str, listing: Listing) -> None:
+    if found := listing.inexact():
+        folder, column, kind = found
+        raise _unreadable(
+            pipeline,
+            f"the name of the folder {folder} holds no exact {kind} for the column {column}. Spark would read another"
+            " value.",
+            f"declare `{column} string` in the source's schema and convert it in the job; or rename the folder.",
         )
 
 

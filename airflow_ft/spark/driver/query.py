@@ -44,9 +44,11 @@ from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.state.files import has_state, sizes, upload
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.schemas import refuse_lost, states
+from airflow_ft.spark.state.sealing import seal
 from airflow_ft.spark.state.standing import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
 from airflow_ft.wal.filesystem import Synced, filesystem, is_hdfs
+from airflow_ft.wal.roots import require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -456,6 +458,8 @@ class _Durable:
 
     def __call__(self) -> None:
         self.freeze()
+        require(self._location.uri)
+        seal(self._location.uri, first=not self._synced)
         self._location.sync(self._synced)
 
 

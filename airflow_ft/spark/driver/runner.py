@@ -88,6 +88,7 @@ from airflow_ft.spark.state.source_changes import (
 from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, standing
 from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
+from airflow_ft.wal.owners import register
 from airflow_ft.wal.retention import sweep_attempts
 from airflow_ft.wal.roots import away, claim, require
 
@@ -193,6 +194,7 @@ class Attempt:
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
         claim(store, request.wal_root)
+        register(store, request.wal_root, request.pipeline)
         if request.base is not None:  # it may lie where the log was before
             claim(store, location_root(request.base.location))
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")

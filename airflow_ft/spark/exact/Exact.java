@@ -653,7 +653,7 @@ public final class Exact implements UDF2, Serializable {
       if (name.isEmpty() || name.indexOf(' ') >= 0) {
         throw new Malformed("", "");
       }
-      return Exact.at(found, ZoneId.of(name, ZoneId.SHORT_IDS));
+      return Exact.at(found, ZoneId.of(name)); // no short name: BST would be Dhaka's
     }
 
     private LocalDate day() {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _READ, _RECORD = "airflow_ft_read", "airflow_ft_record"
-_LINE = "value"
+_LINE = "airflow_ft_line"  # no name that a folder of a partition has
 _EMPTY = "\ufffdempty"  # no text has this character, which replaces invalid bytes; also in Exact.java
 _OF_JSON = frozenset(("mode", "columnnameofcorruptrecord", "multiline", "encoding", "charset"))
 """Options of Spark's JSON reader that mean something else, or nothing, to its text reader."""

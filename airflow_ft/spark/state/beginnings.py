@@ -28,8 +28,9 @@ from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.locations import SparkLocation, first_offsets, life_in, location_root
 from airflow_ft.spark.state.standing import Ids, Standing, without
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
-from airflow_ft.wal.parsing import read_json
+from airflow_ft.wal.parsing import json_with_digest, read_json
 
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
@@ -120,7 +121,7 @@ class Beginnings:
             left = without(before, void.get(index, {}))
             first = each.first if len(left) == len(before) else head + canonical_json(left)
             ids = {topic: id for topic, id in {**each.ids, **known.get(index, {})}.items() if topic in left}
-            told, files = canonical_json({"first": first, "ids": ids}).encode(), filesystem(each.file)
+            told, files = json_with_digest({"first": first, "ids": ids}), filesystem(each.file)
             if each.is_elsewhere:
                 with suppress(FileExistsError):
                     files.write(each.file, told)
@@ -141,13 +142,13 @@ class Beginnings:
         looked_up = {}
         for index in places:
             if files.exists(where := files.uri(location.uri, source_log.FOLDER, str(index), "0")):
-                looked_up[index] = files.read(where).decode()
+                looked_up[index] = read_checked(files, where).decode()
         ids = topic_ids({index: first_offsets(first)[1] for index, first in looked_up.items()})
         uses = _uses(places)
         for index, first in looked_up.items():
             frozen, told = self._file(*uses[index]), {"first": first, "ids": dict(ids.get(index, {}))}
             try:
-                files.write(frozen, canonical_json(told).encode())
+                files.write(frozen, json_with_digest(told))
             except FileExistsError:
                 if read_json(frozen) != told:
                     raise StageError(

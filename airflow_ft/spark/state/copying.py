@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from airflow_ft.core.model import SparkPosition
 from airflow_ft.spark.state.settings import FORMAT, PARTITIONS, PROVIDER, kept_settings
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _STATE = "org.apache.spark.sql.execution.streaming.state"
@@ -193,6 +194,6 @@ def _folder(files: FileSystem, location: str, store: _Store) -> str:
 
 def _unique_ids(files: FileSystem, location: str, batch: int) -> Mapping[str, Any]:
     """By operator and partition; empty in checkpoint format 1."""
-    told = files.read(files.uri(location, "commits", str(batch))).decode().partition("\n")[2]
+    told = read_checked(files, files.uri(location, "commits", str(batch))).decode().partition("\n")[2]
     found: Mapping[str, Any] = json.loads(told).get("stateUniqueIds") or {}
     return found

@@ -37,6 +37,7 @@ from airflow_ft.spark.state.meaning import Memory, differences, meaning_of
 from airflow_ft.spark.state.operators import Identity, identities, remember, remembered
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.settings import set_unique_ids, unique_ids
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 RESTORED_FILE = "airflow_ft_restored.json"
@@ -265,7 +266,7 @@ def _move(files: FileSystem, location: SparkLocation, step: Evolution) -> None:
         files.link_tree(files.uri(aside, str(new)), target, lambda name: not _tells_number(name))
         for name in filter(lambda each: _tells_number(PurePosixPath(each)), files.tree(files.uri(aside, str(new)))):
             if not name.endswith(".crc"):
-                text = files.read(files.uri(aside, str(new), *name.split("/"))).decode()
+                text = read_checked(files, files.uri(aside, str(new), *name.split("/"))).decode()
                 files.write(files.uri(target, *name.split("/")), _renumbered(text, old, new).encode())
     if moved:
         files.remove_tree(aside)
@@ -297,7 +298,7 @@ def _born(files: FileSystem, location: SparkLocation, bear: Callable[[SparkLocat
         set_places(born, places)
     lines = by_use(born, [offsets_line(start) for start in starts])
     add_entry(born.uri, OFFSETS, 0, replace(entry(location.uri, OFFSETS, location.batch), lines=lines))
-    files.write(files.uri(born.uri, "metadata"), files.read(files.uri(location.uri, "metadata")))
+    files.write(files.uri(born.uri, "metadata"), read_checked(files, files.uri(location.uri, "metadata")))
     bear(born)
     if not born.is_committed(0):
         raise StageError(

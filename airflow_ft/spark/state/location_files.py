@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.core.model import canonical_json
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
-from airflow_ft.wal.parsing import parsing, read_json
+from airflow_ft.wal.parsing import parsing
 
 OFFSETS, COMMITS = "offsets", "commits"
 _NONE = "-"
@@ -45,7 +46,7 @@ def entry(location: str, log: str, batch: int) -> Entry:
     """FileNotFoundError where there is none, WalCorruptError where it is damaged."""
     files = filesystem(location)
     where = files.uri(location, log, str(batch))
-    data = files.read(where)
+    data = read_checked(files, where)
     with parsing(where):
         version, _, told = data.decode().partition("\n")
         first, *lines = told.split("\n")
@@ -67,9 +68,9 @@ def replace_entry(location: str, log: str, batch: int, told: Entry) -> None:
 
 
 def replace_file(location: str, names: tuple[str, ...], data: bytes) -> None:
-    """Of one that Spark has written, by its path in the location."""
+    """Replace a file by its path in the location; it has no checksum until the location is sealed again."""
     files = filesystem(location)
-    files.remove(files.uri(location, *names[:-1], f".{names[-1]}.crc"))
+    files.remove(_checksum(location, names))
     files.replace(files.uri(location, *names), data)
 
 
@@ -108,14 +109,23 @@ def note(location: str, name: str) -> Any:
     """What `keep` has written under the name, a path in the location; None: nothing."""
     files = filesystem(location)
     where = files.uri(location, *name.split("/"))
-    return read_json(where) if files.exists(where) else None
+    if not files.exists(where):
+        return None
+    data = read_checked(files, where)
+    with parsing(where):
+        return json.loads(data)
 
 
 def keep(location: str, name: str, told: Any) -> None:
     """Notes JSON in a location, in place of what was noted before; None: nothing any more."""
-    files = filesystem(location)
-    where = files.uri(location, *name.split("/"))
+    names = tuple(name.split("/"))
     if told is None:
-        files.remove(where)
+        files = filesystem(location)
+        files.remove(_checksum(location, names))
+        files.remove(files.uri(location, *names))
     elif note(location, name) != told:
-        files.replace(where, canonical_json(told).encode())
+        replace_file(location, names, canonical_json(told).encode())
+
+
+def _checksum(location: str, names: tuple[str, ...]) -> str:
+    return filesystem(location).uri(location, *names[:-1], f".{names[-1]}.crc")

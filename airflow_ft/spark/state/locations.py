@@ -41,6 +41,7 @@ from airflow_ft.spark.state.location_files import (
     parsed_offsets,
     replace_entry,
 )
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import (
     FileSystem,
     Synced,
@@ -347,7 +348,7 @@ def begins_at(uri: str, index: int) -> dict[str, Any]:
     """The offsets at which a Kafka source of a location begins, as Spark has looked them up; {}: it has not yet."""
     files = filesystem(uri)
     first = files.uri(uri, source_log.FOLDER, str(index), "0")
-    return first_offsets(files.read(first).decode())[1] if files.exists(first) else {}
+    return first_offsets(read_checked(files, first).decode())[1] if files.exists(first) else {}
 
 
 def is_kafka(offset: Any) -> bool:

@@ -16,6 +16,7 @@ from airflow_ft.spark.state.location_files import keep, note
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import Meaning, meaning_of
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER, kept_settings
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.parsing import parsing
 
@@ -132,7 +133,7 @@ def operator_file(files: FileSystem, location: SparkLocation, operator: str) -> 
     uri = files.uri(folder, *where)
     if not files.exists(uri):
         return None
-    data = files.read(uri)
+    data = read_checked(files, uri)
     with parsing(uri):
         found: dict[str, Any] = json.loads(data.decode().partition("\n")[2])
         if not ("operatorInfo" in found and "stateStoreInfo" in found):
@@ -156,7 +157,7 @@ def _operator(
         of_first = folder.startswith(f"{number}/0/") and folder.endswith("/_metadata") and name == "schema"
         if of_first or (f"{number}/_stateSchema/" in f"{folder}/" and not name.startswith(".")):
             store = folder.split("/")[2] if folder.count("/") > 1 else "default"
-            data = files.read(files.uri(location.uri, "state", *path.split("/")))
+            data = read_checked(files, files.uri(location.uri, "state", *path.split("/")))
             states |= _types("default" if store == "_metadata" else store, data)
     for variable in _variables(told):
         states.setdefault(variable, "")

@@ -40,6 +40,7 @@ from airflow_ft.spark.state.locations import (
     require_batch,
 )
 from airflow_ft.spark.state.standing import record_ids, recorded_ids
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
 
 _BEFORE_THE_FIRST = -1
@@ -120,7 +121,7 @@ def tell(old: SparkLocation, index: int, offset: Any, name: str, folder: str) ->
         return None
     begun = files.uri(old.uri, source_log.FOLDER, str(index), "0")
     if is_kafka(offset) and files.exists(begun):
-        head, _ = first_offsets(files.read(begun).decode())
+        head, _ = first_offsets(read_checked(files, begun).decode())
         files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
         return offset
     raise ConfigurationError(

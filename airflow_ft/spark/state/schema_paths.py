@@ -16,6 +16,7 @@ import re
 from pathlib import PurePosixPath
 
 from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _PATHS = "stateSchemaFilePaths"
@@ -33,7 +34,7 @@ def are_own(files: FileSystem, location: str) -> bool:
     for folder in _folders(files, location):
         batches = [int(name) for name in files.names(folder) if name.isdigit()]
         if batches:
-            text = files.read(files.uri(folder, str(max(batches)))).decode()
+            text = read_checked(files, files.uri(folder, str(max(batches)))).decode()
             if rewritten(files, text, location) != text:
                 return False
     return True
@@ -49,7 +50,7 @@ def copy(source: str, target: str, batch: int) -> None:
         operator = PurePosixPath(folder).parts[-3]
         for name in files.names(folder):
             if name.isdigit() and int(name) <= batch:
-                text = rewritten(others, files.read(files.uri(folder, name)).decode(), target)
+                text = rewritten(others, read_checked(files, files.uri(folder, name)).decode(), target)
                 others.write(others.uri(target, "state", operator, *_VERSIONS, name), text.encode())
 
 

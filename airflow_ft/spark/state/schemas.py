@@ -24,6 +24,7 @@ from airflow_ft.spark.state.operators import identities, numbers, operator_file
 from airflow_ft.spark.state.schema_files import UnknownFormatError, schemas
 from airflow_ft.spark.state.settings import ENCODING, kept_settings
 from airflow_ft.spark.state.types import Fields, differences, lost, of_json, of_scala
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 _KEYED = "transformWithState"
@@ -119,4 +120,4 @@ def _stored(files: FileSystem, location: str, operator: str, told: dict[str, Any
             where = files.uri(location, "state", operator, "0", *folder, "_metadata", "schema")
         if files.exists(where):
             with suppress(UnknownFormatError):  # Spark compares them itself
-                yield from ((each.name, of_json(each.value)) for each in schemas(files.read(where), name))
+                yield from ((each.name, of_json(each.value)) for each in schemas(read_checked(files, where), name))

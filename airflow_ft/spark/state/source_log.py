@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem
 from airflow_ft.wal.parsing import parsing
 
@@ -97,7 +98,7 @@ def all_entries(files: FileSystem, location: str, index: str, last: int) -> list
 def count(files: FileSystem, location: str, index: str, last: int) -> int:
     """How many entries `all_entries` would find: they are not read one by one."""
     where = (files.uri(location, FOLDER, index, name) for name in _names(files, location, index, last))
-    return sum(files.read(each).count(b"\n{") for each in where)
+    return sum(read_checked(files, each).count(b"\n{") for each in where)
 
 
 def _names(files: FileSystem, location: str, index: str, last: int) -> list[str]:
@@ -125,7 +126,7 @@ def place(uri: str, *, encoded: bool = False) -> str:
 
 def _read(files: FileSystem, location: str, index: str, name: str) -> list[dict[str, Any]]:
     where = files.uri(location, FOLDER, index, name)
-    data = files.read(where)
+    data = read_checked(files, where)
     with parsing(where):
         _, *lines = data.decode().splitlines()
         return [json.loads(line) for line in lines if line]

@@ -20,6 +20,7 @@ from airflow_ft.spark.state.locations import (
     by_use,
     first_offsets,
 )
+from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
 
 Ids = Mapping[int, Mapping[str, str]]
@@ -48,7 +49,7 @@ def standing(base: SparkPosition) -> Standing:
         if isinstance(found, dict):
             offsets[index] = found
         elif found is None and files.exists(first := files.uri(base.location, "sources", str(index), "0")):
-            offsets[index] = first_offsets(files.read(first).decode(errors="replace"))[1]
+            offsets[index] = first_offsets(read_checked(files, first).decode(errors="replace"))[1]
     return Standing(offsets, recorded_ids(location))
 
 
@@ -76,7 +77,7 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
     for index, gone in topics.items():
         first = files.uri(location.uri, "sources", str(index), "0")
         if files.exists(first):
-            head, offsets = first_offsets(files.read(first).decode())
+            head, offsets = first_offsets(read_checked(files, first).decode())
             text = head + canonical_json(without(offsets, gone))
             replace_file(location.uri, ("sources", str(index), "0"), text.encode())
     if location.batch < 0:  # state was dropped: Spark begins at the first positions, and these are told beside them

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_ft.store.database import Database, Transaction
@@ -53,6 +53,21 @@ def migrate(database: Database, known: tuple[Migration, ...] | None = None) -> s
             _refuse_newer(database, _version(found), newest)
             if _version(found) == newest:
                 return _installation(found)
+    try:
+        return _migrated(database, steps)
+    except AirflowFtError:
+        raise
+    except Exception as error:  # a driver's: what no environment causes
+        raise ConfigurationError(
+            f"the decision log at {database.url} cannot be brought up to date: {type(error).__name__}:"
+            f" {' '.join(str(error).split())}.",
+            remedy="see whether tables of another program lie there, and give the log a schema (?schema=NAME in its"
+            " URL), or a SQLite file, of its own; nothing was changed.",
+        ) from error
+
+
+def _migrated(database: Database, steps: tuple[Migration, ...]) -> str:
+    newest = steps[-1].version
     with database.write() as tx:
         database.lock_schema(tx)
         tx.change("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT PRIMARY KEY, applied_at BIGINT NOT NULL)")

@@ -166,17 +166,21 @@ def test_texts_that_are_too_long_for_spark_s_type_are_refused(
 
 def test_marks_and_defaults_that_cannot_be_heeded_are_named() -> None:
     array = {"type": "array", "elementType": "string", "containsNull": True}
-    [parts, default, widened, plain] = of_table(
+    inner = {"type": "struct", "fields": [field("x", "string", **{MARK: "char(3)"})]}
+    kept = {"type": "struct", "fields": [field("x", "long", **{"delta.invariants": "{}"})]}
+    [parts, default, widened, within, invariant, plain] = of_table(
         {
             "fields": [
                 field("a", array, **{MARK: "array<varchar(3)>"}),
                 field("b", "string", CURRENT_DEFAULT="'x'"),
                 field("c", "long", **{"delta.typeChanges": []}),
+                field("e", {**array, "elementType": inner}),
+                field("f", {"type": "map", "keyType": "string", "valueType": kept, "valueContainsNull": True}),
                 field("d", "string", **{MARK: "varchar(65535)"}),
             ]
         }
     )
-    assert all(column.oddity for column in (parts, default, widened))
+    assert all(column.oddity for column in (parts, default, widened, within, invariant))
     assert (plain.oddity, plain.characters, plain.padded) == ("", 65535, False)
 
 

@@ -26,11 +26,14 @@ from airflow_ft.core.errors import (
 )
 from airflow_ft.core.model import Outcome, Vote
 from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.delta import verify
 from airflow_ft.sinks.delta.columns import type_of
 from airflow_ft.sinks.delta.fitting import misfits
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.table import told
 from airflow_ft.testing.world import SINK, THEIRS, World
+from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import LocalFileSystem
 from tests.sinks.delta.world import participant_of, table_of, world_of
 
@@ -150,6 +153,15 @@ def test_columns_are_added_where_that_was_asked_for(tmp_path: Path) -> None:
     assert found[0]["at"].microsecond == 7 and found[0]["x"] == [1] and found[1]["x"] is None and len(found) == 81
 
 
+@pytest.mark.parametrize("decides", [True, False])
+def test_rows_that_lack_the_table_s_partition_column_have_null_there(tmp_path: Path, decides: bool) -> None:
+    world = world_of(tmp_path)
+    world.commit_point = decides
+    write_deltalake(table_of(world).uri, pa.table({"id": [0], "day": ["a"]}), partition_by=["day"])
+    world.deliver(world.plan(pa.table({"id": [1]})))
+    assert sorted(table_of(world).read().to_pylist(), key=str) == [{"id": 0, "day": "a"}, {"id": 1, "day": None}]
+
+
 def test_a_pipeline_may_begin_without_columns(tmp_path: Path) -> None:
     world = world_of(tmp_path, partition_by=("text",))
     world.deliver(world.plan(pa.table({})))
@@ -226,6 +238,23 @@ def test_a_table_that_was_changed_since_the_vote_takes_nothing(tmp_path: Path) -
     with pytest.raises(UnfitTargetError, match="it is bigint, and double in the table"):
         world.commit(plan, vote)
     assert world.target.ids() == []
+
+
+@pytest.mark.parametrize("after", [pa.float64(), pa.string()])
+def test_verify_does_not_call_exact_what_was_altered_after_the_delivery(tmp_path: Path, after: pa.DataType) -> None:
+    world = world_of(tmp_path)
+    plan = world.plan(pa.table({"id": [2**53 + 1]}))
+    delivered = [Delivered(plan, world.deliver(plan), None)]
+    table = table_of(world)
+
+    def compared() -> SinkReport:
+        [found] = verify.verify(delivered, world.participant_plan(), table.connection, open_wal())
+        return found
+
+    assert compared().is_exact
+    changed = pa.table({"id": table.read()["id"].cast(after, safe=False)})
+    write_deltalake(table.uri, changed, mode="overwrite", schema_mode="overwrite")
+    assert not compared().is_exact and "does not hold int64" in compared().error
 
 
 def test_what_the_table_has_forgotten_halts(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ import pyarrow.json as pc_json
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.testing.world import SINK, World
+from airflow_ft.wal.filesystem import LocalFileSystem
 from tests.sinks.files.world import Folder, folder_of, read, world_of
 
 NOON = dt.datetime(2024, 5, 31, 12, 0, 0, 250)
@@ -204,6 +205,20 @@ def test_a_day_that_no_folder_can_name_is_refused_before_the_decision(tmp_path: 
         world.prepare(world.plan(rows))
     proof = world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
     assert proof.counts[SINK] == 2 and folder_of(world).ids() == [1, 3]
+
+
+def test_partitions_that_the_file_system_takes_for_one_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(tmp_path, partition_by=["c"])
+    plan = world.plan(pa.table({"id": [1, 2], "c": ["DE", "de"]}))
+    create = LocalFileSystem.create
+    monkeypatch.setattr(LocalFileSystem, "create", lambda self, uri: create(self, uri.replace("c%3Dde", "c%3DDE")))
+    with pytest.raises(UnfitTargetError, match="ignores case"):
+        world.prepare(plan)
+    monkeypatch.undo()
+    world.commit(plan, world.prepare(plan))
+    assert {name.split("/")[1] for name in folder_of(world).files()} == {"c=DE", "c=de"}
 
 
 def test_many_partitions_keep_few_files_open_and_little_in_memory(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.errors import ConfigurationError, SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.kafka.client import KafkaSettings
 from airflow_ft.sinks.kafka.kafka_python import client_settings
@@ -42,6 +42,17 @@ def test_the_extra_goes_before_the_fields_and_without_sasl_they_mean_nothing() -
     assert "sasl.password" not in KafkaSettings.from_connection(of(security__protocol="SSL")).common
     kerberos = of(security__protocol="SASL_SSL", sasl__mechanism="GSSAPI")
     assert "sasl.password" not in KafkaSettings.from_connection(kerberos).common
+
+
+@pytest.mark.parametrize(("login", "password", "lacks"), [("me", "", "password"), ("", "x", "user name")])
+def test_a_login_without_all_it_needs_is_named_for_source_and_sink(login: str, password: str, lacks: str) -> None:
+    for mechanism in ("PLAIN", "SCRAM-SHA-256"):
+        connection = of(login, password, sasl__mechanism=mechanism, security__protocol="SASL_SSL")
+        for use in (KafkaSettings.from_connection, kafka_options):
+            with pytest.raises((SinkAccessError, ConfigurationError), match=f"has no {lacks}"):
+                use(connection)
+    for other in ({"sasl__mechanism": "GSSAPI"}, {"sasl__jaas__config": "mine required;"}):
+        kafka_options(of(login, password, security__protocol="SASL_SSL", **other))
 
 
 def test_brokers_are_found_under_each_name() -> None:

@@ -10,7 +10,7 @@ import pytest
 from airflow_ft import KafkaSink
 from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.kafka.topics import TopicLimits
-from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, refused_rows
+from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, refused_rows, short_lived
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
@@ -60,6 +60,16 @@ def test_timestamps_that_the_brokers_would_replace_are_refused(tmp_path: Path) -
     with pytest.raises(UnfitTargetError, match="LogAppendTime") as refused:
         check_rows(rows, brokers_time, MOST)
     assert (refused.value.sink, refused.value.column) == ("rows", "at")
+
+
+def test_rows_that_a_topic_would_delete_soon_after_their_delivery_are_told(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, pa.table({"id": [1, 2], "at": [1_732_580_000_000, None]}))
+    week = replace(LIMITS, retention_ms=604_800_000)
+    assert short_lived(rows, week) == {}
+    rows = replace(rows, sink=KafkaSink(topic="orders", timestamp="at"))
+    [(name, told)] = short_lived(rows, week).items()
+    assert name == "orders.retention" and "604800000" in told
+    assert short_lived(rows, LIMITS) == short_lived(rows, replace(week, retention_ms=10**15)) == {}
 
 
 def test_rows_that_are_refused_for_several_reasons_come_in_their_order(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pymysql
 import pytest
 
@@ -7,7 +10,7 @@ from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailab
 from airflow_ft.sinks.mysql.failures import Meaning, failure, meaning, meaning_of_rows
 from airflow_ft.sinks.mysql.fencing import lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
-from airflow_ft.sinks.mysql.load import place
+from airflow_ft.sinks.mysql.load import place, refusals
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,9 @@ def test_codes_are_sorted_by_what_can_be_done(code: int, expected: Meaning) -> N
         (2013, "Lost connection to MySQL server during query", Meaning.LOST),
         (1172, "Result consisted of more than one row", Meaning.ROWS),
         (1442, "Can't update table 'orders' in stored function/trigger", Meaning.ROWS),
+        (3, "Error writing file '/tmp/ML1' (Errcode: 28 - No space left on device)", Meaning.UNAVAILABLE),
+        (1197, "Multi-statement transaction required more than 'max_binlog_cache_size' bytes", Meaning.UNAVAILABLE),
+        (1036, "Table 'orders' is read only", Meaning.UNAVAILABLE),
         (31001, "no", Meaning.ROWS),
     ],
 )
@@ -51,6 +57,35 @@ def test_what_answers_a_statement_with_rows_is_the_rows_unless_it_is_known_to_be
     code: int, message: str, expected: Meaning
 ) -> None:
     assert meaning_of_rows(pymysql.err.OperationalError(code, message)) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "rows", "refused"),
+    [
+        (1062, "", False, True),  # known by its number
+        (31001, "45000", False, True),  # raised by a user
+        (1197, "45000", False, True),
+        (31001, "HY000", True, True),  # of any number, while the server takes a statement without rows
+        (1146, "42S02", True, True),
+        (31001, "HY000", False, False),  # it does not: offline_mode, say
+        (1146, "42S02", False, False),
+        (4031, "HY000", False, False),  # the connection was ended
+        (1159, "08S01", False, False),
+        (1213, "40001", True, True),  # not in the server's own words
+    ],
+)
+def test_an_error_of_any_number_is_the_rows_only_where_a_statement_without_rows_is_taken(
+    code: int, state: str, rows: bool, refused: bool
+) -> None:
+    error = pymysql.err.OperationalError(code, "not in these words")
+    error.sqlstate = state
+    target: Any = SimpleNamespace(table=SimpleNamespace(name="orders"), sink="orders")
+    file: Any = SimpleNamespace(path="1.parquet")
+    with (
+        pytest.raises(DeclinedError if refused else pymysql.err.OperationalError),
+        refusals(target, file, 0, lambda: rows),
+    ):
+        raise error
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,50 @@ def test_no_table_is_altered_between_the_judgement_and_the_rows(
 
 
 @pytest.mark.parametrize("settings", STRATEGIES)
+def test_a_schema_that_takes_the_name_while_rows_are_sent_gets_none(
+    make: Make, monkeypatch: pytest.MonkeyPatch, settings: str
+) -> None:
+    """RENAME of a schema waits for no lock of its tables."""
+    world = make(PLAIN, table="shop.orders", ledger_schema="public", **STRATEGIES[settings])
+    sql = table_of(world).sql
+    sql("CREATE SCHEMA shop; ALTER TABLE orders SET SCHEMA shop; CREATE SCHEMA next")
+    sql("CREATE TABLE next.orders (LIKE shop.orders INCLUDING ALL)")
+    plan, vote = decided(world, world.table(1, 3), settings=settings)
+    copy = Session.copy
+
+    def renamed(session: Session, *args: Any) -> int:
+        sql("ALTER SCHEMA shop RENAME TO old; ALTER SCHEMA next RENAME TO shop")
+        return copy(session, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "copy", renamed)
+        with pytest.raises(UnfitTargetError, match="became the name of another table"):
+            world.commit(plan, vote)
+    assert sql("SELECT (SELECT count(*) FROM old.orders) + (SELECT count(*) FROM shop.orders)") == [(0,)]
+    world.commit(plan, vote)
+    assert sql("SELECT count(*) FROM shop.orders") == [(3,)]
+
+
+@pytest.mark.parametrize("change", ["ALTER TABLE orders DROP text", "DROP TABLE orders"])
+def test_a_table_that_is_altered_before_its_lock_is_had_has_the_rows_wait(
+    make: Make, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    world = make(PLAIN)
+    plan, vote = decided(world, world.table(1, 3), settings="local")
+    rows = Session.rows
+
+    def altered(session: Session, sql: str, *args: Any) -> Any:
+        if sql.startswith("EXPLAIN"):
+            table_of(world).sql(change)
+        return rows(session, sql, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "rows", altered)
+        with pytest.raises(UnfitTargetError, match="altered at this moment"):
+            world.commit(plan, vote)
+
+
+@pytest.mark.parametrize("settings", STRATEGIES)
 def test_a_partition_that_is_attached_while_rows_are_sent_is_judged(
     make: Make, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:

@@ -170,17 +170,30 @@ def test_a_commit_needs_the_vote(make: Make) -> None:
         world.commit(plan, None)
 
 
-def test_too_few_places_for_prepared_transactions_are_told(own_server: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["before", "meanwhile"])
+def test_nothing_is_held_where_other_software_has_taken_all_places(
+    own_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
     server = own_server(Postgres, max_prepared_transactions=1)
     with Database.fresh(server) as database:
         world = World(Table(database, ORDERS, **PREPARED), tmp_path)
-        database.sql("BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'of somebody else'")
+
+        def fill() -> None:
+            database.sql("BEGIN; SELECT txid_current(); PREPARE TRANSACTION 'of somebody else'")
+
         plan = world.plan()
-        with pytest.raises(SinkUnavailableError, match=r"maximum number of prepared .*Increase max_prepared_trans"):
-            world.prepare(plan)
+        if late:
+            copy = Session.copy
+            monkeypatch.setattr(Session, "copy", lambda *args: (fill(), copy(*args))[1])
+        else:
+            fill()
+        vote = world.prepare(plan)
+        monkeypatch.undo()
+        assert "all 1 places" in vote.notes["deferred"]
+        assert world.commit(plan, vote).detail["deferred"] and world.target.ids() == world.ids_of(1)
         database.sql("ROLLBACK PREPARED 'of somebody else'")
-        world.commit(plan, world.prepare(plan))
-        assert world.target.ids() == world.ids_of(1)
+        world.predecessor = plan.number
+        assert "deferred" not in world.prepare(world.plan()).notes
 
 
 # --- by hand -------------------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, SinkUnavailableError
+from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.set_aside import of_proof
+from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.testing.world import SINK, World
 from tests.sinks.postgres.conftest import Make
+from tests.sinks.postgres.test_local import drop_user, limited
 from tests.sinks.postgres.world import quick, table_of
 
 pytestmark = [pytest.mark.server, pytest.mark.rotating]
@@ -79,10 +81,54 @@ def test_a_row_that_a_trigger_refuses_by_any_code_is_refused(make: Make, when: s
     set_aside(world, plan, [1, 3])
 
 
+INTO_AUDIT = "INSERT INTO audit VALUES (new.id)"
+
+
+@pytest.mark.parametrize("settings", [{}, UPSERT], ids=["local", "upsert"])
+@pytest.mark.parametrize("when", ["BEFORE INSERT", "AFTER INSERT"])
+def test_a_privilege_that_a_trigger_lacks_is_no_row_s_fault(make: Make, when: str, settings: dict[str, Any]) -> None:
+    world = make(f"{PLAIN.format('text')}; CREATE TABLE audit (id bigint)", **settings)
+    world.commit_point = False
+    table_of(world).sql(";".join(ddl_of("public")))
+    limited(world, "SELECT, INSERT, UPDATE, DELETE ON orders, airflow_ft_head, airflow_ft_ledger")
+    user = table_of(world).connection.login
+    try:
+        table_of(world).sql(trigger(INTO_AUDIT, when).replace("new.id = 2", "true"))
+        plan = world.plan(world.table(1, 3))
+        with pytest.raises(SinkAccessError, match=r"audit.*42501") as told:
+            world.prepare(plan)
+        assert "trigger" in told.value.remedy
+        with pytest.raises(SinkAccessError, match=r"refuses all rows.*audit") as told:
+            world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
+        assert told.value.sink == SINK and world.target.ids() == []
+        table_of(world).sql(f"DROP FUNCTION f CASCADE; {trigger(INTO_AUDIT, when)}")
+        set_aside(world, plan, [1, 3])  # only some rows need it
+        table_of(world).sql(f"GRANT INSERT ON audit TO {user}")
+        world.predecessor = plan.number
+        world.deliver(world.plan(pa.table({"id": [2], "text": ["a"]})))
+        assert world.target.ids() == [1, 2, 3]
+    finally:
+        drop_user(world)
+
+
+@pytest.mark.parametrize("settings", [{}, UPSERT], ids=["local", "upsert"])
+def test_what_a_trigger_lacks_for_each_row_sets_none_aside(make: Make, settings: dict[str, Any]) -> None:
+    world = make(f"{PLAIN.format('text')}; {trigger(INTO_AUDIT).replace('new.id = 2', 'true')}", **settings)
+    world.commit_point = False
+    plan = world.plan(world.table(1, 3))
+    with pytest.raises(DeclinedError, match="42P01"):
+        world.prepare(plan)
+    with pytest.raises(SinkAccessError, match=r"refuses all rows.*audit"):
+        world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
+    table_of(world).sql("CREATE TABLE audit (id bigint)")
+    world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
+    assert world.target.ids() == [1, 2, 3]
+
+
 def test_what_no_row_can_cause_is_tried_again(make: Make) -> None:
     world = make(PLAIN.format("text"))
     world.commit_point = False
-    for code in ("08006", "53100", "57P01"):
+    for code in ("08006", "53100", "57P01", "25P04", "HV00N"):
         table_of(world).sql(f"DROP FUNCTION IF EXISTS f CASCADE; {trigger(f'RAISE $a$no$a$ USING ERRCODE = {code!r}')}")
         with pytest.raises(SinkUnavailableError):
             quick(world, tries=1).prepare(world.plan(world.table(1, 3)), world.fence(1, world.attempt()))

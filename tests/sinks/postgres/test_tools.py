@@ -31,10 +31,13 @@ OK, WARNING, PROBLEM = Verdict.OK, Verdict.WARNING, Verdict.PROBLEM
 
 
 def examined(world: World, *plans: object, installation: str | None = OURS) -> dict[str, Check]:
+    return {check.name: check for check in examined_all(world, *plans, installation=installation)}
+
+
+def examined_all(world: World, *plans: object, installation: str | None = OURS) -> list[Check]:
     rows = [open_wal().open(segment) for plan in plans for segment in plan.segments]  # type: ignore[attr-defined]
     planned, connection = world.participant_plan(), table_of(world).connection
-    found = doctor.examine(world.pipeline, planned, connection, rows, installation)
-    return {check.name: check for check in found}
+    return doctor.examine(world.pipeline, planned, connection, rows, installation)
 
 
 @pytest.mark.parametrize("strategy", ["local", "prepared"])
@@ -52,6 +55,22 @@ def test_the_doctor_says_what_is_well_and_leaves_nothing(make: Make, strategy: s
     world.deliver(plan)
     found = examined(world, plan)
     assert {check.verdict for check in found.values()} == {OK} and "with all privileges" in found["ledger"].text
+
+
+def test_the_doctor_judges_a_table_before_the_first_rows(make: Make) -> None:
+    world = make("CREATE UNLOGGED TABLE orders (id bigint, text text)")
+    found = examined(world)["table public.orders"]
+    assert found.verdict is PROBLEM and "unlogged" in found.text
+    table_of(world).sql("ALTER TABLE orders SET LOGGED")
+    limited(world, "SELECT ON orders")
+    try:
+        found = examined(world)["table public.orders"]
+        assert found.verdict is PROBLEM and "may not insert" in found.text
+    finally:
+        drop_user(world)
+    keyed = make(strategy="upsert", key_columns=["id"], version_column="version", change_column="op")
+    texts = [check.text for check in examined_all(keyed) if check.verdict is PROBLEM]
+    assert [any(word in text for text in texts) for word in ("no unique key", "no bigint column")] == [True, True]
 
 
 def test_the_doctor_says_what_would_go_wrong(make: Make) -> None:

@@ -179,6 +179,20 @@ def test_a_table_without_such_a_key_or_a_version_is_told_with_what_helps(make: M
     assert "ALTER TABLE" in told.value.remedy
 
 
+@pytest.mark.parametrize("folded", ["index", "column"])
+def test_a_key_that_an_index_compares_otherwise_is_refused(make: Make, folded: str) -> None:
+    ignoring = {each: "COLLATE folded" if each == folded else 'COLLATE "C"' for each in ("index", "column")}
+    world = make(
+        "CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
+        f" CREATE TABLE orders (id text {ignoring['column']} NOT NULL, text text, version bigint);"
+        f" CREATE UNIQUE INDEX ON orders (id {ignoring['index']})",
+        **UPSERT,
+    )
+    with pytest.raises(UnfitTargetError, match="has another collation than its columns") as told:
+        world.prepare(world.plan(pa.table({"id": ["a"], "text": ["x"]})))
+    assert "without COLLATE" in told.value.remedy
+
+
 def test_another_unique_key_refuses_instead_of_overwriting(make: Make) -> None:
     world = make(f"{ORDERS}; ALTER TABLE orders ADD UNIQUE (text)", **UPSERT)
     with pytest.raises(DeclinedError, match="already exists"):

@@ -28,6 +28,7 @@ from airflow_ft.core.verify import Delivered, SinkReport
 from airflow_ft.sinks.sqlite import doctor, fitting, ready, verify
 from airflow_ft.sinks.sqlite.ddl import conflict_clauses
 from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row
+from airflow_ft.sinks.sqlite.participant import _Load
 from airflow_ft.testing.world import ROWS, SINK, Target, World
 from airflow_ft.wal import open_wal
 
@@ -376,6 +377,27 @@ def test_a_file_that_is_lost_halts(world: World) -> None:
         world.commit(plan, world.vote_without_prepare(plan))
     with pytest.raises(StoreBehindSinkError, match="lost its head"):
         world.prepare(plan)
+
+
+def test_a_file_that_is_replaced_while_rows_are_written_is_no_delivery(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deliver(world.plan())
+    plan, file = world.plan(), file_of(world)
+    vote = world.prepare(plan)
+    copied, insert = file.path.with_name("copied.db"), _Load.insert
+    copied.write_bytes(file.path.read_bytes())
+
+    def replaced(load: _Load, rows: pa.RecordBatch) -> str:
+        monkeypatch.undo()
+        copied.replace(file.path)
+        return insert(load, rows)
+
+    monkeypatch.setattr(_Load, "insert", replaced)
+    with pytest.raises(SinkUnavailableError, match="replaced"):
+        world.commit(plan, vote)
+    world.commit(plan, vote)
+    assert world.target.ids() == [*world.ids_of(1), *world.ids_of(2)]
 
 
 def test_the_doctor_looks_at_file_and_columns(world: World) -> None:

@@ -1,19 +1,22 @@
-"""Files of Spark's on a local disk, compared with the checksums that Hadoop puts beside them: `.NAME.crc`.
+"""Files of Spark's on a local disk, compared with the checksums beside them, in Hadoop's format: `.NAME.crc`.
 
-HDFS keeps its own, and its clients compare them. A file without one is read as it is: this package has put it there.
+HDFS keeps its own, and its clients compare them. A file without one is read as it is. Hadoop writes some, and
+`airflow_ft.spark.state.sealing` those of the files on which everything rests.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
+from pathlib import Path
 
 from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.wal.filesystem import FileSystem, is_hdfs
 
 _HEAD = struct.Struct(">4si")  # of `ChecksumFileSystem`: mark, bytes for each checksum
 _MARK = b"crc\0"
-_MOST = 1 << 20
+_SIZE, _MOST = 512, 1 << 20
 
 
 def read_checked(files: FileSystem, uri: str) -> bytes:
@@ -48,5 +51,20 @@ def _fits(files: FileSystem, uri: str, data: bytes) -> bool:
     mark, size = _HEAD.unpack_from(told)
     if mark != _MARK or not 0 < size <= _MOST:
         return False
-    sums = b"".join(struct.pack(">I", zlib.crc32(data[at : at + size])) for at in range(0, len(data), size))
-    return told[_HEAD.size :] == sums
+    return told[_HEAD.size :] == _sums(data, size)
+
+
+def _sums(data: bytes, size: int) -> bytes:
+    return b"".join(struct.pack(">I", zlib.crc32(data[at : at + size])) for at in range(0, len(data), size))
+
+
+def write_checksum(path: Path) -> None:
+    """Put a checksum beside a file on a local path, as Hadoop does; the caller syncs its folder.
+
+    Not for a file that may be replaced: its checksum would no longer match.
+    """
+    data = path.read_bytes()
+    told = _HEAD.pack(_MARK, _SIZE) + _sums(data, _SIZE)
+    temporary = path.with_name(f".{path.name}.crc.{os.getpid()}.tmp")
+    temporary.write_bytes(told)
+    temporary.replace(path.with_name(f".{path.name}.crc"))

@@ -1,0 +1,55 @@
+"""Which decision logs use a pipeline's folder. Where several do, nothing is swept.
+
+    <root>/<pipeline>/.airflow-ft-log-<installation>      {"format": 1, "log": "<URL without secrets>"}
+
+A sweep deletes what its own decision log does not name. So where two logs have a pipeline of one name in one root, each
+would delete what the other one has published. Each log registers before it writes. If the process dies before that, it
+has written nothing; registering once more changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Protocol
+
+from airflow_ft.core.model import canonical_json
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+
+PREFIX = ".airflow-ft-log-"
+FORMAT = 1
+
+
+class Log(Protocol):
+    """The part of the decision log that registers."""
+
+    @property
+    def installation(self) -> str: ...
+
+    @property
+    def url(self) -> str: ...
+
+
+def register(store: Log, root: str, pipeline: str) -> None:
+    """Note that this decision log uses the pipeline's folder."""
+    files = filesystem(root)
+    where = files.uri(root, pipeline, f"{PREFIX}{store.installation}")
+    if not files.exists(where):
+        with suppress(FileExistsError):  # another process of this log was faster
+            files.write(where, canonical_json({"format": FORMAT, "log": store.url}).encode())
+
+
+def shared(files: FileSystem, folder: str, names: Iterable[str]) -> str:
+    """Say which decision logs use a pipeline's folder that has these names in it; "": one at most."""
+    found = sorted(name for name in names if name.startswith(PREFIX))
+    if len(found) < 2:
+        return ""
+    told = ", ".join(f"{name} ({_log(files, files.uri(folder, name))})" for name in found)
+    return f"{len(found)} decision logs use {folder}: {told}"
+
+
+def _log(files: FileSystem, where: str) -> str:
+    with suppress(OSError, ValueError, KeyError, TypeError), files.open_plain(where) as file:
+        return str(json.loads(file.read())["log"])
+    return "it cannot be read"
