@@ -15,7 +15,7 @@ from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.arguments import check_type
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.lease import Worker
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
@@ -23,6 +23,7 @@ from airflow_ft.operators.failing import fail, note_failed_task
 from airflow_ft.operators.place import check_place, check_pulls, own_stage
 from airflow_ft.runs import plain_utc, run_is_over, run_of, task_of, test_command
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec
+from airflow_ft.templates import declared_name, is_late
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,9 +105,19 @@ class CheckpointOperator(BaseOperator):
             return self.rendered()
         except AirflowFtError as error:
             rehearses = str(self.dry_run).lower() not in ("", "none", "false") or test_command(context)
-            if self.is_of_run and not rehearses:
-                note_failed_task(self.log, context, error, self.pipeline, self.store)
+            if self.is_of_run and not rehearses and (name := self._whole_name()):
+                note_failed_task(self.log, context, error, name, self.store)
             raise
+
+    def _whole_name(self) -> str:
+        """The pipeline's name with its suffix, as rendered; "": rendering gave none."""
+        if self.spec.suffix is not None and self.suffix is None:  # the name without one is another pipeline's
+            return ""
+        try:
+            name, left = declared_name(self.pipeline, self.suffix)
+        except ConfigurationError:
+            return ""
+        return name if left is None and not is_late(name) else ""
 
     def rendered(self) -> PipelineSpec:
         """The specification with what was rendered of it, checked anew; from then on `pipeline` is whole.

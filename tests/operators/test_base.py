@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +21,16 @@ from airflow.sdk.exceptions import (
 from airflow_ft.core import steps
 from airflow_ft.core.errors import AirflowFtError, FencedError, JobError, LeaseHeldError, SinkUnavailableError
 from airflow_ft.core.model import RunKey
+from airflow_ft.core.overview import Condition
 from airflow_ft.core.steps import Context
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.recover import RecoverOperator
+from airflow_ft.operators.stage import StageOperator
 from airflow_ft.spec import PipelineSpec
+from airflow_ft.store import open_store
 from airflow_ft.triggers.turn import TurnTrigger
 from tests.core.systems import NoArchive
 from tests.core.world import PIPELINE, World
@@ -232,6 +235,35 @@ def test_what_is_no_failure_of_the_run_is_not_stored(tmp_path: Path, error: Base
 
 
 def test_an_error_that_cannot_be_stored_is_raised_all_the_same(tmp_path: Path) -> None:
-    world = World(tmp_path)  # which does not know the pipeline
+    world = World(tmp_path)
+    run = world.context()
+    world.store.close()
     with pytest.raises(AirflowFailException, match="the job raised"):
-        do(ends(JobError("the job raised.")), world.context())
+        do(ends(JobError("the job raised.")), run)
+
+
+class Later:
+    """Stands for the output of a task, or a mapped value."""
+
+    def iter_references(self) -> Iterator[Any]:
+        return iter(())
+
+    def resolve(self, _: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_a_first_run_that_fails_while_it_is_rendered_is_shown_under_the_whole_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+    declared = spec("orders", suffix=Later(), checkpointing={"timeout": "{{ params.timeout }}"})
+    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="stage", map_index=-1, try_number=1)}
+    for shop, known in ((None, []), ("None", []), ("de", ["orders-de"])):
+        operator = StageOperator(task_id="stage", spec=declared)
+        operator.suffix, operator.checkpointing = shop, {"timeout": "soon"}  # type: ignore[attr-defined]
+        with pytest.raises(AirflowFailException):
+            StageOperator.execute.__wrapped__(operator, context)  # type: ignore[attr-defined]
+        with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+            assert [row.name for row in store.pipelines()] == known
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        assert store.standing("orders-de").condition is Condition.FAILED
