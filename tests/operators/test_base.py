@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -18,6 +19,7 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_ft import CheckpointedPipeline
 from airflow_ft.core import steps
 from airflow_ft.core.errors import AirflowFtError, FencedError, JobError, LeaseHeldError, SinkUnavailableError
 from airflow_ft.core.model import RunKey
@@ -33,7 +35,7 @@ from airflow_ft.spec import PipelineSpec
 from airflow_ft.store import open_store
 from airflow_ft.triggers.turn import TurnTrigger
 from tests.core.systems import NoArchive
-from tests.core.world import PIPELINE, World
+from tests.core.world import PIPELINE, RUN, World
 from tests.operators.declared import spec
 
 pytestmark = pytest.mark.airflow
@@ -240,6 +242,36 @@ def test_an_error_that_cannot_be_stored_is_raised_all_the_same(tmp_path: Path) -
     world.store.close()
     with pytest.raises(AirflowFailException, match="the job raised"):
         do(ends(JobError("the job raised.")), run)
+
+
+@pytest.mark.parametrize("states", [["skipped", "skipped"], ["upstream_failed", "upstream_failed"], ["success"], []])
+def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str]
+) -> None:
+    """`commit` and `confirmed` run all the same, by their trigger rule."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    asked: list[Any] = []
+
+    def known(dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        asked.append((dag_id, map_index, task_ids))
+        return {run_ids[0]: dict(zip(task_ids, states, strict=False))}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(known))
+    monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
+    world = World(tmp_path)
+    with DAG("d", schedule=None) as dag:
+        CheckpointedPipeline(spec(PIPELINE))
+    is_skipped = states[:1] == ["skipped"]
+    for task_id in ("orders.commit.shop", "orders.confirmed"):
+        ended = AirflowSkipException if is_skipped or "commit" in task_id else AirflowFailException
+        with pytest.raises(ended):
+            do(cast("CheckpointOperator", dag.get_task(task_id)), world.context())
+    dag_id, map_index, tasks = asked[0]
+    assert (dag_id, map_index, sorted(tasks)) == (RUN.dag_id, None, ["orders.recover", "orders.stage"])
+    with suppress(KeyError):
+        found = world.store.standing(PIPELINE)
+        assert found.turn is None and (found.condition is Condition.FAILED) is not is_skipped
 
 
 class Later:
