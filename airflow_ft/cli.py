@@ -45,73 +45,94 @@ def seconds(text: str) -> float:
 
 _PIPELINE = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline")
 _NUMBER = _arg("number", metavar="NUMBER", type=_from(1), help="number of the checkpoint")
-_ANY_NUMBER = _arg("number", metavar="NUMBER", type=_from(1), nargs="?", default=None, help="of one checkpoint only")
+_ANY_NUMBER = _arg("number", metavar="NUMBER", type=_from(1), nargs="?", default=None, help="show only this checkpoint")
 _STORE = _arg("--store", default=None, help="decision log: URL or connection id (default: [airflow_ft] store)")
-_LIMIT = _arg("--limit", type=_from(1), default=20, help="how many, newest first (default: 20)")
+_LIMIT = _arg("--limit", type=_from(1), default=20, help="maximum number of lines, newest first (default: 20)")
 _REWIND = _arg(
     "--rewind",
     action="store_true",
-    help="compute its rows again (default: the next checkpoint delivers them as they are)",
+    help="compute the rows again (default: deliver them unchanged with the next checkpoint)",
 )
-_REASON = _arg("--reason", default="", help="why, for the event log")
+_REASON = _arg("--reason", default="", help="reason, recorded in the event log")
 _MIN_AGE = _arg(
     "--min-age",
     type=seconds,
     default=0.0,
-    help="leave alone what is in doubt for fewer seconds than this: a run may be between two of its tasks (default: 0)",
+    help="skip checkpoints that have been in doubt for less than this many seconds (default: 0)",
 )
 
 
-_DAG = _arg("--dag", default=None, metavar="FILE", help="DAG file, for sources, and for what never ran")
-_OF_DAG = _arg("--dag", required=True, metavar="FILE", help="DAG file that declares it")
+_DAG = _arg(
+    "--dag",
+    default=None,
+    metavar="FILE",
+    help="DAG file: needed for a pipeline that has never run; otherwise adds its sources",
+)
+_OF_DAG = _arg("--dag", required=True, metavar="FILE", help="DAG file that declares the pipeline")
 _SAMPLES = _arg("--samples", type=_from(0), default=5, metavar="N", help="rows of each sink to show (default: 5)")
-_EVERYTHING = _arg("--all", action="store_true", help="all that there is to read (default: its first checkpoint)")
+_EVERYTHING = _arg("--all", action="store_true", help="read all new rows (default: the next checkpoint only)")
 _NUMBERS = _arg(
-    "numbers", metavar="NUMBER", type=_from(1), nargs="*", help="of these checkpoints (default: all in the log)"
+    "numbers",
+    metavar="NUMBER",
+    type=_from(1),
+    nargs="*",
+    help="compare only these checkpoints (default: all in the write-ahead log)",
 )
 _ALLOW_REPEATED = _arg(
     "--allow-repeated",
     action="store_true",
-    help="rows that equal delivered ones may be there more often: others write such rows too",
+    help="accept extra copies of delivered rows, because other programs write such rows, too",
 )
-_FULL = _arg("--full", action="store_true", help="count other rows in every table, which reads it as a whole")
-_PRINT = _arg("--print", action="store_true", help="only print the statements and commands, for whoever may run them")
-_TABLES = _arg("--tables", action="store_true", help="also a CREATE TABLE for the columns of the job (starts Spark)")
-_END = _arg("--end", action="store_true", help="end those that wait")
+_FULL = _arg("--full", action="store_true", help="also count rows from elsewhere; reads each table completely")
+_PRINT = _arg("--print", action="store_true", help="print the statements and commands instead of running them")
+_TABLES = _arg(
+    "--tables", action="store_true", help="also print a CREATE TABLE for the columns of the job (starts Spark)"
+)
+_END = _arg("--end", action="store_true", help="stop idle sessions")
 _PREPARED = _arg(
     "--prepared",
     choices=("commit", "rollback"),
     default=None,
-    help="how to end rows that the lost log has left prepared (xa, prepared, held): make them visible, or drop them",
+    help="commit or roll back the transactions that the lost decision log left prepared (xa, prepared, held)",
 )
 _ACCEPT_PARTIAL = _arg(
     "--accept-partial",
     action="store_true",
-    help="go past checkpoints of the lost log of which a part is visible (with --prepared commit: may become visible)"
-    " and the rest cannot be delivered any more",
+    help="accept lost checkpoints of which one sink shows rows (with --prepared commit: may show rows) and another"
+    " sink never will",
 )
-_NOW = _arg("--now", action="store_true", help="at once: what is not published is computed again")
+_NOW = _arg("--now", action="store_true", help="stop at once; the next run computes unpublished rows again")
 _DRAIN = _arg(
     "--drain",
     action="store_true",
-    help="for good: a last checkpoint delivers what is open in windows, joins and event-time timers",
+    help="deliver open windows, joins and event-time timers in a last checkpoint",
 )
-_WAIT = _arg("--wait", type=seconds, default=120.0, help="seconds to wait for it (default: 120; 0: do not wait)")
-_BARRIER = _arg("barrier", metavar="ID", help="the barrier: a line of text that is no time")
+_WAIT = _arg(
+    "--wait", type=seconds, default=120.0, help="seconds to wait for the stream to stop (default: 120; 0: do not wait)"
+)
+_BARRIER = _arg("barrier", metavar="ID", help="id of the barrier: one line of text that is not a time")
 _ANY_BARRIER = _arg(
-    "barrier", metavar="ID", nargs="?", default=None, help="of this barrier, and how far each of its pipelines is"
+    "barrier", metavar="ID", nargs="?", default=None, help="show this barrier and the progress of each pipeline"
 )
 _PIPELINES = _arg("pipelines", metavar="PIPELINE", nargs="+", help="names of the pipelines")
-_IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="of this pipeline only")
+_IN_PIPELINE = _arg("--pipeline", default=None, metavar="PIPELINE", help="show only this pipeline")
 
 
-_SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint; of restore also: beginning")
-_DIR = _arg("--dir", default=None, metavar="FOLDER", help="where savepoints lie (default: [airflow_ft] savepoint_dir)")
-_OF_CHECKPOINT = _arg(
-    "--checkpoint", type=_from(1), default=None, metavar="NUMBER", help="of this one, which has to be retained still"
+_SAVEPOINT = _arg("path", metavar="PATH", help="folder of the savepoint; restore also takes the word: beginning")
+_DIR = _arg(
+    "--dir", default=None, metavar="FOLDER", help="folder of the savepoints (default: [airflow_ft] savepoint_dir)"
 )
-_PARTITIONS = _arg("--partitions", type=_from(1), required=True, metavar="NUMBER", help="so many state partitions")
-_BACKEND = _arg("--backend", choices=("rocksdb", "hdfs"), required=True, help="the state store that it shall lie in")
+_OF_CHECKPOINT = _arg(
+    "--checkpoint",
+    type=_from(1),
+    default=None,
+    metavar="NUMBER",
+    help="take it of this retained checkpoint (default: the newest confirmed one)",
+)
+_PARTITIONS = _arg(
+    "--partitions", type=_from(1), required=True, metavar="NUMBER", help="new number of state partitions"
+)
+_BACKEND = _arg("--backend", choices=("rocksdb", "hdfs"), required=True, help="target state backend")
 _UNDER_NAME = _arg(
     "--pipeline", default=None, metavar="PIPELINE", help="restore it under this name (default: the savepoint's own)"
 )
@@ -119,18 +140,18 @@ _LATER = _arg(
     "--later",
     choices=("refuse", "continue", "write-again"),
     default="refuse",
-    help="when checkpoints were delivered after it: refuse; continue behind them, computed once more for the state"
-    " alone; or write what is computed of their input once more (default: refuse)",
+    help="what to do about checkpoints delivered after the savepoint. refuse: fail. continue: keep the delivered rows"
+    " and only rebuild state. write-again: compute and deliver their input again (default: refuse)",
 )
 _CLAIM_MODE = _arg(
     "--claim-mode",
     default="NO_CLAIM",
-    help="NO_CLAIM leaves the savepoint as it is, CLAIM deletes it once it is restored (default: NO_CLAIM)",
+    help="NO_CLAIM keeps the savepoint, CLAIM deletes it after the restore (default: NO_CLAIM)",
 )
 _ALLOW_NON_RESTORED = _arg(
     "--allow-non-restored-state",
     action="store_true",
-    help="the job may lack operators whose state is in the savepoint: that is left behind then",
+    help="drop the state of operators that the job no longer has",
 )
 _ALLOW_CHANGED = _arg(
     "--allow-changed-state",
@@ -140,32 +161,43 @@ _ALLOW_CHANGED = _arg(
 _RENAME = _arg(
     "--rename",
     action="store_true",
-    help="with --pipeline: the savepoint's pipeline gets that name. It is settled first, has to stand at the savepoint,"
-    " and runs no more under its old name; folders of FilesSink pass to the new one",
+    help="with --pipeline: rename the savepoint's pipeline. Resolves its checkpoints first, and needs a savepoint of"
+    " its newest one. The old name stops working; folders of FilesSink pass to the new name",
 )
 _WAL_ROOT = _arg(
     "--wal-root",
     default=None,
-    help="write-ahead log of a pipeline that is new here (default: [airflow_ft] wal_root)",
+    help="write-ahead log for a pipeline that this decision log does not know (default: [airflow_ft] wal_root)",
 )
 _STATE_OF = _arg("pipeline", metavar="PIPELINE", help="name of the pipeline, or folder of a savepoint (with a slash)")
 _OPERATOR = _arg("operator", metavar="OPERATOR", help="number of the operator, or its uid")
-_KEY = _arg("key", metavar="KEY", nargs="*", help="a value for each column of the key: text, ISO 8601, null, JSON")
-_ONE_STATE = _arg("--state", default=None, metavar="NAME", help="of an operator with several states this one")
-_AT = _arg("--at", type=_from(1), default=None, metavar="NUMBER", help="of this checkpoint, which is retained still")
-_FILE = _arg("file", metavar="FILE", help="ends in .parquet, .csv or .json (a line for each entry)")
+_KEY = _arg("key", metavar="KEY", nargs="*", help="one value per key column: text, ISO 8601, null or JSON")
+_ONE_STATE = _arg("--state", default=None, metavar="NAME", help="name of the state, if the operator has several")
+_AT = _arg(
+    "--at",
+    type=_from(1),
+    default=None,
+    metavar="NUMBER",
+    help="show state as of this retained checkpoint (default: the newest confirmed one)",
+)
+_FILE = _arg("file", metavar="FILE", help="target file: .parquet, .csv or .json (one line per entry)")
 _SINCE = _arg(
-    "--since", type=_from(1), required=True, metavar="NUMBER", help="the older checkpoint, which is retained still"
+    "--since", type=_from(1), required=True, metavar="NUMBER", help="older checkpoint, which must be retained"
 )
 _UNTIL = _arg(
-    "--until", dest="at", type=_from(1), default=None, metavar="NUMBER", help="default: the newest confirmed one"
+    "--until",
+    dest="at",
+    type=_from(1),
+    default=None,
+    metavar="NUMBER",
+    help="newer checkpoint (default: the newest confirmed one)",
 )
-_PAGE = _arg("page", metavar="PAGE", nargs="?", default=None, help="print this one (default: list all)")
-_SEARCH = _arg("--search", default=None, metavar="WORD", help="find it in pages and headings")
+_PAGE = _arg("page", metavar="PAGE", nargs="?", default=None, help="page to print (default: list all)")
+_SEARCH = _arg("--search", default=None, metavar="WORD", help="search pages and headings for this word")
 _WITH_SAVEPOINT = _arg(
     "--savepoint",
     action="store_true",
-    help="take a savepoint of where it has stopped, into --dir",
+    help="take a savepoint of the last checkpoint, into --dir",
 )
 
 
@@ -183,7 +215,7 @@ def get_ft_cli_commands() -> list[CLICommand]:
     return [
         GroupCommand(
             name="ft",
-            help="Exactly-once pipelines: look at their checkpoints, settle what is in doubt",
+            help="Inspect and repair exactly-once pipelines",
             subcommands=(*_looking(), *_settling(), _savepoints(), _state()),
         )
     ]
@@ -191,13 +223,13 @@ def get_ft_cli_commands() -> list[CLICommand]:
 
 def _looking() -> tuple[ActionCommand, ...]:
     return (
-        _command("pipelines", "looking", "List the pipelines", ARG_OUTPUT),
+        _command("pipelines", "looking", "List all pipelines with their condition", ARG_OUTPUT),
         _command("checkpoints", "looking", "List a pipeline's newest checkpoints", _PIPELINE, _LIMIT, ARG_OUTPUT),
         _command("events", "looking", "Print the event log, newest first", _PIPELINE, _ANY_NUMBER, _LIMIT, ARG_OUTPUT),
         _command(
             "doctor",
             "doctor",
-            "Examine everything that a pipeline needs, in words; writes nothing that stays but the decision log",
+            "Check everything that a pipeline needs, and print the fix for what is missing",
             _PIPELINE,
             _DAG,
             ARG_OUTPUT,
@@ -205,7 +237,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "dry-run",
             "doctor",
-            "Compute what the next run would deliver, show it and what the sinks would say, and deliver nothing",
+            "Compute what the next run would deliver and check it against the sinks; deliver nothing",
             _PIPELINE,
             _OF_DAG,
             _SAMPLES,
@@ -215,14 +247,14 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "sinks",
             "sinks",
-            "List what can be delivered into from here, and what each strategy promises",
+            "List the sinks and strategies that are installed, with their guarantees",
             ARG_OUTPUT,
             reads_log=False,
         ),
         _command(
             "verify",
             "verify",
-            "Compare the write-ahead log with what is in the sinks; only reports",
+            "Compare the write-ahead log with the sinks; changes nothing",
             _PIPELINE,
             _NUMBERS,
             _ALLOW_REPEATED,
@@ -232,7 +264,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "setup",
             "setup",
-            "Make what the sinks need before the first delivery (ledger tables, topic of tokens), or print how",
+            "Create what the sinks need before the first delivery (ledger tables, marker topic), or print how",
             _PIPELINE,
             _DAG,
             _PRINT,
@@ -242,13 +274,13 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "class-archive",
             "archive",
-            "Make Spark drivers on this machine start faster: an archive of the classes that they load",
+            "Create a class archive, so that Spark drivers on this machine start faster",
             reads_log=False,
         ),
         _command(
             "sessions",
             "sessions",
-            "List the Spark sessions that wait on this machine for the next run",
+            "List the Spark sessions that this machine keeps for later runs",
             _END,
             ARG_OUTPUT,
             reads_log=False,
@@ -256,16 +288,16 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "barriers",
             "barriers",
-            "List barriers and where they were injected, newest first",
+            "List barriers, newest first",
             _ANY_BARRIER,
             _LIMIT,
             ARG_OUTPUT,
         ),
-        _command("docs", "docs", "Read the documentation here", _PAGE, _SEARCH, ARG_OUTPUT, reads_log=False),
+        _command("docs", "docs", "Read the documentation in the terminal", _PAGE, _SEARCH, ARG_OUTPUT, reads_log=False),
         _command(
             "show",
             "looking",
-            "Show one checkpoint: its plan and the reasons, votes, proofs",
+            "Show a checkpoint: plan, votes, proofs and the reason of a failure",
             _PIPELINE,
             _NUMBER,
             ARG_OUTPUT,
@@ -273,7 +305,7 @@ def _looking() -> tuple[ActionCommand, ...]:
         _command(
             "spec",
             "looking",
-            "Show what a checkpoint was made with: job, sources, sinks, settings; without a NUMBER the newest",
+            "Show the job, sources, sinks and settings of a checkpoint (default: the newest)",
             _PIPELINE,
             _ANY_NUMBER,
             ARG_OUTPUT,
@@ -286,29 +318,46 @@ def _settling() -> tuple[ActionCommand, ...]:
         _command(
             "in-doubt",
             "doubt",
-            "List what is not settled and what each sink says of it; with a NUMBER: act on it",
+            "List checkpoints in doubt with each sink's answer; an option with a NUMBER acts on one",
             _IN_PIPELINE,
-            _act("commit", "deliver this checkpoint under its marker"),
-            _act("abort", "give this checkpoint up, if it is not decided"),
-            _act("quarantine", "keep this checkpoint as it is; nothing later is delivered meanwhile"),
-            _act("redeliver", "deliver this decided checkpoint, also into a sink that has lost its token"),
+            _act("commit", "deliver this checkpoint"),
+            _act("abort", "abort this checkpoint; fails if it is decided"),
+            _act("quarantine", "hold this checkpoint and all later ones until you decide"),
+            _act(
+                "redeliver",
+                "deliver this decided checkpoint, even into a sink that lost its marker and has none of its rows",
+            ),
             _act("dead-letter", "deliver this decided checkpoint, and set aside the rows that a sink refuses"),
             _REWIND,
             _REASON,
             ARG_YES,
             ARG_OUTPUT,
         ),
-        _command("recover", "settling", "Settle what is in doubt, from the stored plans", _PIPELINE, _MIN_AGE),
         _command(
-            "abort", "settling", "Abort a checkpoint that is not decided", _PIPELINE, _NUMBER, _REWIND, _REASON, ARG_YES
+            "recover", "settling", "Complete or abort the checkpoints in doubt of a pipeline", _PIPELINE, _MIN_AGE
         ),
         _command(
-            "rewind", "settling", "Compute all rows that are not delivered yet again", _PIPELINE, _REASON, ARG_YES
+            "abort",
+            "settling",
+            "Abort a checkpoint that is not decided yet",
+            _PIPELINE,
+            _NUMBER,
+            _REWIND,
+            _REASON,
+            ARG_YES,
+        ),
+        _command(
+            "rewind",
+            "settling",
+            "Discard all undelivered rows; the next run computes them again",
+            _PIPELINE,
+            _REASON,
+            ARG_YES,
         ),
         _command(
             "reset-state",
             "settling",
-            "Drop a pipeline's operator state and keep its positions: counts begin anew, no row is read again",
+            "Drop a pipeline's operator state but keep its source positions",
             _PIPELINE,
             _REASON,
             ARG_YES,
@@ -316,7 +365,7 @@ def _settling() -> tuple[ActionCommand, ...]:
         _command(
             "stop",
             "streams",
-            "Stop a stream after the checkpoint under way; a new run of its DAG goes on from there",
+            "Stop a stream after its current checkpoint; the next run continues from there",
             _PIPELINE,
             _NOW,
             _DRAIN,
@@ -327,7 +376,7 @@ def _settling() -> tuple[ActionCommand, ...]:
         _command(
             "inject-barrier",
             "barriers",
-            "Put a barrier into pipelines: what is in their sources now is before it; the first injection counts",
+            "Inject a barrier into pipelines: rows now in their sources lie before it",
             _BARRIER,
             _PIPELINES,
             ARG_OUTPUT,
@@ -337,7 +386,7 @@ def _settling() -> tuple[ActionCommand, ...]:
         _command(
             "adopt",
             "settling",
-            "List what a lost decision log has left in the sinks, and take them over",
+            "Take over the sinks of a lost decision log; lists first what it left there",
             _PIPELINE,
             _PREPARED,
             _ACCEPT_PARTIAL,
@@ -349,23 +398,23 @@ def _settling() -> tuple[ActionCommand, ...]:
 def _savepoints() -> GroupCommand:
     return GroupCommand(
         name="savepoint",
-        help="Keep where a pipeline stands, with its state, in a folder of its own; go on from there",
+        help="Take, inspect, restore, change and delete savepoints",
         subcommands=(
             _command(
                 "trigger",
                 "savepoints",
-                "Take a savepoint of a pipeline's newest confirmed checkpoint (or another one), whether it runs or not",
+                "Take a savepoint of a confirmed checkpoint; the pipeline may be running",
                 _PIPELINE,
                 _OF_CHECKPOINT,
                 _DIR,
                 ARG_OUTPUT,
             ),
             _command("list", "savepoints", "List savepoints, newest first", _DIR, ARG_OUTPUT, reads_log=False),
-            _command("show", "savepoints", "Show what a savepoint holds", _SAVEPOINT, ARG_OUTPUT, reads_log=False),
+            _command("show", "savepoints", "Show the contents of a savepoint", _SAVEPOINT, ARG_OUTPUT, reads_log=False),
             _command(
                 "restore",
                 "savepoints",
-                "Have a pipeline go on from a savepoint; its next run does",
+                "Restore a pipeline from a savepoint; its next run continues from there",
                 _SAVEPOINT,
                 _UNDER_NAME,
                 _RENAME,
@@ -379,7 +428,7 @@ def _savepoints() -> GroupCommand:
             _command(
                 "rescale",
                 "savepoints",
-                "Make another savepoint of one, with another number of state partitions",
+                "Copy a savepoint with another number of state partitions",
                 _SAVEPOINT,
                 _PARTITIONS,
                 _DIR,
@@ -389,7 +438,7 @@ def _savepoints() -> GroupCommand:
             _command(
                 "convert",
                 "savepoints",
-                "Make another savepoint of one, with its state in Spark's other state store",
+                "Copy a savepoint into the other state backend",
                 _SAVEPOINT,
                 _BACKEND,
                 _DIR,
@@ -404,7 +453,7 @@ def _savepoints() -> GroupCommand:
 def _state() -> GroupCommand:
     return GroupCommand(
         name="state",
-        help="Look up what a pipeline's operators know, while it runs: as of its newest confirmed checkpoint",
+        help="Query operator state as of a confirmed checkpoint; the pipeline may be running",
         subcommands=(
             _command("show", "state", "List operators with their states, keys and sizes", _STATE_OF, _AT, ARG_OUTPUT),
             _command(
@@ -418,13 +467,11 @@ def _state() -> GroupCommand:
                 _AT,
                 ARG_OUTPUT,
             ),
-            _command(
-                "export", "state", "Write all of a state into a file", _STATE_OF, _OPERATOR, _FILE, _ONE_STATE, _AT
-            ),
+            _command("export", "state", "Export a state into a file", _STATE_OF, _OPERATOR, _FILE, _ONE_STATE, _AT),
             _command(
                 "changes",
                 "state",
-                "Print what changed between two checkpoints, a line of JSON for each key",
+                "Print what changed between two checkpoints, one line of JSON per key",
                 _STATE_OF,
                 _OPERATOR,
                 _SINCE,

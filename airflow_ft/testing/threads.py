@@ -30,7 +30,7 @@ def fastest(prepared: Callable[[], Callable[[], object]], times: int = 3) -> flo
 
 
 def patience_for(alone: float) -> float:
-    """Return for how long others are waited for that take so many seconds alone."""
+    """Return how long to wait for threads that take `alone` seconds by themselves."""
     return max(SHORT, PATIENCE * alone)
 
 

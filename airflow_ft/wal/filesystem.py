@@ -47,6 +47,9 @@ class FileSystem(Protocol):
     def hadoop_path(self, uri: str) -> str:
         """The same place as Spark must be told (Hadoop takes percent signs literally)."""
 
+    def seen(self, uri: str) -> bool:
+        """`exists` without a look at the root: for whoever asks again and again, until something is there."""
+
     # StorageUnavailableError of these three: nothing is there, and its root is away.
     def exists(self, uri: str) -> bool: ...
 
@@ -194,8 +197,11 @@ class LocalFileSystem:
     def hadoop_path(self, uri: str) -> str:
         return f"file://{local_path(uri)}"
 
+    def seen(self, uri: str) -> bool:
+        return local_path(uri).exists()
+
     def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, local_path(uri).exists)
+        return markers.looked(self, uri, lambda: self.seen(uri))
 
     def names(self, uri: str) -> list[str]:
         return markers.looked(self, uri, lambda: _names(local_path(uri)))

@@ -85,7 +85,7 @@ class HdfsFileSystem:
         return self.uri(uri)
 
     def exists(self, uri: str) -> bool:
-        return markers.looked(self, uri, lambda: self._exists(uri))
+        return markers.looked(self, uri, lambda: self.seen(uri))
 
     def names(self, uri: str) -> list[str]:
         return markers.looked(self, uri, lambda: self._names(uri))
@@ -93,7 +93,7 @@ class HdfsFileSystem:
     def tree(self, uri: str) -> dict[str, int]:
         return markers.looked(self, uri, lambda: self._tree(uri))
 
-    def _exists(self, uri: str) -> bool:
+    def seen(self, uri: str) -> bool:
         try:
             self._ask(uri, lambda client, path: client.get_file_info(path))
         except FileNotFoundError:

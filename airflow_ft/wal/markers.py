@@ -68,7 +68,7 @@ def opened(files: Reading, uri: str) -> BinaryIO:
 
 
 def looked(files: Reading, uri: str, look: Callable[[], T]) -> T:
-    """What `look` finds at `uri`; StorageUnavailableError if that is nothing (false), and its root is away.
+    """Return what `look` finds at `uri`; StorageUnavailableError if that is nothing (false), and its root is away.
 
     It looks twice: the root may have been away at the first look, and be back by now. The marker itself may be missing.
     """

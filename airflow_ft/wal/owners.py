@@ -18,6 +18,7 @@ from airflow_ft.core.model import canonical_json
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 PREFIX = ".airflow-ft-log-"
+REMEDY = "give each its own wal_root, or its pipeline another name; delete the file of a log that is gone."
 FORMAT = 1
 
 
@@ -31,13 +32,15 @@ class Log(Protocol):
     def url(self) -> str: ...
 
 
-def register(store: Log, root: str, pipeline: str) -> None:
-    """Note that this decision log uses the pipeline's folder."""
+def register(store: Log, root: str, pipeline: str) -> str:
+    """Note that this decision log uses the pipeline's folder; which others do (as `shared`)."""
     files = filesystem(root)
-    where = files.uri(root, pipeline, f"{PREFIX}{store.installation}")
+    folder = files.uri(root, pipeline)
+    where = files.uri(folder, f"{PREFIX}{store.installation}")
     if not files.exists(where):
         with suppress(FileExistsError):  # another process of this log was faster
             files.write(where, canonical_json({"format": FORMAT, "log": store.url}).encode())
+    return shared(files, folder, files.names(folder))
 
 
 def shared(files: FileSystem, folder: str, names: Iterable[str]) -> str:
@@ -46,7 +49,7 @@ def shared(files: FileSystem, folder: str, names: Iterable[str]) -> str:
     if len(found) < 2:
         return ""
     told = ", ".join(f"{name} ({_log(files, files.uri(folder, name))})" for name in found)
-    return f"{len(found)} decision logs use {folder}: {told}"
+    return f"{len(found)} decision logs use {folder}: {told}. So what ended attempts left there is not deleted."
 
 
 def _log(files: FileSystem, where: str) -> str:

@@ -84,7 +84,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     deleted: list[str] = []
     home = files.uri(root, pipeline)
     if told := owners.shared(files, home, files.names(home)):
-        log.warning("nothing is swept: %s. Delete the file of one that is gone, or does not use this folder.", told)
+        log.warning("%s Remedy: %s", told, owners.REMEDY)
         return deleted
     for folder in _old(files, home, is_old):
         batches = files.names(folder)

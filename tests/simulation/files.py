@@ -45,6 +45,8 @@ class Files:
     def exists(self, uri: str) -> bool:
         return bool(self._found(uri)) or uri in self._wal.states
 
+    seen = exists
+
     def names(self, uri: str) -> list[str]:
         return list(dict.fromkeys(name.partition("/")[0] for name in self.tree(uri)))
 
@@ -53,6 +55,12 @@ class Files:
 
     def open(self, uri: str) -> BinaryIO:
         return io.BytesIO(self.read(uri))
+
+    def open_plain(self, uri: str) -> BinaryIO:
+        data = self._found(uri).get("")
+        if data is None:
+            raise FileNotFoundError(uri)
+        return io.BytesIO(data)
 
     def read(self, uri: str) -> bytes:
         data = self._found(uri).get("")

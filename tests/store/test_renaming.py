@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
+from airflow_ft.checkpoints import Gate
 from airflow_ft.core.errors import FencedError, PipelineHaltedError, StateConflictError
 from airflow_ft.core.model import AfterAbort, CheckpointState, Former, HaltReason, PipelineStatus, Promise
 from airflow_ft.core.overview import Condition
@@ -51,6 +54,14 @@ class TestRenames:
         renamed(scene, 1)
         assert store.pipeline(PIPELINE).turn is None
         assert store.standing(PIPELINE).condition is Condition.RENAMED
+
+    def test_a_gate_that_cannot_open_any_more_says_so(self, scene: Scene) -> None:
+        scene.complete(scene.stage()[0])
+        renamed(scene, 1)
+        assert Gate(number=1).is_open(scene.store, PIPELINE) == {"pipeline": PIPELINE, "number": 1}
+        for gate in (Gate(number=2), Gate(run=LATER_RUN), Gate(as_of=datetime(2100, 1, 1, tzinfo=UTC))):
+            with pytest.raises(PipelineHaltedError, match="it goes on as shop-orders"):
+                gate.is_open(scene.store, PIPELINE)
 
     def test_whoever_acts_with_an_older_epoch_renames_nothing(self, scene: Scene) -> None:
         scene.complete(scene.stage()[0])

@@ -81,8 +81,8 @@ def test_nothing_is_swept_where_two_decision_logs_use_one_folder(tmp_path: Path)
     published = _segment(tmp_path, 1, 1, 0)
     with SqliteStore(tmp_path / "one.db") as one, SqliteStore(tmp_path / "two.db") as two:
         for _ in range(2):
-            register(one, str(tmp_path), "orders")
-        register(two, str(tmp_path), "orders")
+            assert not register(one, str(tmp_path), "orders")
+        assert one.url in register(two, str(tmp_path), "orders")
         assert sweep(str(tmp_path), "orders", set(), below_epoch=9) == []
         assert sweep_attempts(str(tmp_path), "orders", set(), of_epoch=1, below_attempt=9) == []
         (tmp_path / "orders" / f"{PREFIX}{one.installation}").unlink()  # as the warning says, if that log is gone

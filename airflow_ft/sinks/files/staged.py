@@ -126,7 +126,7 @@ class Staged:
             raise UnfitTargetError(
                 f"the file system of {self.ledger.told(self.ledger.root)} ignores case or the form of letters: it takes"
                 f" the folder of the partition {lost[0].rpartition('/')[0]} for that of another value.",
-                remedy="name a folder on one that tells them apart; or make one value of both in the job.",
+                remedy="name a folder on a file system that keeps them apart; or make one value of both in the job.",
                 sink=self.name,
             )
 

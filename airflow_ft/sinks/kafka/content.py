@@ -82,7 +82,7 @@ class PlanContent:
 
         Raises:
             UnfitTargetError: the brokers have replaced timestamps that a sink maps: the topic was altered since the
-                vote. Only their answer tells it without a gap.
+                vote. Only their answer shows it without a gap.
         """
         tallies = {name: Tally(sink.topic, sink.timestamp is not None) for name, sink in self._sinks.items()}
         expected = dict.fromkeys(tallies, 0)

@@ -177,7 +177,7 @@ def is_certain(error: BaseException) -> bool:
 
 
 def _is_about_rows(error: BaseException) -> bool:
-    """Return whether SQLSTATE says so: 22 is data, 23 constraints, 45 raised by a user (PyMySQL 1.2 tells it)."""
+    """Return whether SQLSTATE says so: 22 is data, 23 constraints, 45 raised by a user (from PyMySQL 1.2 on)."""
     return str(getattr(error, "sqlstate", None) or "")[:2] in ("22", "23", "45")
 
 

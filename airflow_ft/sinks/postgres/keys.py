@@ -42,8 +42,8 @@ def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.S
         )
     if any(differs for names, differs in unique if names == sorted(fitting)):
         yield UnfitTargetError(
-            f"a unique index of {name} on ({', '.join(sink.key_columns)}) has another collation than its columns, and"
-            " other keys may be equal to it: the change of one key would overwrite the row of another.",
+            f"a unique index of {name} on ({', '.join(sink.key_columns)}) has another collation than its columns."
+            " A change of one key could overwrite the row of another.",
             remedy="drop that index, or make it again without COLLATE.",
         )
     for column in keys:

@@ -106,7 +106,7 @@ class SqliteFile:
             raise self._unreachable(error).located(**where) from error
 
     def mark(self) -> tuple[int, int] | None:
-        """Return what tells the file of that name from another one; None: there is none."""
+        """Return the identity of the file of that name; None if it is missing."""
         with suppress(OSError):
             found = self.path.stat()
             return found.st_dev, found.st_ino

@@ -62,6 +62,14 @@ def spare_processes(spark: SparkSession, root: str) -> None:
         spark.conf.set(MANAGER, manager)
 
 
+def has_checksums(spark: SparkSession, root: str) -> bool:
+    """Whether files of Spark's logs get a checksum from Hadoop, or need none; after `spare_processes`."""
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    files = spark._jvm.org.apache.hadoop.fs.Path(filesystem(root).hadoop_path(root)).getFileSystem(conf)  # type: ignore[union-attr]
+    is_spared = spark._jsc.sc().isLocal() and str(files.getClass().getName()) == HADOOPS_LOCAL
+    return not is_spared or not str(conf.get(MANAGER) or "").endswith(f".{_NAME}")
+
+
 def _manager(jvm: Any) -> str:
     """The class as this Spark names it; "": it has none."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]

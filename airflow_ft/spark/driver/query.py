@@ -32,6 +32,7 @@ from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import Listing, check_listings
+from airflow_ft.spark.driver.local_files import has_checksums
 from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.driver.publisher import Publisher, Tally
@@ -102,7 +103,8 @@ class Query:
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._made_of = SinkColumns(frame, inputs.source_of)
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
-        self._durable = _Durable(store, location, request, sources, topics, freeze)
+        told = has_checksums(frame.sparkSession, location.uri)
+        self._durable = _Durable(store, location, request, sources, topics, freeze, told)
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
@@ -119,7 +121,7 @@ class Query:
         self.publisher = Publisher(
             store,
             request,
-            committed=lambda batch: (self._terminal or location).is_committed(batch),
+            committed=lambda batch: (self._terminal or location).sees_commit(batch),
             durable=self._publishable,
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
@@ -431,8 +433,10 @@ class _Durable:
         sources: Mapping[str, Source | None],
         topics: Topics,
         freeze: Callable[[], None] | None,
+        has_checksums: bool,
     ) -> None:
         self._store, self._location, self._request, self._topics = store, location, request, topics
+        self._has_checksums = has_checksums
         self._sources = sources
         self._freeze = freeze
         self._synced: Synced = {}
@@ -459,7 +463,7 @@ class _Durable:
     def __call__(self) -> None:
         self.freeze()
         require(self._location.uri)
-        seal(self._location.uri, first=not self._synced)
+        seal(self._location.uri, first=not self._synced, notes_only=self._has_checksums)
         self._location.sync(self._synced)
 
 

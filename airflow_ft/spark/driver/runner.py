@@ -34,7 +34,7 @@ from airflow_ft.core.model import SparkPosition
 from airflow_ft.core.ports import Store
 from airflow_ft.core.reasons import WaitReason
 from airflow_ft.core.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
-from airflow_ft.core.warning import warn
+from airflow_ft.core.warning import PipelineWarning, warn
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
@@ -88,7 +88,7 @@ from airflow_ft.spark.state.source_changes import (
 from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, standing
 from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
-from airflow_ft.wal.owners import register
+from airflow_ft.wal import owners
 from airflow_ft.wal.retention import sweep_attempts
 from airflow_ft.wal.roots import away, claim, require
 
@@ -194,13 +194,14 @@ class Attempt:
     def _stage(self, store: Store, spark: SparkSession) -> StageResult:
         request = self._request
         claim(store, request.wal_root)
-        register(store, request.wal_root, request.pipeline)
+        tell = partial(warn, store, request.pipeline)
+        if told := owners.register(store, request.wal_root, request.pipeline):
+            tell(PipelineWarning("FOLDER_SHARED", "", told, owners.REMEDY))
         if request.base is not None:  # it may lie where the log was before
             claim(store, location_root(request.base.location))
         job = Job(request.job, request.job_arguments, request.dead_letters.sink if request.dead_letters else "")
         sources = Sources(spark, request.sources, request.connections, begins=self._beginning())
         frame = job.transform(spark, sources)
-        tell = partial(warn, store, request.pipeline)
         await_answer = ask(self._report.parent, request, job, spark, frame, tell)
         fix_conf(spark, "spark.sql.")
         spare_processes(frame.sparkSession, request.wal_root)

@@ -68,7 +68,7 @@ def replace_entry(location: str, log: str, batch: int, told: Entry) -> None:
 
 
 def replace_file(location: str, names: tuple[str, ...], data: bytes) -> None:
-    """Of one by its path in the location; it has no checksum until the location is sealed again."""
+    """Replace a file by its path in the location; it has no checksum until the location is sealed again."""
     files = filesystem(location)
     files.remove(_checksum(location, names))
     files.replace(files.uri(location, *names), data)

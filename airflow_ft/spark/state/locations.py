@@ -85,6 +85,11 @@ class SparkLocation:
         """Whether Spark's own commit of the batch is there."""
         return has_entry(self.uri, COMMITS, batch)
 
+    def sees_commit(self, batch: int) -> bool:
+        """The same, for whoever asks again and again until it is there."""
+        files = filesystem(self.uri)
+        return files.seen(files.uri(self.uri, COMMITS, str(batch)))
+
     def ends_at(self, batch: int) -> bool:
         """Whether Spark has begun nothing after this batch, so that another attempt may go on in this folder."""
         return newest_batch(self.uri, OFFSETS) == newest_batch(self.uri, COMMITS) == batch
