@@ -80,7 +80,7 @@ TOLD = {
         f"tried again {USUAL.attempts} times, {SECONDS} seconds apart",
         f"`retries`, {OF_A_STREAM.attempts:,} after {SECONDS} seconds",
     ],
-    "savepoints": [f"At most {savepoints.MOST} are looked at"],
+    "savepoints": [f"at most {savepoints.MOST} savepoints"],
     "security": [f"its newest {access.NEWEST} checkpoints"],
     "simulation": [
         f"| all | {len(ALL)} |",
