@@ -97,6 +97,19 @@ def is_paused(dag_id: str) -> bool:
     return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
 
 
+def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
+    """Return whether Airflow skipped all of these tasks in the run; False while Airflow's server does not answer."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def ask() -> bool:
+        index = run.map_index if run.map_index >= 0 else None
+        found = RuntimeTaskInstance.get_task_states(run.dag_id, index, list(task_ids), run_ids=[run.run_id])
+        states = found.get(run.run_id, {}).values()
+        return len(states) >= len(task_ids) > 0 and {str(state) for state in states} == {"skipped"}
+
+    return _answer(ask)
+
+
 def interval_end(dag_run: Any) -> datetime | None:
     """Where the data interval of a scheduled run, or of a backfill's, ends; None: it has none that was planned."""
     run_type = getattr(dag_run.run_type, "value", dag_run.run_type)

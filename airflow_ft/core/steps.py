@@ -237,6 +237,7 @@ def prepare_step(
 
 def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
     """Delivers one participant's part of every number that is decided, or that it decides; in order."""
+    context.store.register(context.pipeline)  # the task runs also where nothing before it did
     require_active(context.store, context.pipeline)
     require_own_stage(context)
     waiting = [

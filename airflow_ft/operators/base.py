@@ -5,7 +5,7 @@ Airflow understands them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -15,14 +15,15 @@ from airflow_ft import settings
 from airflow_ft.core import steps
 from airflow_ft.core.arguments import check_type
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.core.lease import Worker
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail, note_failed_task
-from airflow_ft.operators.place import check_place, check_pulls, own_stage
-from airflow_ft.runs import plain_utc, run_is_over, run_of, task_of, test_command
+from airflow_ft.operators.place import check_place, check_pulls, own_stage, tasks_beside
+from airflow_ft.runs import plain_utc, run_is_over, run_of, task_of, test_command, were_skipped
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec
+from airflow_ft.templates import declared_name, is_late
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,9 +105,19 @@ class CheckpointOperator(BaseOperator):
             return self.rendered()
         except AirflowFtError as error:
             rehearses = str(self.dry_run).lower() not in ("", "none", "false") or test_command(context)
-            if self.is_of_run and not rehearses:
-                note_failed_task(self.log, context, error, self.pipeline, self.store)
+            if self.is_of_run and not rehearses and (name := self._whole_name()):
+                note_failed_task(self.log, context, error, name, self.store)
             raise
+
+    def _whole_name(self) -> str:
+        """The pipeline's name with its suffix, as rendered; "": rendering gave none."""
+        if self.spec.suffix is not None and self.suffix is None:  # the name without one is another pipeline's
+            return ""
+        try:
+            name, left = declared_name(self.pipeline, self.suffix)
+        except ConfigurationError:
+            return ""
+        return name if left is None and not is_late(name) else ""
 
     def rendered(self) -> PipelineSpec:
         """The specification with what was rendered of it, checked anew; from then on `pipeline` is whole.
@@ -122,6 +133,28 @@ class CheckpointOperator(BaseOperator):
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """The task's own work; the result goes to XCom."""
         raise NotImplementedError
+
+    def skip_if_skipped(self, run: steps.Context) -> None:
+        """AirflowSkipException if Airflow skipped `recover` and `stage` of this run, as a branch before them does.
+
+        For tasks whose trigger rule is all_done: these run all the same.
+        """
+        with suppress(KeyError):  # no run of the pipeline was ever registered
+            row = run.store.run(run.pipeline, run.run)
+            if row is not None and (row.staged or row.stage_began is not None):
+                return
+        before = self.get_flat_relative_ids(upstream=True)
+        begins = [
+            task.task_id
+            for task in tasks_beside(self)
+            if getattr(task, "role", "") in ("recover", "stage")
+            and task.task_id in before
+            and task.spec.pipeline == self.spec.pipeline
+        ]
+        if were_skipped(run.run, begins):
+            with suppress(KeyError):
+                run.store.leave_turn(run.pipeline, run.run)
+            raise AirflowSkipException(f"Airflow skipped {' and '.join(begins)} in this run")
 
     def rehearse(self, spec: PipelineSpec) -> Any:
         """The task's part of a dry run, and of a test run. One that has none is skipped, and what stands behind the

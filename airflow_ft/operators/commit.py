@@ -37,6 +37,7 @@ class CommitOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Commits; AirflowSkipException when there was nothing to commit."""
+        self.skip_if_skipped(run)
         numbers = pipeline_steps.commit(run, self.participant)
         if not numbers:
             raise AirflowSkipException(f"nothing is decided that waits for {self.participant}")

@@ -39,6 +39,7 @@ class ConfirmOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
+        self.skip_if_skipped(run)
         confirmation = pipeline_steps.confirm(spec, run, task_connections)
         emit(self, context, run, confirmation.confirmed)
         return pipeline_steps.told(confirmation)

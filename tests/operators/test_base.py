@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -18,19 +19,23 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_ft import CheckpointedPipeline
 from airflow_ft.core import steps
 from airflow_ft.core.errors import AirflowFtError, FencedError, JobError, LeaseHeldError, SinkUnavailableError
 from airflow_ft.core.model import RunKey
+from airflow_ft.core.overview import Condition
 from airflow_ft.core.steps import Context
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.recover import RecoverOperator
+from airflow_ft.operators.stage import StageOperator
 from airflow_ft.spec import PipelineSpec
+from airflow_ft.store import open_store
 from airflow_ft.triggers.turn import TurnTrigger
 from tests.core.systems import NoArchive
-from tests.core.world import PIPELINE, World
+from tests.core.world import PIPELINE, RUN, World
 from tests.operators.declared import spec
 
 pytestmark = pytest.mark.airflow
@@ -232,6 +237,65 @@ def test_what_is_no_failure_of_the_run_is_not_stored(tmp_path: Path, error: Base
 
 
 def test_an_error_that_cannot_be_stored_is_raised_all_the_same(tmp_path: Path) -> None:
-    world = World(tmp_path)  # which does not know the pipeline
+    world = World(tmp_path)
+    run = world.context()
+    world.store.close()
     with pytest.raises(AirflowFailException, match="the job raised"):
-        do(ends(JobError("the job raised.")), world.context())
+        do(ends(JobError("the job raised.")), run)
+
+
+@pytest.mark.parametrize("states", [["skipped", "skipped"], ["upstream_failed", "upstream_failed"], ["success"], []])
+def test_a_run_that_a_branch_skips_is_skipped_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[str]
+) -> None:
+    """`commit` and `confirmed` run all the same, by their trigger rule."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    asked: list[Any] = []
+
+    def known(dag_id: str, map_index: int | None, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
+        asked.append((dag_id, map_index, task_ids))
+        return {run_ids[0]: dict(zip(task_ids, states, strict=False))}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", staticmethod(known))
+    monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
+    world = World(tmp_path)
+    with DAG("d", schedule=None) as dag:
+        CheckpointedPipeline(spec(PIPELINE))
+    is_skipped = states[:1] == ["skipped"]
+    for task_id in ("orders.commit.shop", "orders.confirmed"):
+        ended = AirflowSkipException if is_skipped or "commit" in task_id else AirflowFailException
+        with pytest.raises(ended):
+            do(cast("CheckpointOperator", dag.get_task(task_id)), world.context())
+    dag_id, map_index, tasks = asked[0]
+    assert (dag_id, map_index, sorted(tasks)) == (RUN.dag_id, None, ["orders.recover", "orders.stage"])
+    with suppress(KeyError):
+        found = world.store.standing(PIPELINE)
+        assert found.turn is None and (found.condition is Condition.FAILED) is not is_skipped
+
+
+class Later:
+    """Stands for the output of a task, or a mapped value."""
+
+    def iter_references(self) -> Iterator[Any]:
+        return iter(())
+
+    def resolve(self, _: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_a_first_run_that_fails_while_it_is_rendered_is_shown_under_the_whole_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
+    declared = spec("orders", suffix=Later(), checkpointing={"timeout": "{{ params.timeout }}"})
+    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="stage", map_index=-1, try_number=1)}
+    for shop, known in ((None, []), ("None", []), ("de", ["orders-de"])):
+        operator = StageOperator(task_id="stage", spec=declared)
+        operator.suffix, operator.checkpointing = shop, {"timeout": "soon"}  # type: ignore[attr-defined]
+        with pytest.raises(AirflowFailException):
+            StageOperator.execute.__wrapped__(operator, context)  # type: ignore[attr-defined]
+        with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+            assert [row.name for row in store.pipelines()] == known
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
+        assert store.standing("orders-de").condition is Condition.FAILED

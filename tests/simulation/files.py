@@ -45,6 +45,8 @@ class Files:
     def exists(self, uri: str) -> bool:
         return bool(self._found(uri)) or uri in self._wal.states
 
+    seen = exists
+
     def names(self, uri: str) -> list[str]:
         return list(dict.fromkeys(name.partition("/")[0] for name in self.tree(uri)))
 

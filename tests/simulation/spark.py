@@ -77,6 +77,8 @@ class Location:
     def is_committed(self, batch: int) -> bool:
         return batch in self.wal.states.get(self.uri, {})
 
+    sees_commit = is_committed
+
     def position(self, batch: int) -> SparkPosition:
         return SparkPosition(self.uri, batch)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -189,8 +191,92 @@ def test_a_header_that_is_not_the_schema_is_refused(spark: SparkSession, tmp_pat
     assert "header" in _failure(frame.select("b"))
 
 
-def test_csv_that_is_no_text_fails(spark: SparkSession, tmp_path: Path) -> None:
-    assert "holds bytes that are no text" in _failure(_read(spark, tmp_path, "csv", "s string", {"a.csv": b"\xff\n"}))
+@pytest.mark.parametrize("options", [{}, {"multiLine": "true"}])
+def test_csv_that_is_no_text_fails(spark: SparkSession, tmp_path: Path, options: dict[str, Any]) -> None:
+    told = _failure(_read(spark, tmp_path, "csv", "s string", {"a.csv": b"\xff\n"}, **options))
+    assert "not UTF-8" in told or "holds bytes that are no text" in told
+    (tmp_path / "a.csv").unlink()
+    files = {"b.csv": "\xe9,x\n".encode("latin-1")}
+    kept = {"encoding": "ISO-8859-1", **options}
+    assert _rows(_read(spark, tmp_path, "csv", "s string, t string", files, **kept)) == [("\xe9", "x")]
+
+
+ODD = ['"', '""', 'a"b', '"a"', "C:\\", '\\"', "\\\\", "a,b", " a ", "\ufffd", "\ufffdempty", "'", "#", "\t", "-"]
+
+
+@pytest.mark.parametrize("options", [{}, {"multiLine": "true", "lineSep": "\r\n"}, {"sep": "\\t"}, {"header": "true"}])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_what_others_write_as_csv_is_read(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], quoting: Literal[0, 1]
+) -> None:
+    """As RFC 4180 says, which has no backslashes; Spark reads `"a""b"` with all of its quotes."""
+    is_sparks = "multiLine" in options  # which cannot tell U+FFFD from bytes that are no text
+    texts = [text for text in ODD if not (is_sparks and "\ufffd" in text)]
+    rows = [(str(n), text, f"\r\n{text}\n" if is_sparks else text) for n, text in enumerate(texts)]
+    made = io.StringIO(newline="")
+    writer = csv.writer(made, quoting=quoting, delimiter="\t" if "sep" in options else ",")
+    writer.writerows([("n", "s", "t"), *rows] if "header" in options else rows)
+    frame = _read(spark, tmp_path, "csv", "n string, s string, t string", {"a.csv": made.getvalue()}, **options)
+    assert _rows(frame) == sorted(rows, key=repr)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "of_lines"),
+    [
+        ('1,"a\n2,b"\n', "a quote that is not closed", '1,"a'),
+        ('1,"a\\"b"\n', "text behind a quoted field", '1,"a\\"b"'),
+        ('1,"a" \n', "text behind a quoted field", '1,"a" '),
+        ("1,\xff\n", "not UTF-8", "1,\ufffd"),
+    ],
+)
+def test_a_quote_in_the_wrong_place_fails(
+    spark: SparkSession, tmp_path: Path, text: str, reason: str, of_lines: str
+) -> None:
+    """Spark makes two rows of the first one."""
+    files = {"a.csv": text.encode("latin-1")}
+    assert reason in _failure(_read(spark, tmp_path, "csv", "n int, s string", files))
+    kept: dict[str, Any] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"}
+    rows = _rows(_read(spark, tmp_path, "csv", "n int, s string, broken string", {}, **kept))
+    assert (None, None, of_lines) in rows
+
+
+def test_several_lines_of_csv_with_a_stray_quote_fail(spark: SparkSession, tmp_path: Path) -> None:
+    files = {"a.csv": '1,"a\\"b"\n'}
+    assert "Unescaped quote" in _failure(_read(spark, tmp_path, "csv", "n int, s string", files, multiLine="true"))
+    own = _read(spark, tmp_path, "csv", "n int, s string", {}, multiLine="true", escape="\\")
+    assert _rows(own) == [(1, 'a"b')]
+
+
+def test_options_of_csv(spark: SparkSession, tmp_path: Path) -> None:
+    def read(text: str, schema: str = "a string, b string", **options: Any) -> list[tuple[Any, ...]]:
+        return _rows(_read(spark, tmp_path, "csv", schema, {"a.csv": text}, **options))
+
+    assert read('"a\\"b\\\\c\\d",x\n', escape="\\") == [('a"b\\c\\d', "x")]
+    assert read('"a;;"b\n', sep=";;", quote="") == [('"a', '"b')]
+    assert read("'a,b',c\n", quote="'") == [("a,b", "c")]
+    assert read("# no\n\n  \na,b\n", comment="#") == [("a", "b")]
+    assert read(' a , "b" \n', ignoreLeadingWhiteSpace="true", ignoreTrailingWhiteSpace="true") == [("a", "b")]
+    assert read('NA,""\n', nullValue="NA") == [(None, "")]
+    assert read('"",\n', emptyValue="none") == [("none", None)]
+    assert read("a,b\r\nc,d\re,f") == [("a", "b"), ("c", "d"), ("e", "f")]
+    assert read("a,b;c,d", lineSep=";") == [("a", "b"), ("c", "d")]
+    assert read("A,B\nx,y\n", header="true") == [("x", "y")]
+    assert read("x,y\n", unescapedQuoteHandling="STOP_AT_DELIMITER") == [("x", "y")]
+
+
+def test_the_header_of_each_file_is_known(spark: SparkSession, tmp_path: Path) -> None:
+    files = {f"{n}.csv": "\n" * n + "a,b\n" + "".join(f"{n},{i:04}\n" for i in range(30)) for n in range(4)}
+    files |= {"empty.csv": "", "header.csv": "a,b\n"}
+    frame = _read(spark, tmp_path, "csv", "a string, b string", files, header="true")
+    expected = sorted((str(n), f"{i:04}") for n in range(4) for i in range(30))
+    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    try:
+        for size in ("1g", "50b"):  # all in one partition; several blocks of each file
+            spark.conf.set("spark.sql.files.maxPartitionBytes", size)
+            assert _rows(frame) == expected
+            assert _rows(frame.union(frame).coalesce(1)) == sorted([*expected, *expected])
+    finally:
+        spark.conf.set("spark.sql.files.maxPartitionBytes", str(before))
 
 
 @pytest.mark.parametrize("format", ["json", "csv"])

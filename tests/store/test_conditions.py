@@ -293,4 +293,7 @@ class TestActs:
         assert "retire" in acts and "stop" not in acts
         scene.store.enter_turn(PIPELINE, RUN, None)
         acts = set(pipeline_acts(stands(scene)))
-        assert "retire" not in acts and {"stop", "drain", "stop_with_savepoint"} <= acts
+        assert not acts & {"retire", "recover", "rewind", "reset_state"}, "its process holds the lease"
+        assert {"stop", "drain", "stop_with_savepoint"} <= acts
+        scene.store.release_lease(PIPELINE, "worker")
+        assert {"recover", "rewind", "reset_state"} <= set(pipeline_acts(stands(scene))), "between two tasks"

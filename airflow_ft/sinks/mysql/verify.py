@@ -11,7 +11,7 @@ the target and CREATE TEMPORARY TABLES. What replaces rows by key is compared by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.model import ParticipantPlan, canonical_json
 from airflow_ft.core.ports import ConnectionInfo, WalReader
 from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.sinks.mysql.charsets import Repertoire
 from airflow_ft.sinks.mysql.checks import Objection
 from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
 from airflow_ft.sinks.mysql.failures import failure
@@ -96,23 +97,24 @@ def _verify(
             ledger = ledger_of({newest: sink}, connection.schema, delivered[-1].plan.pipeline, participant)
             return verify_upserts(report, session, target, sink, delivered, ledger, log, LIMITS)
         parts = _parts(sent, target, log)
-        if why := _unheld(session, target, parts):
-            return replace(report, error=f"the table does not hold the rows as they were delivered: {why}")
         delivered_columns = {part.columns for part in parts}
         key = usable_key(session, target.table, delivered_columns)
         report = Comparison(session, target.table, key).report(report, parts)
-        if key and not full:
-            return report
-        rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
-        return replace(report, other=max(0, rows - (report.expected - report.missing) - report.repeated))
+        if full or not key:
+            rows = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
+            other = max(0, rows - (report.expected - report.missing) - report.repeated)
+            report = replace(report, other=other)
+        repertoires = target.to_judge(session).repertoires
+    if report.is_complete and (why := _unheld(parts, repertoires)):  # the session may be over: the rows are read
+        return replace(report, error=f"the table does not hold the rows as they were delivered: {why}")
+    return report
 
 
-def _unheld(session: Session, target: Target, parts: Sequence[Part]) -> str:
+def _unheld(parts: Sequence[Part], repertoires: Mapping[str, Repertoire]) -> str:
     """Return why the table, as it is now, cannot hold a row that was delivered; "": it can.
 
     ALTER TABLE has converted such rows, and would convert the copy that they are compared with in the same way.
     """
-    repertoires = target.to_judge(session).repertoires
     for part in parts:
         judging = replace(part.target, repertoires=repertoires)
         schema = part.view.schema(judging.sink)

@@ -92,9 +92,8 @@ class Piecewise:
         same = " AND ".join(f"c.{quoted(key)} = l.{quoted(key)}" for key in changes.keys)
         found = db.rows(
             f"INSERT INTO {_LAST.sql} SELECT c.* FROM {_LAST.sql} AS l JOIN {CHANGES.sql} AS c ON {same}"
-            f" WHERE l.{PLACE} = %s AND c.{PLACE} < l.{PLACE} ORDER BY c.{PLACE} DESC LIMIT 1 RETURNING {PLACE}",
-            (place,),
-        )
+            f" WHERE l.{PLACE} = {place} AND c.{PLACE} < l.{PLACE} ORDER BY c.{PLACE} DESC LIMIT 1 RETURNING {PLACE}"
+        )  # no parameter: a name may have a percent sign
         db.run(f"DELETE FROM {_LAST.sql} WHERE {PLACE} = %s", (place,))
         return int(found[0][0]) if found else None
 

@@ -12,10 +12,15 @@ log = logging.getLogger(__name__)
 
 def check_server(session: Session, *, allow_unsafe_durability: bool, prepares: bool) -> list[str]:
     """SinkAccessError for a server that cannot be relied on; returns warnings. `prepares`: by PREPARE TRANSACTION."""
-    if session.value("SELECT pg_is_in_recovery()") or session.value("SHOW transaction_read_only") == "on":
+    if session.value("SELECT pg_is_in_recovery()"):
         raise SinkAccessError(
-            "the server takes no writes: it is a standby, or read-only for this user.",
+            "the server takes no writes: it is a standby.",
             remedy="point the connection at the primary (target_session_attrs=read-write in its extra).",
+        )
+    if session.value("SHOW transaction_read_only") == "on":
+        raise SinkAccessError(
+            "the server takes no writes: default_transaction_read_only is on for this user.",
+            remedy="RESET it where it is set (SELECT * FROM pg_db_role_setting; postgresql.conf); or use another user.",
         )
     if prepares and int(session.value("SHOW max_prepared_transactions")) == 0:
         raise SinkAccessError(

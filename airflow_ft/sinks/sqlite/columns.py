@@ -184,16 +184,18 @@ def refused(batch: pa.RecordBatch, columns: dict[str, Column]) -> dict[int, str]
     for field, values in zip(batch.schema, batch.columns, strict=True):
         for row in beyond(values):
             found.setdefault(row, f"{field.name}: outside of the years 1 to 9999, which has no text that others read")
+        checks = []
         if pa.types.is_floating(field.type):
-            wrong, why = pc.is_nan(values), "NaN has no form in SQLite, which would store NULL"
-        elif field.type == pa.uint64():
-            wrong, why = pc.greater(values, pa.scalar(_LARGEST, pa.uint64())), f"more than SQLite's largest, {_LARGEST}"
-        elif columns[fold(field.name)].is_rowid and values.null_count:
-            wrong, why = pc.is_null(values), "NULL in the INTEGER PRIMARY KEY, for which SQLite would make a number up"
-        else:
-            continue
-        for row in pc.indices_nonzero(pc.fill_null(wrong, False)).to_pylist():
-            found.setdefault(row, f"{field.name}: {why}")
+            checks.append((pc.is_nan(values), "NaN has no form in SQLite, which would store NULL"))
+        if field.type == pa.uint64():
+            larger = pc.greater(values, pa.scalar(_LARGEST, pa.uint64()))
+            checks.append((larger, f"more than SQLite's largest, {_LARGEST}"))
+        if columns[fold(field.name)].is_rowid and values.null_count:
+            made_up = "NULL in the INTEGER PRIMARY KEY, for which SQLite would make a number up"
+            checks.append((pc.is_null(values), made_up))
+        for wrong, why in checks:
+            for row in pc.indices_nonzero(pc.fill_null(wrong, False)).to_pylist():
+                found.setdefault(row, f"{field.name}: {why}")
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from airflow_ft.core.doctor import Check, Examination
 from airflow_ft.core.model import ParticipantPlan
@@ -10,6 +11,7 @@ from airflow_ft.core.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.fitting import of_rows
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.fitting import misfits
+from airflow_ft.sinks.sqlite.ready import lacks
 
 
 def examine(
@@ -28,4 +30,7 @@ def examine(
     exam.ok("file", described)
     for problem in of_rows(exam, plan, connection, rows, misfits):
         exam.problem("columns", problem.what, problem.remedy)
+    if not rows:
+        for problem in exam.attempt("tables", partial(lacks, pipeline, plan, connection)) or ():
+            exam.problem("tables", problem.what, problem.remedy)
     return exam.checks

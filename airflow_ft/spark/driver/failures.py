@@ -43,7 +43,7 @@ _NEW_FOLDERS = re.compile(r"(?:\S+: )*assertion failed: Invalid batch: ")
 # Spark looks at what the newest micro-batch has read of a folder once more, and finds it below another one.
 _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (.*)", re.DOTALL)
 # A record that its schema does not fit, and the file in which it is: the one stands below the other.
-_MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*")
+_MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*|Unescaped quote character [^\n]*? of CSV field")
 _HEADER = re.compile(r"(?:CSV header does not conform|Number of column in CSV header is not equal).*", re.DOTALL)
 _READING = re.compile(r"while reading file (\S+?)\.(?:\s|$)")
 _MOST_CAUSES = 50

@@ -25,6 +25,7 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.Locale;
 import java.util.Map;
+import org.apache.spark.rdd.InputFileBlockHolder;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.api.java.UDF2;
@@ -49,8 +50,11 @@ public final class Exact implements UDF2, Serializable {
   private final ZoneId zone;
   private final HashMap options;
   private transient Node root;
+  private transient Csv csv;
+  private transient UTF8String block; // of a file, which is being read
+  private transient boolean headerIsNext;
 
-  /** what: "value" (one object), "records" (objects of a file's text) or "fields" (texts of CSV). */
+  /** what: "value" (one object), "records" (of a file's text), "lines" (of CSV) or "fields" (texts of CSV). */
   public Exact(StructType schema, String what, ZoneId zone, Map options) {
     this.schema = schema;
     this.what = what;
@@ -67,8 +71,46 @@ public final class Exact implements UDF2, Serializable {
   private Node root() {
     if (root == null) {
       root = new Node(schema, "", true, options);
+      csv = what.equals("lines") ? new Csv(options) : null;
     }
     return root;
+  }
+
+  /** Of a line of CSV: an array of no or one record. */
+  private Object line(byte[] given, Object file) {
+    // Spark sets it once a block of a file, so another object is another block, or another reader of this one.
+    UTF8String now = InputFileBlockHolder.getInputFilePath();
+    boolean isFirst = now != block && InputFileBlockHolder.getStartOffset() == 0;
+    if (now != block) {
+      block = now;
+      headerIsNext = csv.header && isFirst;
+    }
+    String reason = null;
+    Row made = null;
+    try {
+      String encoding = (String) options.get("encoding");
+      String line = decoded(given, encoding);
+      if (line == null) {
+        reason = "not " + (encoding == null ? "UTF-8" : encoding);
+      } else {
+        if (isFirst && line.startsWith("\ufeff")) {
+          line = line.substring(1);
+        }
+        if (line.trim().isEmpty() || !csv.comment.isEmpty() && line.startsWith(csv.comment)) {
+          return new Object[0];
+        }
+        if (headerIsNext) {
+          headerIsNext = false;
+          csv.check(csv.split(line), root().fields, (String) file);
+          return new Object[0];
+        }
+        made = texts(csv.split(line));
+      }
+    } catch (Malformed error) {
+      reason = "not of the declared schema" + error.where();
+    }
+    refuse(reason, given, file);
+    return new Object[] {pair(reason, made)};
   }
 
   /** Reason (null: it is well) and row of a record; of "records" an array of them. `file` is where it lies. */
@@ -76,6 +118,10 @@ public final class Exact implements UDF2, Serializable {
     String reason = null;
     Object row = null;
     Object[] rows = null;
+    root();
+    if (csv != null) {
+      return line((byte[]) given, file);
+    }
     try {
       if (given == null) {
         reason = "no value";
@@ -96,15 +142,19 @@ public final class Exact implements UDF2, Serializable {
       reason = (what.equals("fields") ? "not of the declared schema" : "not one JSON object of the declared schema")
           + error.where();
     }
+    refuse(reason, given, file);
+    if (!what.equals("records")) {
+      return pair(reason, row);
+    }
+    return reason == null ? rows : new Object[] {pair(reason, null)};
+  }
+
+  private void refuse(String reason, Object given, Object file) {
     if (reason != null && options.get("fail") != null) {
       throw new IllegalArgumentException(
           "[MALFORMED_RECORD_IN_PARSING] " + reason + " in the record that begins with " + beginning(given)
               + "\nwhile reading file " + file + ". ");
     }
-    if (!what.equals("records")) {
-      return pair(reason, row);
-    }
-    return reason == null ? rows : new Object[] {pair(reason, null)};
   }
 
   private static String beginning(Object given) {
@@ -116,22 +166,33 @@ public final class Exact implements UDF2, Serializable {
     return RowFactory.create(new Object[] {reason, row});
   }
 
+  /** Of Spark's reader of CSV, which has replaced bytes that are no text. */
   private Row fields(Row given) {
-    Node node = root();
-    Object[] found = new Object[node.fields.length];
+    String[] found = new String[given.length()];
     for (int i = 0; i < found.length; i++) {
-      Node field = node.fields[i];
       String text = (String) given.get(i);
-      if (text == null) {
-        if (!field.nullable) {
-          throw field.malformed("has no value");
-        }
-      } else if (text.equals(EMPTY)) {
-        found[i] = field.ofField("", zone);
-      } else if (field.kind == STRING && text.indexOf('\ufffd') >= 0) {
+      Node field = root().fields[i];
+      if (text != null && text.equals(EMPTY)) {
+        text = "";
+      } else if (text != null && (field.kind == STRING || field.kind == BINARY) && text.indexOf('\ufffd') >= 0) {
         throw field.malformed("holds bytes that are no text");
-      } else {
-        found[i] = field.ofField(text, zone);
+      }
+      found[i] = text;
+    }
+    return texts(found);
+  }
+
+  private Row texts(String[] given) {
+    Node node = root();
+    if (given.length != node.fields.length) {
+      throw new Malformed("", given.length + " fields, and " + node.fields.length + " columns");
+    }
+    Object[] found = new Object[given.length];
+    for (int i = 0; i < found.length; i++) {
+      if (given[i] != null) {
+        found[i] = node.fields[i].ofField(given[i], zone);
+      } else if (!node.fields[i].nullable) {
+        throw node.fields[i].malformed("has no value");
       }
     }
     return RowFactory.create(found);
@@ -153,6 +214,130 @@ public final class Exact implements UDF2, Serializable {
       return charset.newDecoder().decode(ByteBuffer.wrap(bytes)).toString();
     } catch (CharacterCodingException error) {
       return null;
+    }
+  }
+
+  /** Divides a line of CSV into fields, as RFC 4180 and Spark's options say. */
+  private static final class Csv {
+    final boolean header;
+    final String comment;
+    private final String separator;
+    private final int quote;
+    private final int escape;
+    private final int escapeOfEscape;
+    private final String ofNull;
+    private final String ofEmpty;
+    private final boolean fromLeft;
+    private final boolean fromRight;
+    private final boolean caseSensitive;
+
+    Csv(Map options) {
+      header = is(options, "header");
+      comment = text(options, "comment", "");
+      separator = text(options, "separator", ",");
+      quote = character(options, "quote", '"');
+      escape = character(options, "escape", quote);
+      escapeOfEscape = character(options, "chartoescapequoteescaping", escape == quote ? -1 : escape);
+      ofEmpty = text(options, "emptyvalue", "");
+      ofNull = text(options, "nullvalue", options.get("emptyvalue") == null ? null : "");
+      fromLeft = is(options, "ignoreleadingwhitespace");
+      fromRight = is(options, "ignoretrailingwhitespace");
+      caseSensitive = is(options, "casesensitive");
+    }
+
+    private static boolean is(Map options, String name) {
+      return text(options, name, "").equalsIgnoreCase("true");
+    }
+
+    private static String text(Map options, String name, String other) {
+      return options.get(name) == null ? other : (String) options.get(name);
+    }
+
+    /** -1: there is none. */
+    private static int character(Map options, String name, int other) {
+      String found = text(options, name, null);
+      if (found == null) {
+        return other;
+      }
+      if (found.length() > 1) {
+        throw new UnsupportedOperationException("option " + name + " has more than one character");
+      }
+      return found.isEmpty() || found.charAt(0) == 0 ? -1 : (int) found.charAt(0);
+    }
+
+    void check(String[] names, Node[] fields, String file) {
+      boolean fits = names.length == fields.length;
+      String[] wanted = new String[fields.length];
+      for (int i = 0; i < fields.length; i++) {
+        wanted[i] = fields[i].path;
+        fits = fits && names[i] != null && (caseSensitive ? names[i].equals(wanted[i]) : names[i].equalsIgnoreCase(wanted[i]));
+      }
+      if (!fits) {
+        throw new IllegalArgumentException("CSV header does not conform to the schema.\n Header: "
+            + String.join(", ", names) + "\n Schema: " + String.join(", ", wanted) + "\nCSV file: " + file);
+      }
+    }
+
+    String[] split(String line) {
+      ArrayList found = new ArrayList();
+      int at = 0;
+      do {
+        at = field(line, at, found);
+      } while (at >= 0);
+      return (String[]) found.toArray(new String[0]);
+    }
+
+    /** Where the next field begins; -1: this is the last one. */
+    private int field(String line, int from, ArrayList found) {
+      int at = from;
+      while (fromLeft && at < line.length() && line.charAt(at) <= ' ' && !line.startsWith(separator, at)) {
+        at++;
+      }
+      int end;
+      String value;
+      if (at < line.length() && line.charAt(at) == quote) {
+        StringBuilder made = new StringBuilder();
+        end = quoted(line, at + 1, made);
+        while (fromRight && end < line.length() && line.charAt(end) <= ' ' && !line.startsWith(separator, end)) {
+          end++;
+        }
+        if (end < line.length() && !line.startsWith(separator, end)) {
+          throw new Malformed("", "text behind a quoted field (the option escape says what stands before a quote in one)");
+        }
+        value = made.length() == 0 ? ofEmpty : made.toString();
+      } else {
+        end = line.indexOf(separator, at);
+        end = end < 0 ? line.length() : end;
+        int last = end;
+        while (fromRight && last > at && line.charAt(last - 1) <= ' ') {
+          last--;
+        }
+        value = last == at ? null : line.substring(at, last);
+      }
+      found.add(value == null || value.equals(ofNull) ? null : value);
+      return end == line.length() ? -1 : end + separator.length();
+    }
+
+    /** Where a field ends, behind its quote. */
+    private int quoted(String line, int from, StringBuilder made) {
+      int at = from;
+      while (at < line.length()) {
+        char c = line.charAt(at);
+        int next = at + 1 < line.length() ? (int) line.charAt(at + 1) : -1;
+        if (c == escape && next >= 0 && next == quote) {
+          made.append((char) quote);
+          at += 2;
+        } else if (c == escapeOfEscape && next >= 0 && next == escape) {
+          made.append((char) escape);
+          at += 2;
+        } else if (c == quote) {
+          return at + 1;
+        } else {
+          made.append(c);
+          at++;
+        }
+      }
+      throw new Malformed("", "a quote that is not closed (a field with line breaks needs the option multiLine)");
     }
   }
 

@@ -25,7 +25,7 @@ NAME, NAME_OF_FILES = "airflow_ft_exact", "airflow_ft_exact_file"
 """Names of the function in plans; by the second one lineage knows columns that are fields of a file's records."""
 _LOCK = threading.Lock()
 
-Form = Literal["value", "records", "fields"]
+Form = Literal["value", "records", "lines", "fields"]
 Reader = Callable[["Column", "Column"], "Column"]
 """(what is read, where it lies) -> struct<reason: string, row: struct>, or an array of these."""
 
@@ -39,11 +39,12 @@ def reader(
         spark: the session in which it is used.
         schema: the columns. char(n) and varchar(n) bound the length of a string, and become strings.
         form: "value": a binary column with one JSON object. "records": one with no JSON object, one, or an array of
-            them; the result is an array. "fields": a struct of strings, as CSV has them.
+            them; the result is an array. "lines": one with a line of CSV; the result is an array, empty for a header.
+            "fields": a struct of strings, as Spark's reader of CSV finds them.
         zone: the time zone of timestamps that are written without one. "": the session's.
-        options: names in lower case. "fail": raise an error in place of a reason. "encoding": of "records". The others
-            are those of Spark's readers: dateformat, timestampformat, timestampntzformat, nanvalue, positiveinf,
-            negativeinf.
+        options: names in lower case. "fail": raise an error in place of a reason. "encoding": of "records" and "lines".
+            The others are those of Spark's readers: dateformat, timestampformat, timestampntzformat, nanvalue,
+            positiveinf, negativeinf; of "lines" also "separator", "casesensitive", header, quote, escape and the like.
 
     Raises:
         ConfigurationError: for a type that text cannot hold exactly, or a pattern that is none.
@@ -74,7 +75,7 @@ def reader(
         "type": "struct",
         "fields": [_field("reason", "string"), _field("row", _plain(schema.jsonValue()))],
     }
-    if form == "records":
+    if form in ("records", "lines"):
         result = {"type": "array", "elementType": result, "containsNull": True}
     made = (
         function.function(of_json(json.dumps(result)))

@@ -1,11 +1,13 @@
 """Files of JSON and CSV, read exactly: what `FileSource` returns for them.
 
-Spark lists and decompresses the files and finds their lines (JSON) or fields (CSV); `Exact.java` makes values of them.
+Spark lists and decompresses the files and finds their lines; `Exact.java` makes values of them. Of CSV with `multiLine`
+Spark finds the fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_ft.core.errors import ConfigurationError
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 _READ, _RECORD = "airflow_ft_read", "airflow_ft_record"
 _LINE = "airflow_ft_line"  # no name that a folder of a partition has
 _EMPTY = "\ufffdempty"  # no text has this character, which replaces invalid bytes; also in Exact.java
-_OF_JSON = frozenset(("mode", "columnnameofcorruptrecord", "multiline", "encoding", "charset"))
-"""Options of Spark's JSON reader that mean something else, or nothing, to its text reader."""
+_OF_READERS = frozenset(("mode", "columnnameofcorruptrecord", "multiline", "encoding", "charset", "wholetext"))
+"""Options of Spark's JSON and CSV readers that mean something else, or nothing, to its text reader."""
 
 
 def load(spark: SparkSession, builder: Any, format: str, ddl: str, options: Mapping[str, str], path: str) -> DataFrame:
@@ -40,59 +42,20 @@ def load(spark: SparkSession, builder: Any, format: str, ddl: str, options: Mapp
             f"the schema of a FileSource with mode PERMISSIVE has no column {corrupt} for records that cannot be read.",
             remedy=f"add `{corrupt} string` to the schema, or leave out the mode: such a record then fails the run.",
         )
-    read = _json if format == "json" else _csv
+    read: Callable[..., DataFrame] = _texts
+    if format == "csv":
+        _refuse_nested(fields)
+        is_sparks = _is_true(given, "multiline") or "unescapedquotehandling" in given
+        read = _fields if is_sparks else partial(_texts, csv=True)
     frame = read(spark, builder, fields, corrupt if corrupt in fields.names else "", dict(options), given, path)
     return tag(frame, READ, "columns of the source")
 
 
-def _json(
-    spark: SparkSession,
-    builder: Any,
-    fields: StructType,
-    corrupt: str,
-    options: dict[str, str],
-    given: Mapping[str, str],
-    path: str,
-) -> DataFrame:
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
-
-    encoding = given.get("encoding") or given.get("charset") or ""
-    own = {name: value for name, value in options.items() if name.lower() not in _OF_JSON}
-    if encoding and "linesep" in given:
-        own["encoding"] = encoding  # in which the separator is written
-    if given.get("multiline", "false").lower() == "true":
-        own["wholetext"] = "true"
-    builder = builder.format("text").options(**own)
-    text = T.StructType([T.StructField(_LINE, T.StringType())])
-    lines = builder.schema(text).load(path)
-    folders = [name for name in lines.columns if name != _LINE]
-    declared = [field for field in fields.fields if field.name in folders]
-    if declared:  # columns that the folders' names hold, such as day=2024-05-01
-        lines = builder.schema(T.StructType([*text.fields, *declared])).load(path)
-    typed = T.StructType([field for field in fields.fields if field.name not in (*folders, corrupt)])
-    read = reader(spark, typed, "records", **_settings(given, encoding))
-    line = F.col(_LINE)
-    kept = [F.col(f"`{name}`") for name in folders]
-    made = lines.select(
-        *kept,
-        *([line.alias(_RECORD)] if corrupt else []),
-        read(line.cast("binary"), F.input_file_name()).alias(_READ),
-    )
-    rows = made.select(*kept, *([F.col(_RECORD)] if corrupt else []), F.explode(_READ).alias(_READ))
-    return _columns(rows, fields, typed, corrupt, folders, F.col(_RECORD))
+def _is_true(given: Mapping[str, str], name: str) -> bool:
+    return given.get(name, "false").lower() == "true"
 
 
-def _csv(
-    spark: SparkSession,
-    builder: Any,
-    fields: StructType,
-    corrupt: str,
-    options: dict[str, str],
-    given: Mapping[str, str],
-    path: str,
-) -> DataFrame:
-    from pyspark.sql import functions as F
+def _refuse_nested(fields: StructType) -> None:
     from pyspark.sql import types as T
 
     nested = (T.ArrayType, T.MapType, T.StructType)
@@ -101,9 +64,88 @@ def _csv(
             f"columns of CSV hold no arrays, maps or structs: {', '.join(wrong)}.",
             remedy="declare them as string, and convert them in the job.",
         )
+
+
+def _texts(
+    spark: SparkSession,
+    builder: Any,
+    fields: StructType,
+    corrupt: str,
+    options: dict[str, str],
+    given: Mapping[str, str],
+    path: str,
+    *,
+    csv: bool = False,
+) -> DataFrame:
+    """Of lines, or of whole files (JSON with `multiLine`)."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    encoding = given.get("encoding") or given.get("charset") or ""
+    own = {name: value for name, value in options.items() if name.lower() not in _OF_READERS}
+    if encoding and "linesep" in given:
+        own["encoding"] = encoding  # in which the separator is written
+    if _is_true(given, "multiline"):
+        own["wholetext"] = "true"
+    builder = builder.format("text").options(**own)
+    text = T.StructType([T.StructField(_LINE, T.StringType())])
+    lines = builder.schema(text).load(path)
+    folders = [name for name in lines.columns if name != _LINE]
+    named = set(map(_folding(spark), folders))
+    declared = [field for field in fields.fields if _folding(spark)(field.name) in named]
+    if declared:  # columns that the folders' names hold, such as day=2024-05-01
+        lines = builder.schema(T.StructType([*text.fields, *declared])).load(path)
+    typed = T.StructType([field for field in fields.fields if field not in declared and field.name != corrupt])
+    settings = _settings(given, encoding)
+    if csv:
+        settings["options"] |= _dialect(spark, given)
+    read = reader(spark, typed, "lines" if csv else "records", **settings)
+    line = F.col(_LINE)
+    kept = [F.col(f"`{name}`") for name in folders]
+    made = lines.select(
+        *kept,
+        *([F.make_valid_utf8(line).alias(_RECORD)] if corrupt else []),
+        read(line.cast("binary"), F.input_file_name()).alias(_READ),
+    )
+    rows = made.select(*kept, *([F.col(_RECORD)] if corrupt else []), F.explode(_READ).alias(_READ))
+    return _columns(rows, fields, typed, corrupt, folders, F.col(_RECORD))
+
+
+def _folding(spark: SparkSession) -> Callable[[str], str]:
+    """Return what Spark does to names before it compares them."""
+    return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
+
+
+def _dialect(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]:
+    jvm: Any = spark._jvm
+    separator = given.get("sep", given.get("delimiter", ","))
+    of_csv = getattr(jvm, "org.apache.spark.sql.catalyst.csv.CSVExprUtils")
+    return {
+        "separator": str(of_csv.toDelimiterStr(separator)),  # which may be written as \\t
+        "casesensitive": str(spark.conf.get("spark.sql.caseSensitive")),
+    }
+
+
+def _fields(
+    spark: SparkSession,
+    builder: Any,
+    fields: StructType,
+    corrupt: str,
+    options: dict[str, str],
+    given: Mapping[str, str],
+    path: str,
+) -> DataFrame:
+    """Of CSV, as Spark finds them."""
+    from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
     typed = T.StructType([field for field in fields.fields if field.name != corrupt])
     # The names of a header are compared with the schema, and a record with too many fields or too few is found.
     own = {**options, "enforceSchema": "false", "columnPruning": "false"}
+    if "unescapedquotehandling" not in given:
+        own["unescapedQuoteHandling"] = "RAISE_ERROR"
+    if "escape" not in given:
+        own["escape"] = given.get("quote", '"')  # as RFC 4180 has it
     if not given.keys() & {"emptyvalue", "nullvalue"}:
         own["emptyValue"] = _EMPTY  # else Spark takes "" for a null, as it does nothing between two commas
     texts = T.StructType([T.StructField(name, T.StringType()) for name in fields.names])
@@ -158,5 +200,7 @@ def _columns(
         else:
             column = F.col(f"`{field.name}`")
         made.append(column.alias(field.name))
-    rest = [F.col(f"`{name}`") for name in folders if name not in fields.names]
+    fold = _folding(rows.sparkSession)
+    known = set(map(fold, fields.names))
+    rest = [F.col(f"`{name}`") for name in folders if fold(name) not in known]
     return rows.select(*made, *rest)

@@ -172,6 +172,18 @@ def test_changes_that_the_table_refuses_are_found_and_the_change_before_counts(m
     assert proof.counts[SINK] == 5 and aside.rows == 5
 
 
+def test_a_key_with_a_percent_sign_in_its_name_is_set_aside_too(make: Make) -> None:
+    world = make(
+        'CREATE TABLE orders ("a%s" bigint PRIMARY KEY, text text CHECK (text <> $$no$$), version bigint)',
+        **{**UPSERT, "key_columns": ["a%s"]},
+    )
+    plan = world.plan(pa.table({"a%s": [1, 1, 2], "text": ["a", "no", "no"]}))
+    with pytest.raises(DeclinedError, match="check constraint"):
+        world.prepare(plan)
+    world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
+    assert table_of(world).sql('SELECT "a%s", text FROM orders') == [(1, "a")]
+
+
 def test_of_many_changes_those_that_are_refused_are_found(make: Make) -> None:
     world = make(PLAIN.format("text CHECK (id % 400 <> 7)"), **UPSERT)
     plan = world.plan(world.table(0, 2000))

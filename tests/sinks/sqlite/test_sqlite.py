@@ -414,6 +414,10 @@ def test_the_doctor_looks_at_file_and_columns(world: World) -> None:
     assert [each.verdict for each in doctor.examine("orders", planned, file.connection, rows)] == [
         Verdict.OK, Verdict.PROBLEM
     ]  # fmt: skip
+    file.sql("DROP TABLE orders")
+    file.sql("CREATE TABLE orders (id INTEGER PRIMARY KEY ON CONFLICT REPLACE, text TEXT)")
+    [_, check] = doctor.examine("orders", planned, file.connection, [])
+    assert check.verdict is Verdict.PROBLEM and "ON CONFLICT REPLACE" in check.text
 
 
 def test_verify_finds_a_loss_a_double_and_a_change(world: World) -> None:
@@ -558,6 +562,14 @@ def test_only_a_rowid_makes_numbers_up(world: World, key: str) -> None:
         return
     world.commit(plan, vote)
     assert file_of(world).sql("SELECT id FROM orders ORDER BY text") == [(1,), (None,)]
+
+
+@pytest.mark.parametrize("type", [pa.int8(), pa.uint64()])
+def test_no_number_is_made_up_for_null(world: World, type: pa.DataType) -> None:
+    file_of(world).sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, text TEXT)")
+    plan = world.plan(pa.table({"id": pa.array([1, None], type), "text": ["a", "b"]}))
+    with pytest.raises(DeclinedError, match=r"row 2 of .*make a number up"):
+        world.commit(plan, world.prepare(plan))
 
 
 @pytest.mark.parametrize(
