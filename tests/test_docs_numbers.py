@@ -80,7 +80,7 @@ TOLD = {
         f"tried again {USUAL.attempts} times, {SECONDS} seconds apart",
         f"`retries`, {OF_A_STREAM.attempts:,} after {SECONDS} seconds",
     ],
-    "savepoints": [f"At most {savepoints.MOST} are looked at"],
+    "savepoints": [f"at most {savepoints.MOST} savepoints"],
     "security": [f"its newest {access.NEWEST} checkpoints"],
     "simulation": [
         f"| all | {len(ALL)} |",
@@ -105,7 +105,7 @@ TOLD = {
         f"Above {gauges._MANY_FILES:,} files",
         f"waits up to {signature(MaintenanceOperator).parameters['wait'].default:g} s",
     ],
-    "writing-a-sink": [f"reads alone, and in {fitting.ASK_SECONDS:g} s"],
+    "writing-a-sink": [f"only reads, within {fitting.ASK_SECONDS:g} s"],
     "storage": [f"after {hdfs.TIMEOUT:g} seconds without an answer"],
     "streaming": [f"of a stream there are {OF_A_STREAM.attempts:,}"],
 }
