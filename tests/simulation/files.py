@@ -45,11 +45,19 @@ class Files:
     def exists(self, uri: str) -> bool:
         return bool(self._found(uri)) or uri in self._wal.states
 
+    def seen(self, uri: str) -> bool:
+        return self.exists(uri)
+
     def names(self, uri: str) -> list[str]:
         return list(dict.fromkeys(name.partition("/")[0] for name in self.tree(uri)))
 
     def tree(self, uri: str) -> dict[str, int]:
         return {name: len(data) for name, data in self._found(uri).items() if name}
+
+    def open_plain(self, uri: str) -> BinaryIO:
+        if not self.exists(uri):
+            raise FileNotFoundError(uri)
+        return self.open(uri)
 
     def open(self, uri: str) -> BinaryIO:
         return io.BytesIO(self.read(uri))

@@ -121,7 +121,7 @@ class Query:
         self.publisher = Publisher(
             store,
             request,
-            committed=lambda batch: (self._terminal or location).sees_commit(batch),
+            committed=lambda batch: (self._terminal or location).is_committed(batch),
             durable=self._publishable,
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
