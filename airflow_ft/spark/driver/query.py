@@ -433,7 +433,7 @@ class _Durable:
         sources: Mapping[str, Source | None],
         topics: Topics,
         freeze: Callable[[], None] | None,
-        has_checksums: bool,
+        has_checksums: bool = True,
     ) -> None:
         self._store, self._location, self._request, self._topics = store, location, request, topics
         self._has_checksums = has_checksums
