@@ -53,6 +53,11 @@ class Files:
     def tree(self, uri: str) -> dict[str, int]:
         return {name: len(data) for name, data in self._found(uri).items() if name}
 
+    def open_plain(self, uri: str) -> BinaryIO:
+        if not self.exists(uri):
+            raise FileNotFoundError(uri)
+        return self.open(uri)
+
     def open(self, uri: str) -> BinaryIO:
         return io.BytesIO(self.read(uri))
 
