@@ -344,7 +344,6 @@ def product_over_models() -> Iterator[Running]:
             "seal": lambda *_, **how: None,
             "check_listings": lambda *_: None,
             "named_positions": lambda *_: {},
-            "has_checksums": lambda *_: True,
             "record_ids": lambda *of: RUNNING.spark.record_ids(*of),
             "recorded_ids": lambda location: RUNNING.spark.recorded_ids(location),
             "Timers": lambda *_: NO_TIMERS,

@@ -61,12 +61,6 @@ class Files:
     def open(self, uri: str) -> BinaryIO:
         return io.BytesIO(self.read(uri))
 
-    def open_plain(self, uri: str) -> BinaryIO:
-        data = self._found(uri).get("")
-        if data is None:
-            raise FileNotFoundError(uri)
-        return io.BytesIO(data)
-
     def read(self, uri: str) -> bytes:
         data = self._found(uri).get("")
         if data is None:
