@@ -29,6 +29,7 @@ from airflow_ft.spark.state import timers
 from airflow_ft.store.database import Pool
 from airflow_ft.wal import hdfs
 from tests.conformance.test_seeded_defects import DEFECTS
+from tests.conformance.test_wrong_histories import WRONG as HISTORIES
 from tests.conformance.test_wrong_sinks import WRONG
 from tests.simulation.known import DEFECTS as SEEDED
 from tests.simulation.scenarios import ALL
@@ -189,6 +190,7 @@ def test_the_kit_has_as_many_cases_of_each_sink_as_the_page_says() -> None:
         name: counted[name] for name in ("sqlite", "delta", "files", "postgres", "kafka", "mysql")
     }
     words = " ".join(TEXT["docs/writing-a-sink.md"].split())
-    mistakes = len(DEFECTS) + len(WRONG)
+    mistakes = len(DEFECTS) + len(HISTORIES) + len(WRONG)
     assert f"puts {mistakes} mistakes into sinks" in words
     assert f"{len(DEFECTS)} into SQLite's" in words and f"and {len(WRONG)} into those of SQLite" in words
+    assert f"{len(HISTORIES)} into SQLite's that need a longer history" in words

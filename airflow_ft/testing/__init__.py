@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-_CASES = ("bags", "beginnings", "conformance", "kills", "owners", "upserts", "value_cases", "zombies")
+_CASES = (
+    "bags", "beginnings", "conformance", "histories", "kills", "letters", "owners", "upserts", "value_cases", "world",
+    "zombies",
+)  # fmt: skip
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _CASES))
 
 if TYPE_CHECKING:

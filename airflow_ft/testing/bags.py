@@ -13,6 +13,7 @@ from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.model import Outcome, Plan, Segment
 from airflow_ft.core.planning import plan_delivery
 from airflow_ft.testing.tables import Bag, Row
+from airflow_ft.testing.world import ROWS, SINK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,11 +34,11 @@ class BagsConformance:
         row, empty = (1, "same", "same"), (None, None, None)
         equal = _table([row, row, empty, row, empty])
         expected: list[Row] = []
-        for number in (1, 2):
-            parts = [world.segment_of(number, equal, equal), world.segment_of(number, equal)]
+        for number in (2, 4):
+            parts = [world.segment_of(number - 1, equal, equal), world.segment_of(number, equal)]
             _deliver(world, bag, number, *parts)
             expected += 3 * [row, row, empty, row, empty]
-            assert _seen(bag) == Counter(expected)
+            _holds(bag, expected, f"checkpoint {number} has two segments with three files of equal rows")
 
     def test_every_file_of_a_segment_comes(self, world: World) -> None:
         bag = _bag(world)
@@ -46,13 +47,13 @@ class BagsConformance:
             [(100 * file + n, f"file {file}", f"row {n}") for n in range(size)] for file, size in enumerate(sizes)
         ]
         _deliver(world, bag, 1, world.segment_of(1, *map(_table, rows)))
-        assert _seen(bag) == Counter(row for file in rows for row in file)
+        _holds(bag, [row for file in rows for row in file], "the segment has four files, the third one without rows")
 
     def test_every_batch_of_a_file_comes(self, world: World) -> None:
         bag = _bag(world)
         ids = range(_A_BATCH + 10)
         _deliver(world, bag, 1, world.segment_of(1, _table([(each, "t", None) for each in ids])))
-        assert sorted(row[0] or 0 for row in bag.read()) == list(ids)
+        _holds(bag, [(each, "t", None) for each in ids], "the file has more than one batch")
 
     @pytest.mark.parametrize("names", [("note", "text", "id"), ("text", "id", "note")], ids="-".join)
     def test_columns_have_names_not_places(self, world: World, names: tuple[str, ...]) -> None:
@@ -62,21 +63,47 @@ class BagsConformance:
         first, second, third, fourth = map(_table, ([row] for row in rows))
         _deliver(world, bag, 1, world.segment_of(1, first))
         came = [rows[0]]
-        parts = world.segment_of(2, second), world.segment_of(2, third.select(names))
-        if _deliver_or_refuse(world, bag, 2, *parts):
+        parts = world.segment_of(2, second), world.segment_of(3, third.select(names))
+        if _deliver_or_refuse(world, bag, 3, *parts):
             came += rows[1:3]
-        assert _seen(bag) == Counter(came)
-        if _deliver_or_refuse(world, bag, 3, world.segment_of(3, fourth.select(names))):
+        _holds(bag, came, f"the second segment has its columns in the order {names}")
+        if _deliver_or_refuse(world, bag, 4, world.segment_of(4, fourth.select(names))):
             came.append(rows[3])
-        assert _seen(bag) == Counter(came)
+        _holds(bag, came, f"the checkpoint has its columns in the order {names}")
 
     def test_a_missing_column_is_null_or_refused(self, world: World) -> None:
         bag = _bag(world)
         rows: list[Row] = [(1, "t1", "n1"), (2, "t2", None), (3, "t3", "n3")]
         _deliver(world, bag, 1, world.segment_of(1, _table(rows[:1])))
         lacking = world.segment_of(2, _table(rows[1:2]).drop_columns(["note"]))
-        came = _deliver_or_refuse(world, bag, 2, lacking, world.segment_of(2, _table(rows[2:])))
-        assert _seen(bag) == Counter(rows if came else rows[:1])
+        came = _deliver_or_refuse(world, bag, 3, lacking, world.segment_of(3, _table(rows[2:])))
+        _holds(bag, rows if came else rows[:1], "the column 'note' is missing in the first of two segments")
+
+    def test_sinks_of_one_participant_come_together(self, world: World) -> None:
+        """Each into its own table, with its own count; a process that is killed in the second one leaves no rows."""
+        bag, more = _bag(world), f"{SINK}_more"
+        delivery = plan_delivery({SINK: world.target.sink, more: bag.sink})
+        if len(delivery.participants) > 1:
+            pytest.skip("each of its sinks is a participant of its own")
+        expected: list[Row] = []
+        for number in (1, 2):
+            own: list[Row] = [(number, "t", None), (number, "t", None), (None, None, "n")]
+            tables = {SINK: world.table(number * ROWS), more: _table(own)}
+            plan = world.plan_of(number, world.segment_with(number, tables))
+            planned = replace(delivery.participants[0], predecessor=world.predecessor)
+            plan = replace(plan, participants=(planned,), commit_point=planned.name if plan.commit_point else None)
+            vote = world.prepare(plan)
+            if number == 2 and world.target.at_once:
+                killed = world.process(plan, vote, stop="kill", at=ROWS + 1, per_batch=1).wait() == ""
+                if killed:
+                    world.shows(world.ids_of(1), "a process was killed among the rows of the second sink")
+                    _holds(bag, expected, "a process was killed among the rows of the second sink")
+            proof = world.commit(plan, vote)
+            assert dict(proof.counts) == {SINK: ROWS, more: len(own)}, f"the proof counts {dict(proof.counts)}"
+            expected += own
+            world.shows(world.ids_of(*range(1, number + 1)), "rows of the first sink")
+            _holds(bag, expected, "rows of the second sink")
+            world.predecessor = number
 
 
 def _bag(world: World) -> Bag:
@@ -94,8 +121,13 @@ def _table(rows: Sequence[Row]) -> pa.Table:
     return pa.table(columns)
 
 
-def _seen(bag: Bag) -> Counter[Row]:
-    return Counter(tuple(row) for row in bag.read())  # type: ignore[misc]
+def _holds(bag: Bag, expected: Sequence[Row], where: str) -> None:
+    """Compare the table with these rows, as multisets."""
+    seen: Counter[Row] = Counter(tuple(row) for row in bag.read())  # type: ignore[misc]
+    missing, more = Counter(expected) - seen, seen - Counter(expected)
+    wrong = ((missing, "are missing"), (more, "are there that no job wrote, or too often"))
+    told = [f"{rows.total()} rows {what}, such as {next(iter(rows))}" for rows, what in wrong if rows]
+    assert not told, f"{where}: {' and '.join(told)}"
 
 
 def _plan(world: World, bag: Bag, number: int, *segments: Segment) -> Plan:
@@ -109,7 +141,9 @@ def _deliver(world: World, bag: Bag, number: int, *segments: Segment) -> None:
     plan = _plan(world, bag, number, *segments)
     proof = world.deliver(plan)
     [rows] = proof.counts.values()
-    assert (proof.outcome, rows) == (Outcome.COMMITTED, sum(sum(each.rows.values()) for each in segments))
+    assert proof.outcome is Outcome.COMMITTED
+    expected = sum(sum(each.rows.values()) for each in segments)
+    assert rows == expected, f"the proof counts {rows} rows, and the checkpoint has {expected}"
 
 
 def _deliver_or_refuse(world: World, bag: Bag, number: int, *segments: Segment) -> bool:

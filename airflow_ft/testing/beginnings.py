@@ -104,10 +104,10 @@ def _newest_delivers(world: World, plan: Plan, attempts: Collection[_Attempt], b
         if older.vote is not None:
             with pytest.raises(FencedError):
                 world.participant(plan).commit(plan, fence, older.vote)
-        assert world.target.ids() == before
+        world.shows(before)
     assert world.commit(plan, vote, newest.number).outcome is Outcome.COMMITTED
     first = 1 + max(before, default=0)
-    assert world.target.ids() == [*before, *range(first, first + _ROWS)]
+    world.shows([*before, *range(first, first + _ROWS)])
     world.close()
 
 

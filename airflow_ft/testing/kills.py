@@ -58,21 +58,24 @@ class KillsConformance:
             assert killed < _MANY
 
     def _is_killed(self, world: World, step: str, there: list[int], at: int) -> bool:
-        """One number: killed at this call, looked at, settled. False: it does not make so many."""
-        table = world.table((world.number + 1) * 1_000, _FEW)
-        plan = world.plan(table)
+        """One number, of two segments: killed at this call, looked at, settled. False: it does not make so many."""
+        world.number += 2
+        table, number = world.table(world.number * 1_000, _FEW), world.number
+        parts = table.slice(0, _FEW // 2), table.slice(_FEW // 2)
+        plan = world.plan_of(number, world.segment(number - 1, parts[0]), world.segment(number, parts[1]))
         vote = None if step == "prepare" else world.prepare(plan)
         killed = _act(world, plan, vote, step, at)
         before, after = list(there), [*there, *table["id"].to_pylist()]
         seen, where = world.target.ids(), f"{step} was killed at call {at}"
         if step != "commit":
-            assert seen == before, where
+            assert seen == before, f"{where}, and the visible rows have changed: {seen}, before {before}"
         elif world.target.at_once:
-            assert seen in (before, after), where
+            assert seen in (before, after), f"{where}, and left a part of its rows visible: {seen}"
         else:
-            assert set(before) <= set(seen) <= set(after) and len(set(seen)) == len(seen), where
+            once = set(before) <= set(seen) <= set(after) and len(set(seen)) == len(seen)
+            assert once, f"{where}, and left other rows than some of its own, each once: {seen}"
         came = _settle(world, plan, vote, step, at)
-        assert world.target.ids() == (after if came else before), where
+        world.shows(after if came else before, where)
         if came:
             there[:] = after
             world.predecessor = plan.number

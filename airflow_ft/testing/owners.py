@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_ft.core.errors import FencedError, HaltError, SinkAccessError
-from airflow_ft.core.model import Outcome, Plan, Promise
+from airflow_ft.core.model import Fence, Outcome, Plan, Promise
 from airflow_ft.core.planning import plan_delivery
-from airflow_ft.testing.world import ROWS, SINK, THEIRS
+from airflow_ft.testing.world import OURS, ROWS, SINK, THEIRS
 
 if TYPE_CHECKING:
     from airflow_ft.core.ports import ConnectionInfo
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED
 _WHY = {"message": "a test of conformance"}
+_LONG = "-and-a-name-as-long-as-it-may-be-of-"  # of 63 characters together
+_SIMILAR = [("a-b", "a_b"), ("a", "a-1"), ("ab", "a_"), (f"{_LONG}one", f"{_LONG}two")]
 
 
 class OwnersConformance:
@@ -38,7 +40,7 @@ class OwnersConformance:
             assert head is not None and (head.number, head.epoch) == (number, 1)
             world.predecessor = number
             plan = world.plan()
-        assert world.target.ids() == world.ids_of(1, 2, 3)
+        world.shows(world.ids_of(1, 2, 3))
 
     def test_one_object_sees_what_others_have_done(self, world: World) -> None:
         first = world.plan()
@@ -72,9 +74,9 @@ class OwnersConformance:
                 old.commit(plan, late, vote)
             else:
                 old.abort(plan, late, _WHY)
-        assert world.target.ids() == []
+        world.shows([])
         world.commit(plan, newest, 2, epoch=2)
-        assert world.target.ids() == world.ids_of(1)
+        world.shows(world.ids_of(1))
 
     def test_a_fenced_step_leaves_the_head_as_it_is(self, world: World) -> None:
         first = world.plan()
@@ -87,14 +89,14 @@ class OwnersConformance:
                 world.participant(plan).prepare(plan, world.fence(2, attempt))
         assert before is not None and world.participant(plan).head(world.pipeline) == before
         world.commit(plan, world.prepare(plan, 2, epoch=3), 2, epoch=3)
-        assert world.target.ids() == world.ids_of(1, 2)
+        world.shows(world.ids_of(1, 2))
 
     # --- a memory belongs to one pipeline and one participant ---------------------------------------------------------
 
-    @pytest.mark.parametrize("names", [("a-b", "a_b"), ("a", "a-1"), ("ab", "a_")], ids="-and-".join)
+    @pytest.mark.parametrize("names", _SIMILAR, ids=["dash and underscore", "a beginning", "a pattern", "long"])
     def test_pipelines_of_similar_names_are_apart(self, world: World, names: tuple[str, str]) -> None:
         """A head, a marker and a floor are of exactly one of them."""
-        base, target, expected = world.pipeline, world.target, list[int]()
+        base, target, expected, delivered = world.pipeline, world.target, list[int](), list[Plan]()
         for number, name in enumerate(names, 1):
             world.pipeline, world.predecessor = f"{base}{name}", 0
             world.target = target if number == 1 else target.anew()
@@ -103,12 +105,18 @@ class OwnersConformance:
             assert participant.head(world.pipeline) is None and participant.proof(plan) is None
             world.deliver(plan)
             expected = world.ids_of(number) if world.target is not target else [*expected, *world.ids_of(number)]
-            assert world.target.ids() == expected
-            participant.forget(world.fence(1, 1), 1)
+            world.shows(expected)
+            delivered.append(plan)
+        first, second = delivered
+        if world.target is target:
+            world.participant(first).forget(Fence(first.pipeline, OURS, 1, 1), 1)
+            kept = world.participant(second).proof(second)
+            assert kept is not None and kept.outcome is _COMMITTED, f"{first.pipeline} forgot for {second.pipeline}"
+        world.participant(second).forget(world.fence(1, 1), 1)
         world.predecessor = 1
         plan = world.plan_of(2, world.segment(2, world.table(9 * ROWS)))
         world.deliver(plan)
-        assert world.target.ids() == sorted([*expected, *world.ids_of(9)])
+        world.shows(sorted([*expected, *world.ids_of(9)]))
 
     @pytest.mark.parametrize("other", ["another", "upper"])
     def test_participants_of_one_database_are_apart(self, world: World, other: str) -> None:
@@ -124,14 +132,17 @@ class OwnersConformance:
         participant = world.participant(theirs, second)
         assert participant.head(world.pipeline) is None and participant.proof(theirs) is None
         self._deliver_through(world, theirs, second)
-        assert world.target.ids() == world.ids_of(1, 2)
+        world.shows(world.ids_of(1, 2))
         world.predecessor = 1
         aborted = world.plan_of(2, world.segment(2, world.table(3 * ROWS)))
         world.prepare(aborted)
         assert world.participant(aborted).abort(aborted, world.fence(1, world.attempt()), _WHY).outcome is _ABORTED
         theirs = self._of_another_connection(world, second, 2, 4 * ROWS, predecessor=1)
         self._deliver_through(world, theirs, second)
-        assert world.target.ids() == world.ids_of(1, 2, 4)
+        world.shows(world.ids_of(1, 2, 4))
+        world.participant(mine).forget(world.fence(1, 1), 2)
+        kept = world.participant(theirs, second).proof(theirs)
+        assert kept is not None and kept.outcome is _COMMITTED, "one participant has forgotten for the other"
 
     def _of_another_connection(
         self, world: World, connection: ConnectionInfo, number: int, first: int, predecessor: int
@@ -174,7 +185,7 @@ class OwnersConformance:
             pass
         else:
             assert step in ("prepare", "proof"), f"{step} of other rows is refused"
-        assert world.target.ids() == world.ids_of(1)
+        world.shows(world.ids_of(1))
         kept = world.participant(plan).proof(plan)
         assert kept is not None and (kept.outcome, kept.digest) == (_COMMITTED, plan.digest)
 
@@ -195,11 +206,11 @@ class OwnersConformance:
             wrong = world.plan_of(number, world.segment(number, world.table(7 * ROWS)), installation=THEIRS)
             with pytest.raises(HaltError):
                 world.commit(wrong, world.prepare(wrong, epoch=5), epoch=5)
-            assert world.target.ids() == world.ids_of(1, 2)
+            world.shows(world.ids_of(1, 2))
         world.predecessor = 2
         right = world.plan_of(3, world.segment(3, world.table(3 * ROWS)), installation=THEIRS)
         world.commit(right, world.prepare(right, epoch=5), epoch=5)
-        assert world.target.ids() == world.ids_of(1, 2, 3)
+        world.shows(world.ids_of(1, 2, 3))
 
     def test_a_new_pipeline_is_adopted_at_a_number(self, world: World) -> None:
         """The sink has forgotten all of it, or is a new one."""
@@ -215,4 +226,4 @@ class OwnersConformance:
         world.predecessor = 7
         right = world.plan_of(8, world.segment(8, world.table(8 * ROWS)))
         world.commit(right, world.prepare(right, epoch=3), epoch=3)
-        assert world.target.ids() == world.ids_of(8)
+        world.shows(world.ids_of(8))

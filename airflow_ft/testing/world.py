@@ -10,7 +10,8 @@ import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
@@ -37,6 +38,7 @@ SINK = "rows"
 OURS, THEIRS = (f"{digit * 8}-2222-4333-8444-555555555555" for digit in "12")
 ROWS = 40
 PER_BATCH = 10
+_TOLD = 5
 
 
 class Target(ABC):
@@ -169,9 +171,13 @@ class World:
         return pa.table({"id": pa.array(ids, pa.int64()), "text": pa.array(told, pa.string())})
 
     def segment(self, number: int, table: pa.Table) -> Segment:
+        return self.segment_with(number, {SINK: table})
+
+    def segment_with(self, number: int, tables: Mapping[str, pa.Table]) -> Segment:
+        """A segment with rows for several sinks."""
         self.segments += 1
         folder = SegmentFolder(str(self.folder / "wal"), self.pipeline, 1, 1, self.segments)
-        return write_segment(folder, number, {SINK: table})
+        return write_segment(folder, number, tables)
 
     def segment_of(self, number: int, *files: pa.Table) -> Segment:
         """A segment whose rows lie in several files, one for each table."""
@@ -207,10 +213,11 @@ class World:
     def fence(self, epoch: int = 1, attempt: int = 1, installation: str = OURS) -> Fence:
         return Fence(self.pipeline, installation, epoch, attempt)
 
-    def participant(self, plan: Plan, connection: ConnectionInfo | None = None) -> Participant:
-        """A new one; through another connection than the target's."""
+    def participant(self, plan: Plan, connection: ConnectionInfo | None = None, per_batch: int = 0) -> Participant:
+        """A new one; through another connection than the target's, and with so many rows of the log at once."""
         [planned] = plan.participants
-        self.opened.append(open_participant(planned, lambda _: connection or self.target.connection, open_wal()))
+        wal = _StoppingWal(None, 0, per_batch) if per_batch else open_wal()
+        self.opened.append(open_participant(planned, lambda _: connection or self.target.connection, wal))
         return self.opened[-1]
 
     def attempt(self) -> int:
@@ -241,6 +248,17 @@ class World:
     def ids_of(self, *numbers: int) -> list[int]:
         """Those of the rows that `plan` has made by default."""
         return [each for number in numbers for each in range(number * ROWS, (number + 1) * ROWS)]
+
+    def shows(self, expected: Sequence[int], where: str = "") -> None:
+        """Raise AssertionError, which says what is wrong, unless a reader sees exactly the rows with these ids."""
+        wanted, seen = Counter(expected), Counter(self.target.ids())
+        wrong = {
+            "are missing": wanted - seen,
+            "came twice or more": Counter({id: n for id, n in (seen - wanted).items() if id in wanted}),
+            "should not be visible": Counter({id: n for id, n in (seen - wanted).items() if id not in wanted}),
+        }
+        told = [f"{ids.total()} rows {what} (ids {_some(ids)})" for what, ids in wrong.items() if ids]
+        assert not told, f"{where + ': ' if where else ''}{'; '.join(told)}"
 
     def process(
         self,
@@ -277,6 +295,12 @@ class World:
         for participant in self.opened:
             participant.close()
         self.opened.clear()
+
+
+def _some(ids: Collection[int]) -> str:
+    """Return the first of these ids, for people."""
+    first = ", ".join(map(str, sorted(ids)[:_TOLD]))
+    return first + (", ..." if len(ids) > _TOLD else "")
 
 
 def free_port() -> int:

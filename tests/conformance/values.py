@@ -56,8 +56,10 @@ DIGITS = [
 
 
 def ends(bits: int, signed: bool = True) -> list[int | None]:
+    """Return the ends of a range, and what a detour over floating point would change."""
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    return [low, low + 1, 0, 1, high - 1, high, None]
+    inexact = [2**53 + 1] if bits == 64 else []  # as a double it would be even
+    return [low, low + 1, 0, 1, *inexact, high - 1, high, None]
 
 
 FINITE: dict[str, pa.Array] = {

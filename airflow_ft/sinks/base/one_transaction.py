@@ -157,10 +157,12 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         return notes | self._vote(plan, fence, readers)
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
-        """Tries rows where nobody could refuse them any more."""
+        """Try the rows if another participant decides: the commit can no longer refuse them."""
         if plan.commit_point != self.name:
-            with self._writing(fence, plan, keep=False) as (db, _):
-                self._insert(db, plan, readers, None)
+            with self._writing(fence, plan, keep=False) as (db, ledger):
+                # A newer attempt may have delivered the number since the head was read.
+                if not self._is_settled(ledger, self._raised(ledger, fence), plan, fence, exactly=False):
+                    self._insert(db, plan, readers, None)
         return {}
 
     def _commit(self, plan: Plan, fence: Fence, vote: Vote | None, set_aside: bool) -> Proof:

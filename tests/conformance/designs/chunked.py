@@ -1,0 +1,90 @@
+"""Deliver each file of the log in a transaction of its own, with a note; the marker comes after the last one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_ft.core.errors import together
+from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof
+from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalFile, WalReader
+from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.sinks.refused import Refused
+from airflow_ft.sinks.sqlite.columns import read_columns
+from airflow_ft.sinks.sqlite.file import SqliteFile
+from airflow_ft.sinks.sqlite.ledger import Ledger
+from airflow_ft.sinks.sqlite.participant import SqliteParticipant, _Load
+from airflow_ft.sinks.sqlite.spec import SqliteSink
+from airflow_ft.sinks.sqlite.verify import verify as verify
+from airflow_ft.sinks.view import OneFile
+
+_NOTES = """
+CREATE TABLE IF NOT EXISTS chunks (
+    pipeline TEXT, participant TEXT, number INTEGER, sink TEXT, segment INTEGER, file TEXT, rows INTEGER,
+    PRIMARY KEY (pipeline, participant, number, sink, segment, file))
+"""
+_MINE = "pipeline = ? AND participant = ? AND number = ?"
+
+
+def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
+    """See `airflow_ft.core.ports.Participant`."""
+    sinks = {name: SqliteSink(conn_id=plan.name, **settings) for name, settings in plan.sinks.items()}
+    return ChunkedParticipant(plan.name, sinks, SqliteFile.of(connection), wal)
+
+
+class ChunkedParticipant(SqliteParticipant):
+    """See the module."""
+
+    @contextmanager
+    def _writing(
+        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
+    ) -> Iterator[tuple[sqlite3.Connection, Ledger]]:
+        with super()._writing(fence, plan, create=create, keep=keep) as (db, ledger):
+            if create:
+                db.execute(_NOTES)
+            yield db, ledger
+
+    def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
+        readers = [self.wal.open(segment) for segment in plan.segments]
+        parts = [(name, reader, file) for name in self.sinks for reader in readers for file in reader.files(name)]
+        if not set_aside:  # else in one transaction with the marker, which names the dead letters
+            for part in parts:
+                with self._writing(fence, plan) as (db, ledger):
+                    if self._is_settled(ledger, self._raised(ledger, fence), plan, fence, exactly=True):
+                        return self._standing(ledger, plan)
+                    self._put(db, plan, *part, None)
+        letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
+        with self._writing(fence, plan) as (db, ledger):
+            if self._is_settled(ledger, self._raised(ledger, fence), plan, fence, exactly=True):
+                return self._standing(ledger, plan)
+            counts = dict.fromkeys(self.sinks, 0)
+            for name, reader, file in parts:
+                counts[name] += self._put(db, plan, name, reader, file, letters)
+            detail = self._detail(plan, fence) | (set_aside_detail(letters.write()) if letters is not None else {})
+            ledger.write_marker(plan, fence, Outcome.COMMITTED, counts, detail)
+            ledger.deliver_head(plan.number)
+            db.execute(f"DELETE FROM chunks WHERE {_MINE}", (plan.pipeline, self.name, plan.number))
+        return Proof(self.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)
+
+    def _put(
+        self,
+        db: sqlite3.Connection,
+        plan: Plan,
+        name: str,
+        reader: SegmentReader,
+        file: WalFile,
+        letters: Refused | None,
+    ) -> int:
+        """Return how many rows of the file are in the table; put them in unless a note says that they are."""
+        key = (plan.pipeline, self.name, plan.number, name, reader.segment.number, file.path)
+        sql = f"SELECT rows FROM chunks WHERE {_MINE} AND sink = ? AND segment = ? AND file = ?"
+        for (rows,) in db.execute(sql, key):
+            return int(rows)
+        if wrong := list(self._changed(db, name, [reader])):
+            raise together(wrong)
+        table = self.sinks[name].table
+        count = _Load(name, table, OneFile(reader, file), letters, db, read_columns(db, table)).all()
+        db.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", (*key, count))
+        return count
