@@ -370,10 +370,15 @@ class Ledger:
         """Of a manifest, as a marker holds it."""
         return hashlib.sha256(canonical_json(dict(manifest)).encode()).hexdigest()
 
-    def newest_layout(self) -> dict[str, Any] | None:
-        """Format, partitioning and columns of the newest rows that are visible; None: there are none of ours."""
-        head = self.head()
-        for number in self._newest_first(head.last_delivered if head else 0):
+    def newest_layout(self, last: int | None = None) -> dict[str, Any] | None:
+        """Format, partitioning and columns of the newest rows that are visible; None: there are none of ours.
+
+        `last`: the number that was delivered last; None: it is read.
+        """
+        if last is None:
+            head = self.head()
+            last = head.last_delivered if head else 0
+        for number in self._newest_first(last):
             found = self.manifest(self.published(number))
             if found is not None and "columns" in found:
                 return found

@@ -109,7 +109,8 @@ class FilesParticipant:
             marker = self._settled(plan, head, fence, exactly=False)
             if marker is not None:
                 return notes
-            if problems := self.misfits(plan, readers):
+            before = self._before(plan, head)
+            if problems := self.misfits(readers, before):
                 raise together(problems)
             if self.ledger.files.exists(self.ledger.published(plan.number)):
                 raise self._in_the_way(plan.number)
@@ -119,7 +120,7 @@ class FilesParticipant:
                     number < head.since or (rank < fence.rank and self._is_waste(number, plan.number, head))
                 )
             )
-            manifest = self._built(plan, fence, readers)
+            manifest = self._built(plan, fence, readers, before)
             self._refuse_another_sink(plan)
             self._mine(fence)
         return {**notes, "files": len(manifest["files"])}
@@ -137,7 +138,8 @@ class FilesParticipant:
                     log.warning("%s: checkpoint %d is not prepared here: it is delivered from the write-ahead log",
                                 self.name, plan.number)  # fmt: skip
                     letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
-                    manifest = self._built(plan, fence, [self.wal.open(each) for each in plan.segments], letters)
+                    readers = [self.wal.open(each) for each in plan.segments]
+                    manifest = self._built(plan, fence, readers, self._before(plan, head), letters)
                 marker = self._published(plan, fence, rank, manifest)
             standing = self.ledger.write_marker(plan.number, marker)
             self.staged.remove(lambda number, _: number == plan.number)
@@ -290,14 +292,14 @@ class FilesParticipant:
                         sink=self.staged.name,
                     )
 
-    def misfits(self, plan: Plan, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
-        """All that speaks against the columns of these segments."""
+    def misfits(self, readers: Sequence[SegmentReader], before: Mapping[str, Any] | None) -> list[AirflowFtError]:
+        """All that speaks against the columns of these segments, behind rows of this layout."""
         mine = [reader for reader in readers if self.staged.name in reader.sinks()]
         schemas = dict.fromkeys(reader.schema(self.staged.name) for reader in mine)
-        return list(judged(self.staged.sink, schemas, self._before(plan), self.staged.name))
+        return list(judged(self.staged.sink, schemas, before, self.staged.name))
 
-    def _before(self, plan: Plan) -> Mapping[str, Any] | None:
-        return self.staged.layout_behind(plan.participant(self.name).predecessor)
+    def _before(self, plan: Plan, head: Owned) -> Mapping[str, Any] | None:
+        return self.staged.layout_behind(plan.participant(self.name).predecessor, head.last_delivered)
 
     # --- what the steps share -----------------------------------------------------------------------------------
 
@@ -427,11 +429,16 @@ class FilesParticipant:
         return ranks[-1], None
 
     def _built(
-        self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader], letters: Refused | None = None
+        self,
+        plan: Plan,
+        fence: Fence,
+        readers: Sequence[SegmentReader],
+        before: Mapping[str, Any] | None,
+        letters: Refused | None = None,
     ) -> dict[str, Any]:
         aside = (lambda: set_aside_detail(letters.write())) if letters is not None else dict
         try:
-            return self.staged.build(plan, fence, readers, letters, aside, self._before(plan))
+            return self.staged.build(plan, fence, readers, letters, aside, before)
         except BaseException as error:
             with suppress(OSError):
                 self.staged.remove(lambda number, rank: (number, rank) == (plan.number, fence.rank))

@@ -67,17 +67,16 @@ class Staged:
         there = self.ledger.files.tree(folder)
         return found if all(there.get(each["path"]) == each["bytes"] for each in found["files"]) else None
 
-    def layout_behind(self, predecessor: int) -> Mapping[str, Any] | None:
+    def layout_behind(self, predecessor: int, last: int) -> Mapping[str, Any] | None:
         """Return the layout of the rows behind which others come: of that number, which may still wait prepared, or of
-        the newest ones that are visible; None: there are none.
+        the newest ones that are visible; None: there are none. `last`: the number that was delivered last.
         """
-        head = self.ledger.head()
-        if predecessor > (head.last_delivered if head is not None else 0):
+        if predecessor > last:
             for number, rank in reversed(self.all()):
                 found = self.manifest(number, rank) if number == predecessor else None
                 if found is not None and "columns" in found:
                     return found
-        return self.ledger.newest_layout()
+        return self.ledger.newest_layout(last)
 
     def build(
         self,
