@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.core.errors import ConfigurationError, JobError, StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver.failures import as_error
 
@@ -263,6 +263,9 @@ def test_options_of_csv(spark: SparkSession, tmp_path: Path) -> None:
     assert read("a,b;c,d", lineSep=";") == [("a", "b"), ("c", "d")]
     assert read("A,B\nx,y\n", header="true") == [("x", "y")]
     assert read("x,y\n", unescapedQuoteHandling="STOP_AT_DELIMITER") == [("x", "y")]
+    for wrong in ({"sep": ""}, {"escape": "ab"}):
+        with pytest.raises(ConfigurationError):
+            read("x,y\n", **wrong)
 
 
 def test_the_header_of_each_file_is_known(spark: SparkSession, tmp_path: Path) -> None:

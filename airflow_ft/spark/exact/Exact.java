@@ -235,6 +235,9 @@ public final class Exact implements UDF2, Serializable {
       header = is(options, "header");
       comment = text(options, "comment", "");
       separator = text(options, "separator", ",");
+      if (separator.isEmpty()) {
+        throw new UnsupportedOperationException("option sep is empty");
+      }
       quote = character(options, "quote", '"');
       escape = character(options, "escape", quote);
       escapeOfEscape = character(options, "chartoescapequoteescaping", escape == quote ? -1 : escape);

@@ -117,13 +117,18 @@ def _folding(spark: SparkSession) -> Callable[[str], str]:
 
 
 def _dialect(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]:
+    from pyspark.errors import PySparkException
+
     jvm: Any = spark._jvm
     separator = given.get("sep", given.get("delimiter", ","))
     of_csv = getattr(jvm, "org.apache.spark.sql.catalyst.csv.CSVExprUtils")
-    return {
-        "separator": str(of_csv.toDelimiterStr(separator)),  # which may be written as \\t
-        "casesensitive": str(spark.conf.get("spark.sql.caseSensitive")),
-    }
+    try:
+        separator = str(of_csv.toDelimiterStr(separator))  # which may be written as backslash and t
+    except PySparkException as error:
+        raise ConfigurationError(
+            f"option sep of FileSource is {separator!r}: {error}", remedy='give a character or text, such as ";".'
+        ) from None
+    return {"separator": separator, "casesensitive": str(spark.conf.get("spark.sql.caseSensitive"))}
 
 
 def _fields(
