@@ -8,7 +8,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -19,8 +18,8 @@ from airflow_ft.core.model import SparkPosition
 from airflow_ft.savepoints.taking import take
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import COMMITS, entry
-from airflow_ft.spark.state.locations import SparkLocation, begins_at, check_sources, copy_location
-from airflow_ft.spark.state.sealing import seal
+from airflow_ft.spark.state.locations import SOURCES_FILE, TOPICS, SparkLocation, begins_at, check_sources
+from airflow_ft.spark.state.sealing import Lacking, seal
 from airflow_ft.spark.state.standing import record_ids, recorded_ids, standing
 from airflow_ft.state.rows import write_row
 from airflow_ft.state.versions import open_version
@@ -156,23 +155,34 @@ def test_what_the_next_attempt_goes_on_from(tmp_path: Path) -> None:
         path.write_text(text)
     check_sources(location, ["files", "orders"])
     record_ids(location, 1, {1: {"orders": "A"}})
-    seal(location.uri, first=True)
+    seal(location.uri, Lacking(logs=True), first=True)
     files = filesystem(location.uri)
 
     def ask() -> object:
-        base = SparkPosition(location.uri, 1)
-        again = copy_location(location, f"{location.uri}-{uuid4()}")
         return (
             location.sources(),
-            standing(base),
-            again.offsets(0),
-            begins_at(again.uri, 1),
-            source_log.all_entries(files, again.uri, "0", 1),
-            entry(again.uri, COMMITS, 1),
-            recorded_ids(again),
+            standing(SparkPosition(location.uri, 1)),
+            begins_at(location.uri, 1),
+            source_log.all_entries(files, location.uri, "0", 1),
+            entry(location.uri, COMMITS, 1),
+            recorded_ids(location),
         )
 
-    assert_never_wrong([path for path in files_of(local_path(location.uri)) if path.name != "metadata"], ask)
+    looked_at = ("offsets/1", "commits/1", "sources/0/0", "sources/0/1", "sources/1/0", SOURCES_FILE, f"{TOPICS}/1")
+    assert_never_wrong([local_path(location.uri) / name for name in looked_at], ask)
+
+
+def test_state_that_is_compressed_with_zstd(tmp_path: Path) -> None:
+    """Spark's zstd has no checksums, so the changes are sealed."""
+    folder, key = tmp_path / "state" / "0" / "0", write_row(KEY, ["a"])
+    folder.mkdir(parents=True)
+    for version in (1, 2):
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(records({key: write_row(VALUE, [version]), write_row(KEY, ["b"]): write_row(VALUE, [7])}))
+        (folder / f"{version}.delta").write_bytes(sink.getvalue().to_pybytes())
+    seal(tmp_path.as_uri(), Lacking(logs=True, state=True), first=True)
+    assert_never_wrong([folder / "2.delta"], lambda: dict(open_version(folder.as_uri(), 2).items()))
 
 
 def test_where_sources_begin(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark.request import HADOOPS_LOCAL
+from airflow_ft.spark.state.sealing import Lacking
 from airflow_ft.wal.filesystem import filesystem, is_hdfs
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _REPLACING = (HADOOPS_LOCAL, "org.apache.hadoop.fs.RawLocalFileSystem")  # their `rename` replaces a file
 _PACKAGES = ("org.apache.spark.sql.execution.streaming.checkpointing", "org.apache.spark.sql.execution.streaming")
+_CODEC = "spark.sql.streaming.stateStore.compression.codec"
 _NAME = "FileSystemBasedCheckpointFileManager"  # in the first package since 4.1, in the other one before
 
 
@@ -62,12 +64,14 @@ def spare_processes(spark: SparkSession, root: str) -> None:
         spark.conf.set(MANAGER, manager)
 
 
-def has_checksums(spark: SparkSession, root: str) -> bool:
-    """Whether files of Spark's logs get a checksum from Hadoop, or need none; after `spare_processes`."""
+def lacking(spark: SparkSession, root: str) -> Lacking:
+    """What gets no checksum from Hadoop; to be called after `spare_processes`."""
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     files = spark._jvm.org.apache.hadoop.fs.Path(filesystem(root).hadoop_path(root)).getFileSystem(conf)  # type: ignore[union-attr]
     is_spared = spark._jsc.sc().isLocal() and str(files.getClass().getName()) == HADOOPS_LOCAL
-    return not is_spared or not str(conf.get(MANAGER) or "").endswith(f".{_NAME}")
+    if not is_spared or not str(conf.get(MANAGER) or "").endswith(f".{_NAME}"):
+        return Lacking()
+    return Lacking(logs=True, state=spark.conf.get(_CODEC, "lz4") == "zstd")
 
 
 def _manager(jvm: Any) -> str:

@@ -32,7 +32,7 @@ from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.inputs import Sources, named_positions
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.listing import Listing, check_listings
-from airflow_ft.spark.driver.local_files import has_checksums
+from airflow_ft.spark.driver.local_files import lacking
 from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.driver.publisher import Publisher, Tally
@@ -45,7 +45,7 @@ from airflow_ft.spark.state.draining import drain_of, marked, terminal_copy
 from airflow_ft.spark.state.files import has_state, sizes, upload
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.schemas import refuse_lost, states
-from airflow_ft.spark.state.sealing import seal
+from airflow_ft.spark.state.sealing import Lacking, seal
 from airflow_ft.spark.state.standing import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
 from airflow_ft.wal.filesystem import Synced, filesystem, is_hdfs
@@ -103,8 +103,8 @@ class Query:
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
         self._made_of = SinkColumns(frame, inputs.source_of)
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
-        told = has_checksums(frame.sparkSession, location.uri)
-        self._durable = _Durable(store, location, request, sources, topics, freeze, told)
+        unsealed = lacking(frame.sparkSession, location.uri)
+        self._durable = _Durable(store, location, request, sources, topics, freeze, unsealed)
         self._room = Room(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
@@ -433,10 +433,10 @@ class _Durable:
         sources: Mapping[str, Source | None],
         topics: Topics,
         freeze: Callable[[], None] | None,
-        has_checksums: bool = True,
+        unsealed: Lacking = Lacking(),  # noqa: B008
     ) -> None:
         self._store, self._location, self._request, self._topics = store, location, request, topics
-        self._has_checksums = has_checksums
+        self._unsealed = unsealed
         self._sources = sources
         self._freeze = freeze
         self._synced: Synced = {}
@@ -463,7 +463,7 @@ class _Durable:
     def __call__(self) -> None:
         self.freeze()
         require(self._location.uri)
-        seal(self._location.uri, first=not self._synced, notes_only=self._has_checksums)
+        seal(self._location.uri, self._unsealed, first=not self._synced)
         self._location.sync(self._synced)
 
 
