@@ -42,11 +42,14 @@ def ended(runs: Collection[RunKey]) -> set[RunKey]:
     return {run for run in made_by_dags if (run.dag_id, run.run_id) not in still}
 
 
-def known_to_have_ended(runs: Collection[RunKey]) -> set[RunKey]:
-    """The same; none where this machine has no such database."""
+def known_to_have_ended(
+    runs: Collection[RunKey], unknown: Callable[[SQLAlchemyError], None] = lambda _: None
+) -> set[RunKey]:
+    """The same; none where this machine has no such database. `unknown` is called with the reason then."""
     try:
         return ended(runs)
-    except SQLAlchemyError:
+    except SQLAlchemyError as error:
+        unknown(error)
         return set()
 
 
