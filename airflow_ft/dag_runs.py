@@ -26,11 +26,14 @@ def going(dag_ids: Collection[str]) -> Container[tuple[str, str]]:
 
 
 def paused(dag_ids: Collection[str]) -> Container[str]:
-    """Return the paused ones of these DAGs; none if this machine has no such database."""
+    """Return those of these DAGs that begin no run: they are paused, or deleted, or their file is.
+
+    None if this machine has no such database.
+    """
+    active = (DagModel.dag_id.in_(dag_ids), DagModel.is_paused.is_(False), DagModel.is_stale.is_(False))
     try:
         with create_session() as session:
-            wanted = select(DagModel.dag_id).where(DagModel.dag_id.in_(dag_ids), DagModel.is_paused.is_(True))
-            return frozenset(session.scalars(wanted))
+            return frozenset(dag_ids).difference(session.scalars(select(DagModel.dag_id).where(*active)))
     except SQLAlchemyError:
         return frozenset()
 
@@ -42,11 +45,14 @@ def ended(runs: Collection[RunKey]) -> set[RunKey]:
     return {run for run in made_by_dags if (run.dag_id, run.run_id) not in still}
 
 
-def known_to_have_ended(runs: Collection[RunKey]) -> set[RunKey]:
-    """The same; none where this machine has no such database."""
+def known_to_have_ended(
+    runs: Collection[RunKey], unknown: Callable[[SQLAlchemyError], None] = lambda _: None
+) -> set[RunKey]:
+    """The same; none where this machine has no such database. `unknown` is called with the reason then."""
     try:
         return ended(runs)
-    except SQLAlchemyError:
+    except SQLAlchemyError as error:
+        unknown(error)
         return set()
 
 

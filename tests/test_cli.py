@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 from airflow.cli.cli_config import ActionCommand, GroupCommand
+from sqlalchemy.exc import OperationalError
 
 from airflow_ft import dag_runs, documentation
 from airflow_ft.cli import get_ft_cli_commands
@@ -533,6 +535,18 @@ def test_of_many_pipelines_the_three_closest_names_are_told(world: World, ft: An
     with pytest.raises(SystemExit) as told:
         ft("checkpoints", "zzz")
     assert "`airflow ft pipelines`" in str(told.value) and "orders" not in str(told.value)
+
+
+def test_it_says_that_airflow_cannot_be_asked(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: Any) -> Any:
+        raise OperationalError("SELECT 1", {}, Exception("no such table"))
+
+    monkeypatch.setattr(dag_runs, "ended", away)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RUN, None)
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["condition"] == "RUNNING" and "Airflow's database cannot be read" in stderr.getvalue()
 
 
 def test_one_checkpoint_as_plain_data(world: World, ft: Any) -> None:

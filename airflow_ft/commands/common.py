@@ -47,8 +47,9 @@ def command(function: Command) -> Command:
             function(args)
             sys.stdout.flush()
         except AirflowFtError as error:
-            pipeline, dag_file = (getattr(args, name, None) for name in ("pipeline", "dag"))
-            raise SystemExit(str(error.filled(pipeline or "", dag_file or ""))) from error
+            pipeline, dag_file = (getattr(args, name, None) or "" for name in ("pipeline", "dag"))
+            named = "" if "/" in pipeline else pipeline  # else it is a savepoint, of `state`
+            raise SystemExit(str(error.filled(named, dag_file))) from error
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
             raise SystemExit(1) from None

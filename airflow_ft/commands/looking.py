@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from airflow_ft.acts.words import state_text
@@ -34,7 +35,8 @@ def pipelines(args: Namespace) -> None:
     """`airflow ft pipelines`."""
     with open_store(args) as store:
         rows = []
-        found = {each.name: each for each in judged(store.overview(), lease(), known_to_have_ended)}
+        ended = partial(known_to_have_ended, unknown=_say_unknown)
+        found = {each.name: each for each in judged(store.overview(), lease(), ended)}
         lags, warnings = store.lags(list(found)), store.warnings(list(found))
         for row in store.pipelines():
             if (overview := found.get(row.name)) is None:  # it was registered just now
@@ -72,6 +74,14 @@ def pipelines(args: Namespace) -> None:
                 say(f"{each['pipeline']} is {Condition(each['condition']).words}: {each['why']}")
             for warning in each["warnings"]:
                 say(f"{each['pipeline']}: warning {warning}")
+
+
+def _say_unknown(error: Exception) -> None:
+    """Airflow alone knows that a killed run is over: without it such a pipeline is shown as RUNNING."""
+    sys.stderr.write(
+        f"Airflow's database cannot be read here ({type(error).__name__}): a run that was killed is shown as RUNNING."
+        " Remedy: set [database] sql_alchemy_conn on this machine, or look at the page.\n"
+    )
 
 
 def _of_checkpoints(store: Store, pipeline: str) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def _what_next(overview: Overview, waiting: Mapping[str, Failure | None]) -> str
     if overview.retired:
         return "The pipeline is retired, so no run delivers it: recover the pipeline."
     if overview.paused:
-        return "Its DAG is paused, so no run delivers it: unpause the DAG, or recover the pipeline."
+        return "Its DAG is paused or deleted, so no run delivers it: unpause the DAG, or recover the pipeline."
     if any(is_refused(problem) for problem in known):
         return "The next run tries again, and fails again until the cause is removed."
     if known:

@@ -26,7 +26,7 @@ def judge(
         found: pipelines as the decision log knows them.
         lease_seconds: `[airflow_ft] lease_seconds`.
         ended: of some runs those that failed, succeeded or were deleted.
-        paused: of some DAGs those that are paused.
+        paused: of some DAGs those that begin no run: they are paused or deleted.
     """
     over = ended({each.turn for each in found if each.turn is not None})
     known = [

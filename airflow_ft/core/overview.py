@@ -77,7 +77,8 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     too. `silent`: for how long nothing was, while a run has the turn; longer than `silent_after`: no process is alive.
 
     The decision log does not know what becomes of DAGs and their runs. Airflow does (`airflow_ft.dag_runs.judged`):
-    `ended` is the run that has the turn and cannot continue, `paused` says that each of its DAGs is paused.
+    `ended` is the run that has the turn and cannot continue, `paused` says that none of its DAGs begins a
+    run: each is paused or deleted.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         if condition in (Condition.FAILED, Condition.NOT_RUNNING):
             return self.text_of(condition)
         if condition is Condition.WAITING and (self.paused or self.retired):
-            why = "the pipeline is retired" if self.retired else "its DAG is paused"
+            why = "the pipeline is retired" if self.retired else "its DAG is paused or deleted"
             return f"Rows are staged that no sink has, and {why}: no run delivers them."
         return self.halted or self.renamed or condition.told
 
@@ -168,8 +169,8 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
 
     @property
     def no_run_follows(self) -> str:
-        """Say that its DAG is paused; "": it is not, as far as known."""
-        return " Its DAG is paused, so no run follows." if self.paused else ""
+        """Say that its DAG is paused or deleted; "": it is not, as far as known."""
+        return " Its DAG is paused or deleted, so no run follows." if self.paused else ""
 
     @property
     def _failed(self) -> str:
@@ -185,7 +186,10 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     def _not_running(self) -> str:
         last = f" Its last error: {failed_text(self.failure)}" if self.failure is not None else ""
         if self.paused:
-            return f"Its DAG is paused, so the stream does not run. Remedy: unpause the DAG, and trigger a run.{last}"
+            return (
+                "Its DAG is paused or deleted, so the stream does not run."
+                f" Remedy: unpause the DAG, or bring it back, and trigger a run.{last}"
+            )
         if self.turn is not None:
             return (
                 f"No process of run {self.turn} renews its lease: it was killed, or waits to be tried again."

@@ -68,6 +68,11 @@ def _taken(definition: Any, frame: FrameType) -> InlineJob:
 def _checked(definition: Any) -> str:
     """Its name; ConfigurationError for what is neither a function nor a class of its own."""
     name, what = getattr(definition, "__name__", ""), ""
+    if isfunction(definition) and hasattr(definition, "__wrapped__"):  # by functools.wraps
+        raise ConfigurationError(
+            f"the job {name} has a decorator besides ours, which stands below @job.",
+            remedy="call it inside of the function, or leave it out.",
+        )
     if not isfunction(definition) and not isclass(definition):
         what = f"@job stands above {shown(definition)}, which is neither a function nor a class."
     elif name == _LAMBDA:

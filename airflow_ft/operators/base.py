@@ -149,7 +149,7 @@ class CheckpointOperator(BaseOperator):
             for task in tasks_beside(self)
             if getattr(task, "role", "") in ("recover", "stage")
             and task.task_id in before
-            and task.spec.pipeline == self.spec.pipeline
+            and (task.spec.pipeline, task.spec.suffix) == (self.spec.pipeline, self.spec.suffix)
         ]
         if were_skipped(run.run, begins):
             with suppress(KeyError):

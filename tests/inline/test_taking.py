@@ -164,6 +164,11 @@ def test_what_it_cannot_have_in_the_driver_is_refused_with_the_name(
         ),
         ("@ft.job\ndef transform(spark, *, sources):\n    pass", r"takes \(spark, sources\), and is called"),
         (
+            "import functools\ndef timed(f):\n    return functools.wraps(f)(lambda *given: f(*given))\n"
+            "@ft.job\n@timed\ndef transform(spark, sources):\n    pass",
+            "the job transform has a decorator besides ours",
+        ),
+        (
             "@ft.job\nclass A:\n    def tranform(self, spark, sources):\n        pass",
             "the job A .* has no function transf",
         ),

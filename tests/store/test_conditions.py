@@ -148,7 +148,7 @@ class TestFailed:
         scene.stage()
         assert "the next run delivers them" in stands(scene).told
         found = stands(scene, paused={RUN.dag_id})
-        assert found.condition is Condition.WAITING and "paused: no run delivers them" in found.told
+        assert found.condition is Condition.WAITING and "paused or deleted: no run delivers them" in found.told
         scene.store.retire(PIPELINE, "ada")
         assert "retired: no run delivers them" in stands(scene).told
 
