@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ft.checkpoints import confirmed_as_of
-from airflow_ft.core.arguments import check_barrier
+from airflow_ft.core.arguments import check_barrier, check_texts
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.ports import Store
@@ -156,6 +156,7 @@ def check_pipelines(pipelines: object) -> None:
         raise ConfigurationError(
             "pipelines is no list of names, or an empty one.", remedy='give pipelines=["orders", "payments"].'
         )
+    check_texts("pipelines", pipelines)
     for name in pipelines:
         check_name("pipeline", name)
     if twice := sorted({name for name in pipelines if pipelines.count(name) > 1}):

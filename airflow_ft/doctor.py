@@ -97,7 +97,7 @@ def examine(
     newest: list[SegmentReader] = []
     if store is not None:
         try:
-            checks += _store(store, patient.pipeline)
+            checks += _store(store, patient.pipeline, is_declared=bool(patient.participants or patient.sources))
             participants = participants or _known(store, patient.pipeline, checks)
             needed, newest = _rows(store, patient.pipeline, wal)
         except AirflowFtError as error:
@@ -132,10 +132,10 @@ def _together(tasks: Sequence[Callable[[], list[Check]]]) -> list[Check]:
         return [check for found in pool.map(lambda task: task(), tasks) for check in found]
 
 
-def _store(store: Store, pipeline: str) -> list[Check]:
+def _store(store: Store, pipeline: str, *, is_declared: bool) -> list[Check]:
     from airflow_ft.store.doctor import examine_store
 
-    return [*examine_store(store), *examine_state(store, pipeline)]
+    return [*examine_store(store), *examine_state(store, pipeline, is_declared=is_declared)]
 
 
 def _known(store: Store, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:

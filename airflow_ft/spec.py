@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
 _OF_A_RUN = ("suffix", "from_savepoint", "dry_run", "dry_run_samples", "rewind")
 _SOURCE = ("conn_id", "to_json", "read")
+_ROOTS = ("/", "file:/", "hdfs://")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +201,11 @@ class PipelineSpec:
     def _check_places(self) -> None:
         for name in ("commit_point", "store", "wal_root", "spark_master"):
             check_text(name, getattr(self, name), optional=True)
+        if self.wal_root and not is_template(self.wal_root) and not self.wal_root.startswith(_ROOTS):
+            raise ConfigurationError(
+                f"wal_root is {shown(self.wal_root)}, which is no place for the write-ahead log.",
+                remedy="give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH.",
+            )
         check_type("spark_conf", self.spark_conf, Mapping, 'give {"spark.driver.memory": "2g"}, for example.')
         for name, value in dict[str, Any](self.spark_conf).items():
             check_key("spark_conf", name)

@@ -46,7 +46,7 @@ def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
             raise no_suffix(pipeline, suffix)
         name, left = f"{pipeline}-{suffix}", None
     if not is_late(name):
-        check_name("pipeline", name)
+        check_name("pipeline" if suffix is None else "pipeline, with its suffix", name)
     return name, left
 
 

@@ -551,6 +551,20 @@ def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> No
         ft("checkpoints", "no-such")
     with pytest.raises(SystemExit, match="no such checkpoint"):
         ft("show", PIPELINE, "9")
+    for given in (
+        ["inject-barrier", "b", "no-such"],
+        ["savepoint", "restore", "beginning", "--pipeline", "no-such", "--yes"],
+        ["state", "show", "no-such"],
+    ):
+        with pytest.raises(SystemExit, match="known are: orders"):
+            ft(*given)
+    with pytest.raises(SystemExit, match="no pipeline is named"):
+        ft("savepoint", "restore", "beginning", "--yes")
+    with pytest.raises(SystemExit) as ended:
+        ft("doctor", "no-such")
+    assert ended.value.code == 1
+    with pytest.raises(SystemExit, match="is a folder"):
+        ft("dry-run", PIPELINE, "--dag", str(world.folder))
 
 
 def test_a_living_process_is_not_fenced_by_a_command(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -700,7 +714,12 @@ def test_doctor_reads_a_dag_that_never_ran(
         "    CheckpointedPipeline(pipeline='new', job='jobs.x',\n"
         f"        sources={{'files': FileSource(path='{tmp_path}', schema='id bigint')}},\n"
         "        sinks={'rows': MySqlSink(table='t', conn_id='no_such_connection')})\n"
+        "print('a DAG file may print')\n"
     )
+    with pytest.raises(SystemExit):
+        ft("doctor", "new", "--dag", str(dag), "-o", "json")
+    told = capsys.readouterr()
+    assert json.loads(told.out) and "a DAG file may print" in told.err
     with pytest.raises(SystemExit):
         ft("doctor", "new", "--dag", str(dag))
     text = capsys.readouterr().out
@@ -947,7 +966,7 @@ def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
         assert scene.store.pipeline(PIPELINE).base != before
         copied = ft("restore", uri, "--pipeline", "copy", "--wal-root", str(tmp_path / "wal"), *log, "--yes")
         assert "the next run of copy goes on from checkpoint 1 of orders" in copied
-        with pytest.raises(SystemExit, match="under its own name, and not another one's"):
+        with pytest.raises(SystemExit, match="no pipeline is named"):
             ft("restore", "beginning", *log, "--yes")
         anew = ["beginning", "--pipeline", PIPELINE, *log, "--yes"]
         with pytest.raises(SystemExit, match="where they would stand twice: everything is read anew"):

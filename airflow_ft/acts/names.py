@@ -57,7 +57,7 @@ _TAKEN = {
 
 def check_action(name: str) -> str:
     """Returns the name of an act; ConfigurationError with the nearest one for any other text."""
-    if name in ACTIONS:
+    if isinstance(name, str) and name in ACTIONS:
         return name
     [nearest] = get_close_matches(str(name), ACTIONS, 1, 0.0)
     raise ConfigurationError(

@@ -7,6 +7,7 @@ from argparse import Namespace
 from airflow_ft.barriers import check_pipelines, standing
 from airflow_ft.commands.common import command, open_store, person, print_table
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.lookup import require_known
 
 
 @command
@@ -14,6 +15,8 @@ def inject_barrier(args: Namespace) -> None:
     """`airflow ft inject-barrier ID PIPELINE...`."""
     check_pipelines(args.pipelines)
     with open_store(args) as store:
+        for name in args.pipelines:
+            require_known(store, name, " Another log is named by --store. Nothing was injected.")
         found = store.inject(args.barrier, args.pipelines, f"`airflow ft inject-barrier` by {person()}")
         print_table([{"pipeline": each.pipeline, "injected": each.injected_at} for each in found], args.output)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import Namespace
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,9 +99,11 @@ def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:
 def _task(pipeline: str, file: str) -> StageOperator:
     from airflow.dag_processing.dagbag import DagBag
 
-    if not Path(file).exists():
-        raise ConfigurationError(f"there is no {file}.", remedy="name the file that declares the pipeline.")
-    bag: Any = DagBag(dag_folder=file, safe_mode=False, load_op_links=False)
+    if not Path(file).is_file():
+        what = f"{file} is a folder." if Path(file).is_dir() else f"there is no {file}."
+        raise ConfigurationError(what, remedy="name the file that declares the pipeline.")
+    with redirect_stdout(sys.stderr):  # what the DAG file prints, and Airflow's log, are no part of the answer
+        bag: Any = DagBag(dag_folder=file, safe_mode=False, load_op_links=False)
     for path, error in bag.import_errors.items():
         told = _told(error, path)
         whole = "mend the DAG; `python FILE` shows the whole traceback."

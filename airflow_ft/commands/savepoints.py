@@ -20,7 +20,9 @@ from airflow_ft.commands.common import (
     say,
     signature,
 )
+from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.from_savepoint import BEGINNING, Later, claim_mode
+from airflow_ft.core.lookup import require_known
 from airflow_ft.hooks.connections import server_connections
 from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.savepoints.converting import Backend
@@ -109,10 +111,13 @@ def restore(args: Namespace) -> None:
     uri = BEGINNING if args.path == BEGINNING else location(args.path)
     found = None if uri == BEGINNING else read_metadata(uri)
     name = args.pipeline or (found.pipeline if found else "")
+    if not name:
+        raise ConfigurationError("no pipeline is named.", remedy="add --pipeline NAME.")
     later = Later(args.later)
     by = requester(args, "savepoint restore")
     with closing(open_configured_store(args.store, server_connections)) as store:
         if found is None:
+            require_known(store, name, " Another log is named by --store.")
             by.sure(f"Have {name} read everything anew, from where its sources begin, and deliver it once more?")
         else:
             again = " What was delivered after it is delivered once more." if later is Later.WRITE_AGAIN else ""

@@ -6,14 +6,12 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_ft import state as states
-from airflow_ft.commands.common import Size, command, location, print_table, say
+from airflow_ft.commands.common import Size, command, location, open_store, print_table, say
 from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.hooks.connections import server_connections
-from airflow_ft.hooks.store import open_configured_store
 from airflow_ft.state.export import plain
 from airflow_ft.state.handle import State
 from airflow_ft.state.texts import key_of
@@ -103,7 +101,7 @@ def _open(args: Namespace) -> Iterator[State]:
             yield found
         return
     with (
-        closing(open_configured_store(args.store, server_connections)) as store,
+        open_store(args) as store,
         states.open(args.pipeline, store=store, at=args.at) as found,
     ):
         yield found

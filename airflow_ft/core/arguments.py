@@ -32,7 +32,7 @@ def shown(value: object) -> str:
     text = repr(value)
     if isinstance(value, str | int | float | bool) or value is None:
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-    return f"a {type(value).__name__}" + (f" ({text})" if len(text) <= _LONGEST else "")
+    return f"a {type(value).__name__}" + (f" ({text})" if len(text) <= _LONGEST and " at 0x" not in text else "")
 
 
 def is_template(value: object) -> bool:
@@ -192,6 +192,8 @@ def truth(argument: str, value: object) -> bool:
 def check_barrier(barrier: object) -> str:
     """Returns the id of a barrier: a short line of text, and no time, which would be a barrier of its own."""
     remedy = f'give a line of 1 to {_LONGEST_BARRIER} characters, such as "closing-2026-01-02".'
+    if isinstance(barrier, str):
+        refuse_object("barrier", barrier)
     good = isinstance(barrier, str) and 0 < len(barrier) <= _LONGEST_BARRIER and barrier == barrier.strip()
     if not isinstance(barrier, str) or not good or not barrier.isprintable():
         raise ConfigurationError(f"the id of a barrier is {shown(barrier)}.", remedy=remedy)

@@ -12,12 +12,14 @@ from enum import StrEnum
 from typing import TypeVar
 
 from airflow_ft.core.errors import AirflowFtError, require_not_renamed, require_understood
+from airflow_ft.core.lookup import known_text
 from airflow_ft.core.model import PipelineStatus
 from airflow_ft.core.planning import quarantined
 from airflow_ft.core.ports import Store
 from airflow_ft.core.transitions import IN_DOUBT
 
 T = TypeVar("T")
+_OF_DAG = "`airflow ft doctor {} --dag FILE`"
 
 
 class Verdict(StrEnum):
@@ -94,13 +96,19 @@ def worst(checks: Iterable[Check]) -> Verdict:
     return next((verdict for verdict in (Verdict.PROBLEM, Verdict.WARNING) if verdict in found), Verdict.OK)
 
 
-def examine_state(store: Store, pipeline: str) -> list[Check]:
-    """How the pipeline stands in the decision log: halted, quarantined, in doubt, at work."""
+def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> list[Check]:
+    """How the pipeline stands in the decision log: halted, quarantined, in doubt, at work.
+
+    `is_declared`: a DAG declares it, so it may be one that never ran.
+    """
     exam = Examination(f"pipeline {pipeline}")
     try:
         row = store.pipeline(pipeline)
     except KeyError:
-        exam.warn("history", "the decision log does not know it: it never ran", "nothing, if it is new; else --store.")
+        tell = exam.warn if is_declared else exam.problem
+        new = "nothing, if it is new; else" if is_declared else f"if it is new, {_OF_DAG.format(pipeline)}; else"
+        known = known_text([each.name for each in store.pipelines()], pipeline)
+        tell("history", "the decision log does not know it: it never ran", f"{new} --store. {known}")
         return exam.checks
 
     def may_go_on() -> None:

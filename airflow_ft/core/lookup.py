@@ -24,11 +24,11 @@ def require_known(store: Store, pipeline: str, hint: str = "") -> None:
     except KeyError:
         raise ConfigurationError(
             f"the decision log {store.url} knows no pipeline {pipeline!r}.",
-            remedy=f"{_known([row.name for row in store.pipelines()], pipeline)}{hint}",
+            remedy=f"{known_text([row.name for row in store.pipelines()], pipeline)}{hint}",
         ) from None
 
 
-def _known(names: Sequence[str], wanted: str) -> str:
+def known_text(names: Sequence[str], wanted: str) -> str:
     """Return the names if they are few, otherwise the three closest."""
     if len(names) <= _CLOSE:
         return f"known are: {', '.join(names) or 'none'}."

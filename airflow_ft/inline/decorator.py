@@ -94,8 +94,10 @@ def _lacking(definition: Any, text: str) -> str | None:
             function, given = function.__func__, 2
     if not isfunction(function):
         return None
+    # The arguments of a job (job_args) go to the constructor of a class, and to a function as keywords.
+    fits = signature(function).bind if isclass(definition) else signature(function).bind_partial
     try:
-        signature(function).bind_partial(*[None] * given)
+        fits(*[None] * given)
     except TypeError:
         return f"takes ({', '.join(signature(function).parameters)}), and is called with (spark, sources)."
     return None

@@ -14,7 +14,7 @@ from airflow.sdk import BaseNotifier
 from asgiref.sync import sync_to_async
 
 from airflow_ft import settings
-from airflow_ft.core.arguments import check_type
+from airflow_ft.core.arguments import check_texts, check_type
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.overview import Condition, Overview
 from airflow_ft.core.problems import URGENT, Problem, problems
@@ -67,8 +67,10 @@ class ProblemNotifier(BaseNotifier):
         super().__init__(context)
         if to is not None and not isinstance(to, str) and not callable(to):
             raise ConfigurationError(f"to is {to!r}.", remedy="give a notifier, a function, or the path of one.")
-        if isinstance(pipelines, str):
-            raise ConfigurationError(f"pipelines is {pipelines!r}.", remedy=f'give a list: ["{pipelines}"].')
+        check_type("arguments", arguments, Mapping, 'give {"to": "ops@example.com"}, for example.', optional=True)
+        for name, names in (("pipelines", pipelines), ("conditions", conditions)):
+            if names is not None:
+                check_texts(name, names if isinstance(names, str) or not isinstance(names, Collection) else [*names])
         for name, value in (("late_after", late_after), ("patience", patience)):
             check_type(name, value, (timedelta, int, float), "give timedelta(hours=1).", optional=True)
         wanted = [str(each).upper() for each in conditions or URGENT]

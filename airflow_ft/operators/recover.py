@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft import pipeline_steps, settings
 from airflow_ft.core import steps
-from airflow_ft.core.arguments import check_type
-from airflow_ft.core.errors import LeaseHeldError, TurnHeldError
+from airflow_ft.core.arguments import check_seconds, check_type
+from airflow_ft.core.errors import ConfigurationError, LeaseHeldError, TurnHeldError
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_outlets, emit
 
@@ -47,7 +47,9 @@ class RecoverOperator(CheckpointOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_type("poll_interval", poll_interval, (int, float), "give a number of seconds.")
+        check_seconds("poll_interval", poll_interval)
+        if poll_interval == 0:
+            raise ConfigurationError("poll_interval is 0.", remedy="give a number of seconds above 0.")
         check_type("turn_timeout", turn_timeout, timedelta, "give timedelta(hours=1), for example.", optional=True)
         self.poll_interval = poll_interval
         self.turn_timeout = turn_timeout

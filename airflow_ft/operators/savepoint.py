@@ -140,6 +140,8 @@ class DisposeSavepointOperator(ActingOperator):
     def __init__(self, *, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_text("path", path)
+        if isinstance(path, str) and not path.strip():
+            raise ConfigurationError("path is empty.", remedy="give the folder of a savepoint.")
         self.path = path
 
     def asked(self, context: Context) -> Asked:

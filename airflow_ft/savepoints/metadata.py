@@ -233,6 +233,8 @@ def dispose(uri: str) -> None:
     require(uri)
     _refuse_detours(uri)
     files = filesystem(uri)
+    if not files.exists(uri):
+        raise ConfigurationError(f"there is no {uri}.", remedy="`airflow ft savepoint list` shows savepoints.")
     names = set(files.names(uri))
     if not names & {METADATA, SPARK} or names - {METADATA, SPARK}:
         raise _not_ours(uri, "it holds something else than a savepoint")

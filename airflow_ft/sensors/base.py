@@ -40,6 +40,7 @@ class GateSensor(BaseSensorOperator):
 
     def __init__(self, *, store: str | None = None, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        check_type("deferrable", deferrable, bool, "give True or False.", optional=True)
         self.store = check_store(store)
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
 

@@ -154,7 +154,7 @@ def twins(places: Iterable[str], root: str = "") -> list[tuple[str, str]]:
         target = os.path.realpath(path) if is_link else os.path.join(real[folder], name)
         first = seen.setdefault(target, path)
         if first != path:
-            found.append((path, first) if is_link or path > first else (first, path))
+            found.append((path, first) if len(link_of(path)) > len(link_of(first)) else (first, path))
             continue
         own = path if path in roots else above[folder]
         if not own:
@@ -164,6 +164,13 @@ def twins(places: Iterable[str], root: str = "") -> list[tuple[str, str]]:
         if any(_reads(each, target) for each in (others if target == straight else (r.real for r in roots.values()))):
             found.append((path, target))
     return found
+
+
+def link_of(path: str) -> str:
+    """Return the last name on a path that is a link, with what comes before it; "": there is none."""
+    while path not in ("", "/") and not os.path.islink(path):
+        path = os.path.dirname(path)
+    return path.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,15 +77,17 @@ class OwnersConformance:
         assert world.target.ids() == world.ids_of(1)
 
     def test_a_fenced_step_leaves_the_head_as_it_is(self, world: World) -> None:
+        first = world.plan()
+        world.commit(first, world.prepare(first, 1, epoch=3), 1, epoch=3)
+        world.predecessor = first.number
         plan = world.plan()
-        newest = world.prepare(plan, 1, epoch=3)
-        before = world.participant(plan).head(world.pipeline)
+        before = world.participant(plan).head(world.pipeline)  # not of what is prepared: some hold their head with it
         for attempt in (7, 8):
             with pytest.raises(FencedError):
                 world.participant(plan).prepare(plan, world.fence(2, attempt))
         assert before is not None and world.participant(plan).head(world.pipeline) == before
-        world.commit(plan, newest, 1, epoch=3)
-        assert world.target.ids() == world.ids_of(1)
+        world.commit(plan, world.prepare(plan, 2, epoch=3), 2, epoch=3)
+        assert world.target.ids() == world.ids_of(1, 2)
 
     # --- a memory belongs to one pipeline and one participant ---------------------------------------------------------
 

@@ -183,8 +183,8 @@ def local_path(uri: str) -> Path:
     if uri.startswith("/"):
         return Path(uri)
     raise ConfigurationError(
-        f"{uri!r} is not a place for the write-ahead log, or for savepoints",
-        remedy="give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH; others are not supported yet",
+        f"{uri!r} is not a place for the write-ahead log, or for savepoints.",
+        remedy="give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH; others are not supported yet.",
     )
 
 

@@ -171,6 +171,10 @@ def test_what_it_cannot_have_in_the_driver_is_refused_with_the_name(
             "@ft.job\nclass A:\n    def transform(spark, sources):\n        pass",
             r"the job A .* takes \(spark, sources\)",
         ),
+        (
+            "@ft.job\nclass A:\n    def transform(self, spark, sources, *, large):\n        pass",
+            r"the job A .* takes \(self, spark, sources, large\)",
+        ),
     ],
 )
 def test_what_is_no_job_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -183,7 +187,7 @@ def test_what_is_no_job_is_refused(tmp_path: Path, text: str, words: str) -> Non
     "text",
     [
         "def transform(self, *given):\n        return 1",
-        "def transform(self, spark, sources, *, large):\n        return 1",
+        "def transform(self, spark, sources, *, large=1):\n        return 1",
         "@staticmethod\n    def transform(spark, sources):\n        return 1",
         "@classmethod\n    def transform(cls, spark, sources):\n        return 1",
         "def __init__(self):\n        self.transform = print",
@@ -330,6 +334,7 @@ def _function(arguments: str) -> str:
         (_function("spark, sources, **others"), {"limit": 1}, ""),
         (_function("*all, limit"), {"limit": 1}, ""),
         (_function("spark, sources, limit=1"), {"spark": 1}, "does not take spark"),
+        (_function("spark, sources, limit=1, /"), {"limit": 1}, "does not take limit"),
         (INIT.format("limit"), {}, "needs limit"),
         (INIT.format("limit=1"), {"spark": 1}, "does not take spark"),
         (INIT.format("*, limit"), {"limit": "{{ params.limit }}"}, ""),

@@ -147,6 +147,9 @@ def test_a_deadline_calls_it_with_plain_data(given: dict[str, Any], store: Store
         ({"pipelines": "orders"}, r"give a list: \[\"orders\"\]"),
         ({"conditions": ["IDLE"]}, "conditions has IDLE"),
         ({"late_after": "soon"}, "late_after"),
+        ({"conditions": "FAILED"}, r"give a list: \[\"FAILED\"\]"),
+        ({"pipelines": 5}, "pipelines is 5"),
+        ({"arguments": "x"}, "arguments is 'x'"),
         ({"store": "postgresql://ada:sesame@db/x"}, "holds a password"),
     ],
 )

@@ -235,6 +235,7 @@ def test_a_stop_is_answered_by_the_stream_or_by_nobody(scene: Scene, tmp_path: P
         (StopStreamOperator, {"savepoint": "/savepoints"}, "savepoint is '/savepoints'"),
         (StopStreamOperator, {"wait": "60"}, "wait is '60'"),
         (StopStreamOperator, {"wait": -1}, "wait is -1"),
+        (DisposeSavepointOperator, {"path": " "}, "path is empty"),
         (TriggerSavepointOperator, {"checkpoint": 3.7}, r"checkpoint is 3\.7"),
         (TriggerSavepointOperator, {"checkpoint": True}, "checkpoint is True"),
         (TriggerSavepointOperator, {"checkpoint": "newest"}, "checkpoint is 'newest'"),

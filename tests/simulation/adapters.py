@@ -340,9 +340,10 @@ def product_over_models() -> Iterator[Running]:
             "sizes": lambda *_: None,
             "give_back": lambda: None,
             "batch_listings": lambda *_: [],
+            "has_checksums": lambda *_: True,
+            "seal": lambda *_, **how: None,
             "check_listings": lambda *_: None,
             "named_positions": lambda *_: {},
-            "has_checksums": lambda *_: True,
             "record_ids": lambda *of: RUNNING.spark.record_ids(*of),
             "recorded_ids": lambda location: RUNNING.spark.recorded_ids(location),
             "Timers": lambda *_: NO_TIMERS,
@@ -364,6 +365,7 @@ def product_over_models() -> Iterator[Running]:
             "_versions": dict,
         }),
         (restoring, {
+            "register": lambda *_: "",
             "note_restored": lambda *of, **more: RUNNING.files.by_operator and evolution.note_restored(*of, **more),
         }),
         *(
@@ -375,6 +377,7 @@ def product_over_models() -> Iterator[Running]:
             "time": waiting,
             "open_store": lambda _: RUNNING.store,
             "claim": lambda *_: None,
+            "owners": SimpleNamespace(register=lambda *_: ""),
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,

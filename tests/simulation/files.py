@@ -53,14 +53,13 @@ class Files:
     def tree(self, uri: str) -> dict[str, int]:
         return {name: len(data) for name, data in self._found(uri).items() if name}
 
+    def open_plain(self, uri: str) -> BinaryIO:
+        if not self.exists(uri):
+            raise FileNotFoundError(uri)
+        return self.open(uri)
+
     def open(self, uri: str) -> BinaryIO:
         return io.BytesIO(self.read(uri))
-
-    def open_plain(self, uri: str) -> BinaryIO:
-        data = self._found(uri).get("")
-        if data is None:
-            raise FileNotFoundError(uri)
-        return io.BytesIO(data)
 
     def read(self, uri: str) -> bytes:
         data = self._found(uri).get("")

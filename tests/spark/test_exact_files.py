@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver.failures import as_error
 
@@ -277,6 +278,19 @@ def test_the_header_of_each_file_is_known(spark: SparkSession, tmp_path: Path) -
             assert _rows(frame.union(frame).coalesce(1)) == sorted([*expected, *expected])
     finally:
         spark.conf.set("spark.sql.files.maxPartitionBytes", str(before))
+
+
+def test_a_damaged_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    data = gzip.compress(b'{"n": 1}\n' * 1000)
+    with pytest.raises(Exception) as caught:
+        _read(spark, tmp_path, "json", "n int", {"a.json.gz": data[:-9]}).collect()
+    error = as_error(caught.value, "orders", "jobs.orders")
+    assert isinstance(error, StageError) and error.what.endswith("/a.json.gz")
+
+
+def test_folders_of_a_new_column_are_met_by_the_next_try() -> None:
+    error = as_error(Exception("assertion failed: Invalid batch: value#1 != value#2,day#3"), "orders", "jobs.orders")
+    assert isinstance(error, StageError) and "add a column" in error.what
 
 
 @pytest.mark.parametrize("format", ["json", "csv"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,16 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.plan_meaning import memory_of
 from airflow_ft.spark.parsing import parse_json
-from airflow_ft.spark.state.meaning import Memory, differences
+from airflow_ft.spark.state.meaning import Memory, differences, texts
 from airflow_ft.spark.uids import plan_of
 
 pytestmark = pytest.mark.spark
 
 SCHEMAS = {
-    "orders": "id bigint, x bigint, y bigint, customer string, city string, t timestamp, u timestamp",
-    "returns": "id bigint, x bigint, y bigint, customer string, city string, t timestamp, u timestamp",
+    "orders": "id bigint, x bigint, y bigint, customer string, city string, t timestamp, u timestamp,"
+    " lines array<struct<a:string,b:string>>",
+    "returns": "id bigint, x bigint, y bigint, customer string, city string, t timestamp, u timestamp,"
+    " lines array<struct<a:string,b:string>>",
     "messages": "value string, note string",
 }
 Made = Callable[[Sources], DataFrame]
@@ -42,8 +45,8 @@ def sources(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> So
     return Sources(spark, specs, {})
 
 
-def read(frame: DataFrame, sources: Sources) -> Memory:
-    found = memory_of(frame, sources.source_of)
+def read(frame: DataFrame, sources: Sources, arguments: Mapping[str, Any] | None = None) -> Memory:
+    found = memory_of(frame, sources.source_of, arguments)
     assert found is not None and len(found.operators) == len(plan_of(frame))
     return found
 
@@ -122,9 +125,20 @@ def processed(processor: Any, key: str = "city", time: str = "none", rows: bool 
     return make
 
 
+def in_zone(s: Sources, zone: str) -> DataFrame:
+    s["orders"].sparkSession.conf.set("spark.sql.session.timeZone", zone)
+    return s["orders"]
+
+
+@pytest.fixture(autouse=True)
+def utc(spark: SparkSession) -> Iterator[None]:
+    yield
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
 def windowed(*window: str, session: bool = False, by: str = "t") -> Made:
     made = F.session_window if session else F.window
-    return lambda s: orders(s).groupBy(made(by, *window), "city").count()  # type: ignore[operator]
+    return lambda s: orders(s).groupBy(made(by, *window), "city").count()
 
 
 def parsed(*fields: str, key: str = "k", column: str = "value") -> Made:
@@ -161,6 +175,36 @@ CHANGES: dict[str, tuple[Made, Made, str]] = {
         lambda s: s["orders"].groupBy("city").agg(F.first("x")),
         lambda s: s["orders"].groupBy("city").agg(F.first("x", ignorenulls=True)),
         "functions were first(orders.x), and are first(orders.x, ignoreNulls=True)",
+    ),
+    "field of an array": (
+        lambda s: s["orders"].groupBy("city").agg(F.collect_set("lines.a")),
+        lambda s: s["orders"].groupBy("city").agg(F.collect_set("lines.b")),
+        "functions were collectset(orders.lines[].a, ignoreNulls=True), and are collectset(orders.lines[].b",
+    ),
+    "error of an estimate": (
+        lambda s: s["orders"].groupBy("city").agg(F.approx_count_distinct("x", 0.05)),
+        lambda s: s["orders"].groupBy("city").agg(F.approx_count_distinct("x", 0.04)),
+        "relativeSD=0.05), and are ",
+    ),
+    "constant in a condition": (
+        lambda s: s["orders"].groupBy("city").agg(F.sum(F.when(F.col("customer") == "a", F.col("x")))),
+        lambda s: s["orders"].groupBy("city").agg(F.sum(F.when(F.col("customer") == "b", F.col("x")))),
+        "functions were sum(casewhen((orders.customer = 'a'), orders.x)), and are ",
+    ),
+    "number in a key": (
+        lambda s: s["orders"].groupBy(F.col("x") % 2).count(),
+        lambda s: s["orders"].groupBy(F.col("x") % 3).count(),
+        "keys were (orders.x % ",
+    ),
+    "time zone of a key": (
+        lambda s: in_zone(s, "UTC").groupBy(F.to_date("t")).count(),
+        lambda s: in_zone(s, "Asia/Tokyo").groupBy(F.to_date("t")).count(),
+        "keys were parsetodate(orders.t, zone=UTC), and are parsetodate(orders.t, zone=Asia/Tokyo)",
+    ),
+    "time zone of a cast": (
+        lambda s: in_zone(s, "UTC").groupBy(F.col("t").cast("string")).count(),
+        lambda s: in_zone(s, "Asia/Tokyo").groupBy(F.col("t").cast("string")).count(),
+        "keys were cast(orders.t as string in UTC), and are cast(orders.t as string in Asia/Tokyo)",
     ),
     "key": (
         lambda s: s["orders"].groupBy("customer").count(),
@@ -400,6 +444,26 @@ SAME: dict[str, tuple[Made, Made]] = {
         lambda s: s["orders"].withColumn("day", F.lit("monday")).groupBy("city").agg(F.max("day")),
         lambda s: s["orders"].withColumn("day", F.lit("tuesday")).groupBy("city").agg(F.max("day")),
     ),
+    "time zone of others": (
+        lambda s: in_zone(s, "UTC").groupBy(F.col("x").cast("string")).count(),
+        lambda s: in_zone(s, "Asia/Tokyo").groupBy(F.col("x").cast("string")).count(),
+    ),
+    "the day of a run": (
+        lambda s: s["orders"].groupBy("city").agg(F.sum(F.when(F.to_date("t") == date(2024, 5, 1), F.col("x")))),
+        lambda s: s["orders"].groupBy("city").agg(F.sum(F.when(F.to_date("t") == date(2024, 5, 2), F.col("x")))),
+    ),
+    "the time of a run": (
+        lambda s: s["orders"].groupBy(F.col("t") > datetime(2024, 5, 1, 12, 30, 0, 5)).count(),
+        lambda s: s["orders"].groupBy(F.col("t") > datetime(2024, 5, 2)).count(),
+    ),
+    "the day of a run in text": (
+        lambda s: s["orders"].groupBy(F.concat("city", F.lit("scheduled__2024-05-01T00:00:00+00:00"))).count(),
+        lambda s: s["orders"].groupBy(F.concat("city", F.lit("scheduled__2024-05-02T00:00:00+00:00"))).count(),
+    ),
+    "bytes": (
+        lambda s: s["orders"].groupBy("city").agg(F.max(F.lit(bytearray(b"a")))),
+        lambda s: s["orders"].groupBy("city").agg(F.max(F.lit(bytearray(b"a")))),
+    ),
     "functions of arrays": (
         lambda s: s["orders"].groupBy(F.transform(F.array("x"), lambda x: x + 1)).count(),
         lambda s: s["orders"].groupBy(F.transform(F.array("x"), lambda x: x + 1)).count(),
@@ -437,3 +501,33 @@ def test_sql_with_named_tables(sources: Sources, spark: SparkSession, tmp_path: 
     text = "WITH a AS (SELECT {0} AS k, x FROM of_orders) SELECT k, sum(x) FROM a GROUP BY k"
     found = changed(spark.sql(text.format("customer")), spark.sql(text.format("city")), sources)
     assert found == ["keys were orders.customer, and are orders.city"]
+
+
+def test_what_a_run_gives_to_its_job_is_not_compared(sources: Sources) -> None:
+    def rated(rate: float, hour: int) -> DataFrame:
+        of_hour = F.when(F.hour("t") == hour, F.col("x") * F.lit(2)).otherwise(F.col("x") * F.lit(rate))
+        return sources["orders"].groupBy("city").agg(F.sum(of_hour))
+
+    def note(rate: float, hour: int, **more: Any) -> Memory:
+        return read(rated(rate, hour), sources, {"rates": [{"rate": str(rate)}], "hour": hour, **more})
+
+    notes = [note(0.25, 1), note(0.5, 2), note(0.75, 3), note(0.25, 1, unused="x")]  # in the second, 2 is also the hour
+    for one in notes:
+        for other in notes:
+            assert not differences(one.operators[0], other.operators[0])
+    assert notes[0].is_same(notes[2]) and notes[0].is_same(notes[3])
+    given = read(rated(0.25, 1), sources).operators[0]  # nothing says where it comes from
+    assert differences(given, read(rated(0.5, 1), sources).operators[0])
+    assert not differences(given, note(0.5, 1).operators[0]), "a way out: let it be an argument"
+    assert "\u2039" not in texts(given["functions"])
+
+
+def test_a_long_expression_keeps_its_meaning_from_run_to_run(sources: Sources) -> None:
+    def made(day: date, last: int) -> Memory:
+        cases = F.when(F.to_date("t") == day, F.col("x"))
+        for n in range(60):
+            cases = cases.when(F.col("x") == n, F.col("y"))
+        return read(sources["orders"].groupBy("city").agg(F.sum(cases.otherwise(F.lit(last)))), sources)
+
+    one, other, third = made(date(2024, 5, 1), 0), made(date(2024, 5, 2), 0), made(date(2024, 5, 2), 1)
+    assert one == other and differences(one.operators[0], third.operators[0])

@@ -238,10 +238,22 @@ def test_a_link_to_a_file_that_is_read_too_is_refused(reading: Reading, each: in
 
 def test_a_link_to_a_folder_that_a_pattern_finds_too_is_refused(reading: Reading) -> None:
     reading.add("2026/a.json")
-    (reading.folder / "in/current").symlink_to("2026")
-    with pytest.raises(JobError, match=r"current/a\.json is a link to"):
+    link = reading.folder / "in/current"
+    link.symlink_to("2026")
+    with pytest.raises(JobError, match=r"current/a\.json is a link by .*/in/current to") as refused:
         reading.read("in/*")
+    assert f"rm '{link}'." in refused.value.remedy, "the file is to stay"
     assert reading.read("in/curr*") == [0]
+
+
+def test_the_link_is_told_from_the_folder_whatever_their_names(reading: Reading) -> None:
+    reading.add("z/a.json")
+    (reading.folder / "in/a").symlink_to("z")
+    (reading.folder / "link").symlink_to("in")
+    for path in ("in/*", "link/*"):
+        with pytest.raises(JobError, match=rf"/{path[:-2]}/a/a\.json is a link by") as refused:
+            reading.read(path)
+        assert f"rm '{reading.folder}/{path[:-2]}/a'." in refused.value.remedy
 
 
 def test_links_out_of_the_folder_are_read(reading: Reading) -> None:

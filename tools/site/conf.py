@@ -27,7 +27,7 @@ CONTENTS = HERE / "contents.md"
 project = "airflow-ft"
 version = release = airflow_ft.__version__
 root_doc = "docs/index"
-include_patterns = ["README.md", "CHANGELOG.md", "docs/**.md"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**.md"]
 exclude_patterns = [".*", "build", "dist"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
-from airflow_ft.core.arguments import check_known, check_text, check_type, is_template
+from airflow_ft.core.arguments import check_known, check_text, check_type, is_template, refuse_object, shown
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
@@ -33,8 +33,10 @@ class SqlSink:
 
     def __post_init__(self) -> None:
         of = type(self).__name__
+        if isinstance(self.conn_id, str):
+            refuse_object("conn_id", self.conn_id, of=of)
         if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
-            raise ConfigurationError(f"{self.conn_id!r} is not a connection id.", remedy="give conn_id= a name.")
+            raise ConfigurationError(f"{shown(self.conn_id)} is not a connection id.", remedy="give conn_id= a name.")
         for name in ("table", "strategy"):
             check_text(name, getattr(self, name), of=of)
         check_text("ledger_schema", self.ledger_schema, optional=True, of=of)
@@ -45,11 +47,12 @@ class SqlSink:
                 f"{of} has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(self.strategies))}."
             )
         if self.ledger_schema is not None and not is_template(self.ledger_schema):
-            self.names.check("schema", self.ledger_schema)
+            self.names.check("schema (ledger_schema)", self.ledger_schema)
         check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "give True or False.", of=of)
         check_type("shared", self.shared, bool, "give True or False.", of=of)
         if isinstance(self.key_columns, str) or not isinstance(self.key_columns, Sequence):
-            raise ConfigurationError(f"key_columns is {self.key_columns!r}.", remedy="give a list of column names.")
+            told = shown(self.key_columns)
+            raise ConfigurationError(f"key_columns is {told}.", remedy="give a list of column names.")
         object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
         for name in ("version_column", "change_column"):
             check_text(name, getattr(self, name), optional=True, of=of)
@@ -65,8 +68,9 @@ class SqlSink:
                 f"strategy 'upsert' needs {' and '.join(missing)}.", remedy="name columns of the table."
             )
         else:
-            for column in (*self.key_columns, self.version_column):
-                self.names.check("column", column)
+            for column in self.key_columns:
+                self.names.check("column (key_columns)", column)
+            self.names.check("column (version_column)", self.version_column)
 
     @property
     def promise(self) -> Promise:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,13 +14,27 @@ from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.files.writing import unwritable
 
 
-def layout(sink: FilesSink, schema: pa.Schema) -> dict[str, Any]:
-    """How rows lie in a folder, as its manifest says it for those that come later."""
+def layout(sink: FilesSink, schema: pa.Schema, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """How rows lie in a folder, as its manifest says it for those that come later.
+
+    `before`: the layout of those that came before, whose columns are known for good, even if these rows lack some.
+    """
+    columns = dict(before["columns"]) if before is not None else {}
     return {
         "format": sink.format,
         "partition_by": list(sink.partition_by),
-        "columns": [[field.name, str(field.type)] for field in schema],
+        "columns": [[*each] for each in (columns | {field.name: str(field.type) for field in schema}).items()],
     }
+
+
+def judged(
+    sink: FilesSink, schemas: Iterable[pa.Schema], before: Mapping[str, Any] | None, name: str
+) -> Iterator[AirflowFtError]:
+    """Yield all that speaks against rows of these schemas, one behind the other."""
+    for schema in schemas:
+        yield from misfits(sink, schema, before, name)
+        if len(schema):
+            before = layout(sink, schema, before)
 
 
 def misfits(

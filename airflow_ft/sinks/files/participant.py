@@ -65,7 +65,7 @@ from airflow_ft.sinks.base.memory import (
     refuse_to_adopt,
 )
 from airflow_ft.sinks.base.places import only_sink
-from airflow_ft.sinks.files.columns import misfits
+from airflow_ft.sinks.files.columns import judged
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.spec import FilesSink
@@ -109,7 +109,7 @@ class FilesParticipant:
             marker = self._settled(plan, head, fence, exactly=False)
             if marker is not None:
                 return notes
-            if problems := self.misfits(readers):
+            if problems := self.misfits(plan, readers):
                 raise together(problems)
             if self.ledger.files.exists(self.ledger.published(plan.number)):
                 raise self._in_the_way(plan.number)
@@ -290,14 +290,14 @@ class FilesParticipant:
                         sink=self.staged.name,
                     )
 
-    def misfits(self, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
+    def misfits(self, plan: Plan, readers: Sequence[SegmentReader]) -> list[AirflowFtError]:
         """All that speaks against the columns of these segments."""
         mine = [reader for reader in readers if self.staged.name in reader.sinks()]
-        before = self.ledger.newest_layout()
-        found: list[AirflowFtError] = []
-        for schema in dict.fromkeys(reader.schema(self.staged.name) for reader in mine):
-            found += misfits(self.staged.sink, schema, before, self.staged.name)
-        return found
+        schemas = dict.fromkeys(reader.schema(self.staged.name) for reader in mine)
+        return list(judged(self.staged.sink, schemas, self._before(plan), self.staged.name))
+
+    def _before(self, plan: Plan) -> Mapping[str, Any] | None:
+        return self.staged.layout_behind(plan.participant(self.name).predecessor)
 
     # --- what the steps share -----------------------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ class FilesParticipant:
     ) -> dict[str, Any]:
         aside = (lambda: set_aside_detail(letters.write())) if letters is not None else dict
         try:
-            return self.staged.build(plan, fence, readers, letters, aside)
+            return self.staged.build(plan, fence, readers, letters, aside, self._before(plan))
         except BaseException as error:
             with suppress(OSError):
                 self.staged.remove(lambda number, rank: (number, rank) == (plan.number, fence.rank))

@@ -121,7 +121,7 @@ class FilesSink:
             )
         if self.compression and self.compression not in FORMATS[self.format]:
             raise ConfigurationError(
-                f"{self.format} cannot be compressed by {self.compression!r}.",
+                f"compression of FilesSink: {self.format} cannot be compressed by {self.compression!r}.",
                 remedy=f"choose one of {', '.join(FORMATS[self.format])}.",
             )
 

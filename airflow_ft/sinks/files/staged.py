@@ -67,6 +67,18 @@ class Staged:
         there = self.ledger.files.tree(folder)
         return found if all(there.get(each["path"]) == each["bytes"] for each in found["files"]) else None
 
+    def layout_behind(self, predecessor: int) -> Mapping[str, Any] | None:
+        """Return the layout of the rows behind which others come: of that number, which may still wait prepared, or of
+        the newest ones that are visible; None: there are none.
+        """
+        head = self.ledger.head()
+        if predecessor > (head.last_delivered if head is not None else 0):
+            for number, rank in reversed(self.all()):
+                found = self.manifest(number, rank) if number == predecessor else None
+                if found is not None and "columns" in found:
+                    return found
+        return self.ledger.newest_layout()
+
     def build(
         self,
         plan: Plan,
@@ -74,10 +86,12 @@ class Staged:
         readers: Sequence[SegmentReader],
         letters: Refused | None,
         aside: Callable[[], Mapping[str, Any]],
+        before: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """Writes all rows of the number, durably; returns the manifest. DeclinedError for rows that are refused.
 
         With `letters` those are set aside instead; `aside` writes them, and returns what a proof is to say of them.
+        `before` is the layout of the rows behind which these come (`layout_behind`).
         """
         sink, files = self.sink, self.ledger.files
         folder = self.uri(plan.number, fence.rank)
@@ -98,6 +112,8 @@ class Staged:
             raise
         self._require_apart(folder, [file.path for file in written])
         schemas = [schema for reader in mine if len(schema := reader.schema(self.name))]
+        for schema in schemas:
+            before = layout(sink, schema, before)
         manifest = {
             "pipeline": plan.pipeline,
             "installation": fence.installation,
@@ -108,7 +124,7 @@ class Staged:
             "rows": sum(file.rows for file in written),
             "files": [asdict(file) for file in written],
             "detail": {"segments": [each.number for each in plan.segments], **aside()},
-            **(layout(sink, schemas[-1]) if schemas else {}),
+            **(before if schemas and before is not None else {}),
         }
         if written and sink.success_file:
             files.write(files.uri(folder, "_SUCCESS"), b"")

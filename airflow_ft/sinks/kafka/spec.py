@@ -114,8 +114,8 @@ class KafkaSink:
         if self.strategy == "held" and not has_second_client():
             raise self._error("strategy 'held' needs kafka-python, which is not installed.", INSTALL_HELD)
         roles = self.roles
-        if "" in roles.values():
-            raise self._error("a column's name is empty.", "Name the column, or leave the setting out.")
+        if empty := [role for role, column in roles.items() if not column]:
+            raise self._error(f"{empty[0]}: the column's name is empty.", "Name the column, or leave the setting out.")
         if len(set(roles.values())) < len(roles):
             raise self._error(
                 f"a column has two roles: {', '.join(f'{role}={name}' for role, name in roles.items())}.",

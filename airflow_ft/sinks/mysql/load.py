@@ -61,6 +61,7 @@ def refusals(
             raise
         # The marker is in already, so a duplicate key is one of the user's own.
         column, row = place(describe(error))
+        column = column.removeprefix(f"{target.table.name.name}.")  # MySQL writes 'orders.c' where it refuses JSON
         where = f"{before + row} of {file.path}" if row else ""
         refused = declined(error, f"table {target.table.name}")
         raise refused.located(sink=target.sink, column=column, row=where) from error

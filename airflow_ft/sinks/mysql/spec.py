@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import is_template
+from airflow_ft.core.arguments import check_key, is_template, shown
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink
@@ -99,7 +99,7 @@ class MySqlSink(SqlSink):
         if self.strategy not in BRANCHED:
             if self.branches != 0:
                 raise ConfigurationError(
-                    f"branches={self.branches!r} means nothing to strategy {self.strategy!r}.",
+                    f"branches={shown(self.branches)} means nothing to strategy {self.strategy!r}.",
                     remedy=f"leave it out, or choose one of {', '.join(BRANCHED)}.",
                 )
             return
@@ -117,12 +117,13 @@ class MySqlSink(SqlSink):
 
 def _check_columns(columns: object) -> None:
     if not isinstance(columns, Mapping) or not columns:
-        raise ConfigurationError(f"columns is {columns!r}.", remedy="map source columns to table columns, or leave it.")
+        raise ConfigurationError(f"columns is {shown(columns)}.", remedy="map source columns to table columns.")
     seen: dict[str, str] = {}
     for source, target in columns.items():
         if not isinstance(source, str) or not source:
-            raise ConfigurationError(f"columns: {source!r} is not a source column.", remedy="give its name.")
-        TableName.check("column", target)
+            raise ConfigurationError(f"columns: {shown(source)} is not a source column.", remedy="give its name.")
+        check_key("columns", source)
+        TableName.check("column (columns)", target)
         first = seen.setdefault(target.lower(), source)  # MySQL compares names of columns without case
         if first != source:
             raise ConfigurationError(

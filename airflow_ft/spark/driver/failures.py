@@ -45,7 +45,7 @@ _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (
 # A record that its schema does not fit, and the file in which it is: the one stands below the other.
 _MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*|Unescaped quote character [^\n]*? of CSV field")
 _HEADER = re.compile(r"(?:CSV header does not conform|Number of column in CSV header is not equal).*", re.DOTALL)
-_READING = re.compile(r"while reading file (\S+?)\.(?:\s|$)")
+_READING = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 _MOST_CAUSES = 50
 _PLAN = re.compile(r"(?<=SQLSTATE: \w{5});\n.*", re.DOTALL)  # Spark's, below what is wrong with it
 
@@ -150,8 +150,11 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
     if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
         where = python_errors.place(error.__traceback__)
         return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG)
+    reading = next(
+        (f", while reading {found[1]}" for _, _, message in causes if (found := _READING.search(message))), ""
+    )
     return StageError(
-        f"the Spark query failed: {_short(causes[-1][2]) or line}",
+        f"the Spark query failed: {_short(causes[-1][2]) or line}{reading}",
         pipeline=pipeline,
         remedy=f"see whether its sources, disk and memory are well, and try again; {_LOG}",
     )

@@ -2,16 +2,17 @@
 
 Columns are followed through projections, joins, unions and windows to the columns of the declared sources. So another
 column under the same name is seen, and another alias for the same column is not. Filters are not part of it, nor is the
-code of Python functions: those go by their names. Ids of expressions, nullability and settings such as the time zone
-are left out. What `airflow_ft.spark.parsing.parse_json` returns is one function of its input, however it computes it.
+code of Python functions: those go by their names. Ids of expressions and nullability are left out. Constants that a run
+may have given are marked: dates and times, and what equals an argument of the job. What
+`airflow_ft.spark.parsing.parse_json` returns is one function of its input, however it computes it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.spark.driver.plan_columns import (
@@ -24,6 +25,7 @@ from airflow_ft.spark.driver.plan_columns import (
     simple_name,
     tree,
 )
+from airflow_ft.spark.driver.plan_facts import Facts, facts_of, nodes_of
 from airflow_ft.spark.driver.plan_texts import (
     SEEDED,
     TRANSPARENT,
@@ -33,18 +35,17 @@ from airflow_ft.spark.driver.plan_texts import (
     combined,
     duration,
     is_window,
+    literal,
+    plain,
     type_text,
     written,
+    zone,
 )
-from airflow_ft.spark.driver.processors import aspects_of_processor
 from airflow_ft.spark.state.meaning import ROWS, WATERMARK, Meaning, Memory
-from airflow_ft.spark.uids import PARSED, READ, kind_of, tag_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MOST_NODES = 5_000
-"""Larger plans are not read: their meaning is unknown."""
 _CONSTANT = ["a constant"]
 _OF_A_RUN = {"string", "date", "timestamp", "timestamp_ntz"}
 _KEYS = {
@@ -59,88 +60,59 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 @dataclass(slots=True)
-class Facts:
-    """Facts about a node of the plan that only the JVM knows.
-
-    kind: Spark's name of its stateful operator, None if it has none. source: the declared source that a leaf reads.
-    parsed: the column that `parse_json` has read here. is_read: a file source ends here. more: further aspects of its
-    meaning.
-    """
-
-    kind: str | None = None
-    source: str | None = None
-    parsed: str | None = None
-    is_read: bool = False
-    delay: str = ""
-    more: dict[str, list[str]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class _Column:
     id: Any
     name: str
     texts: Texts
 
 
-def memory_of(frame: DataFrame, source_of: Callable[[Any], str | None]) -> Memory | None:
+def memory_of(
+    frame: DataFrame, source_of: Callable[[Any], str | None], arguments: Mapping[str, Any] | None = None
+) -> Memory | None:
     """Return the meaning of the operators of a job's plan, in Spark's order; None when the plan cannot be read.
 
-    `source_of` names the declared source that a leaf of a plan (of the JVM) reads.
+    `source_of` names the declared source that a leaf of a plan (of the JVM) reads. `arguments`: of the job, in this
+    run.
     """
     try:
         plan = frame._jdf.queryExecution().analyzed()
-        facts = [_facts(frame, node, source_of) for node in _nodes(plan)]
+        facts = [facts_of(frame, node, source_of) for node in nodes_of(plan)]
         if not any(each.kind for each in facts):
             return Memory(frame.sparkSession.version, ())
-        operators = tuple(meanings(json.loads(plan.toJSON()), facts))
+        operators = tuple(meanings(json.loads(plan.toJSON()), facts, frozenset(_leaves(arguments))))
     except Exception as error:  # a plan of a form that is not known here
         log.warning("the meaning of the job's state is unknown, and not compared: %s: %s", type(error).__name__, error)
         return None
     return Memory(frame.sparkSession.version, operators)
 
 
-def meanings(told: Sequence[Mapping[str, Any]], facts: Sequence[Facts]) -> Iterator[Meaning]:
-    """Yield the meaning of each stateful operator of a plan as JSON (`TreeNode.toJSON`), in the plan's order."""
-    reading = _Reading(tree(told), facts)
+def meanings(
+    told: Sequence[Mapping[str, Any]], facts: Sequence[Facts], given: Collection[str] = ()
+) -> Iterator[Meaning]:
+    """Yield the meaning of each stateful operator of a plan as JSON (`TreeNode.toJSON`), in the plan's order.
+
+    `given`: texts and numbers that the run has given to the job.
+    """
+    reading = _Reading(tree(told), facts, given)
     for index, node in enumerate(reading.nodes):
         if facts[index].kind is not None:
             yield reading.meaning(node)
 
 
-def _nodes(node: Any) -> Iterator[Any]:
-    """All nodes of a plan of the JVM, parents first, as `toJSON` has them."""
-    waiting, found = [node], 0
-    while waiting:
-        node = waiting.pop()
-        found += 1
-        if found > MOST_NODES:
-            raise ValueError(f"the plan has more than {MOST_NODES:,} nodes")
-        yield node
-        children = node.children()
-        waiting += [children.apply(index) for index in reversed(range(children.size()))]
-
-
-def _facts(frame: DataFrame, node: Any, source_of: Callable[[Any], str | None]) -> Facts:
-    parsed, is_read = tag_of(frame, node, PARSED) or None, bool(tag_of(frame, node, READ))
-    found = Facts(kind=kind_of(node), parsed=parsed, is_read=is_read)
-    name = node.getClass().getSimpleName()
-    if not node.children().size():
-        found.source = source_of(node)
-    elif name == "EventTimeWatermark":
-        found.delay = str(node.delay().toString())
-    elif found.kind is not None and name.startswith("TransformWithState"):
-        found.more = {"time mode": [str(node.timeMode())], "output mode": [str(node.outputMode())]}
-        if name != "TransformWithState":  # that of Scala
-            found.more |= aspects_of_processor(frame, node)
-    elif found.kind is not None and name.startswith("FlatMapGroups"):
-        found.more = {"output mode": [str(node.outputMode())], "time-out": [str(node.timeout())]}
-    return found
+def _leaves(value: Any) -> Iterator[str]:
+    """All texts and numbers in plain data."""
+    if isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(each)
+    elif value not in (None, "") and not isinstance(value, bool):
+        yield plain(str(value))
 
 
 class _Reading:
     """One plan: the columns of each node, and which of them the nodes above use."""
 
-    def __init__(self, root: Node, facts: Sequence[Facts]) -> None:
+    def __init__(self, root: Node, facts: Sequence[Facts], given: Collection[str]) -> None:
+        self._given = given
         self.nodes = list(all_below(root))
         self._facts = dict(zip(map(id, self.nodes), facts, strict=True))
         self._out: dict[int, list[_Column]] = {}
@@ -323,16 +295,17 @@ class _Reading:
         if kind == "AttributeReference":
             return known.get(column_id(told)) or (told["name"],)
         if kind == "Literal":
-            value = told.get("value")
-            return (repr(value) if told.get("dataType") == "string" else str(value),)
+            return (literal(told, self._given),)
         if kind in TRANSPARENT and len(children) == 1:
             return self._texts(children[0], known)
         if kind == "GetStructField" and len(children) == 1:
             return self._field(expression, known)
+        if kind == "GetArrayStructFields":
+            return alternatives(f"{text}[].{told['field']['name']}" for text in self._texts(children[0], known))
         if is_window(expression):
             return (self._window([expression], known),)
         parts = [self._texts(child, known) for child in children[: SEEDED.get(kind, len(children))]]
-        return alternatives(written(kind, told, each) for each in combined(parts))
+        return alternatives(written(kind, told, each, zone(expression)) for each in combined(parts))
 
     def _field(self, expression: Node, known: Mapping[Any, Texts]) -> Texts:
         """By its name: a struct may get further fields."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
 from itertools import product
 from typing import Any
 
 from airflow_ft.spark.driver.plan_columns import Node
+from airflow_ft.spark.state.meaning import constant, readable, without_varying
 
 Texts = tuple[str, ...]
 """Alternatives for one column, in order: one for each branch of the unions that it comes through."""
@@ -17,6 +20,9 @@ TRANSPARENT = {"Alias", "KnownNullable", "KnownNotNull", "TempResolvedColumn", "
 """Expressions that have the meaning of their child."""
 SEEDED = {"Rand": 0, "Randn": 0, "RandStr": 1, "Uniform": 2}
 """Functions whose last argument is a seed, which is another one in each run: how many come before."""
+_TIMES = {"date", "timestamp", "timestamp_ntz"}
+_TIME = re.compile(r"(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
+_MOST_DIGITS = 50
 _MOST_ALTERNATIVES = 32
 _MOST_CHARACTERS = 1_000
 _SIGNS = {
@@ -67,16 +73,50 @@ def alternatives(found: Iterator[str]) -> Texts:
 
 
 def _shortened(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return f"{text[:200]}... (SHA-256 {digest})"
+    same = without_varying(text)
+    digest = hashlib.sha256(same.encode()).hexdigest()[:16]
+    return f"{readable(same)[:200]}... (SHA-256 {digest})"
 
 
-def written(kind: str, told: Mapping[str, Any], parts: Sequence[str]) -> str:
+def literal(told: Mapping[str, Any], given: Collection[str]) -> str:
+    """Return a constant. `given`: what the run has given to the job, as `plain` writes it."""
+    kind, value = told.get("dataType"), told.get("value")
+    if kind == "binary":  # Java shows its address
+        return "bytes"
+    text = str(value)
+    varies = kind in _TIMES or plain(text) in given or (kind == "string" and _TIME.search(text) is not None)
+    return constant(repr(value) if kind == "string" else text, varies=varies)
+
+
+def plain(text: str) -> str:
+    """Return one spelling of a number; other text as it is."""
+    try:
+        return f"{Decimal(text).normalize():f}" if len(text) <= _MOST_DIGITS else text
+    except ArithmeticError:
+        return text
+
+
+def zone(expression: Node) -> str:
+    """Return the time zone in which an expression is computed; "": none has a part in it."""
+    told = expression.told
+    of = {"Cast": all_below(expression), "JsonToStructs": [expression], "CsvToStructs": [expression]}
+    if expression.kind in of and not any(
+        "timestamp" in _quoted(each.told.get(key)) for each in of[expression.kind] for key in ("dataType", "schema")
+    ):
+        return ""
+    return str(told.get("timeZoneId") or "")
+
+
+def _quoted(kind: Any) -> set[str]:
+    return set(json.dumps(kind).split('"'))
+
+
+def written(kind: str, told: Mapping[str, Any], parts: Sequence[str], zone: str = "") -> str:
     """Return an expression of a class with these settings, over the texts of its children."""
     if kind in _SIGNS and len(parts) == 2:
         return f"({parts[0]} {_SIGNS[kind]} {parts[1]})"
     if kind == "Cast":
-        return f"cast({parts[0]} as {type_text(told.get('dataType'))})"
+        return f"cast({parts[0]} as {type_text(told.get('dataType'))}{f' in {zone}' if zone else ''})"
     if kind == "AggregateExpression":
         distinct = "distinct " if told.get("isDistinct") else ""
         return f"{distinct}{parts[0]}" + "".join(f" where {each}" for each in parts[1:])
@@ -84,8 +124,10 @@ def written(kind: str, told: Mapping[str, Any], parts: Sequence[str]) -> str:
     settings = [
         f"{key}={value}"
         for key, value in told.items()
-        if key not in _NOISE and (value is True or (isinstance(value, str) and key not in ("dataType", "class")))
+        if key not in (*_NOISE, "dataType") and (value is True or isinstance(value, str | float))
     ]
+    if zone:
+        settings.append(f"zone={zone}")
     return f"{name}({', '.join([*parts, *settings])})"
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.core.errors import JobError, StageError
 from airflow_ft.sources.files import FileSource
-from airflow_ft.sources.names import GLOB, local, twins
+from airflow_ft.sources.names import GLOB, link_of, local, twins
 from airflow_ft.spark.driver.listing import Listing, changed_error, relations, some
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem
@@ -157,10 +157,12 @@ def _refuse_twins(pipeline: str, logged: Logged, sources: Sequence[Source | None
 
 
 def _twin(pipeline: str, path: str, other: str) -> JobError:
+    link = link_of(path) or path
+    by = "" if link == path else f" by {link}"
     return _unreadable(
         pipeline,
-        f"{path} is a link to {other}, which the same source reads: its rows would come twice.",
-        f"remove the link, or move it out of the source's folder: rm '{path}'.",
+        f"{path} is a link{by} to {other}, which the same source reads: its rows would come twice.",
+        f"remove the link, or move it out of the source's folder: rm '{link}'.",
     )
 
 

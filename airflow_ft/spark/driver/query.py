@@ -121,7 +121,7 @@ class Query:
         self.publisher = Publisher(
             store,
             request,
-            committed=lambda batch: (self._terminal or location).sees_commit(batch),
+            committed=lambda batch: (self._terminal or location).is_committed(batch),
             durable=self._publishable,
             position=lambda batch: None if self._terminal else location.position(batch),
             stop=stop,
@@ -433,7 +433,7 @@ class _Durable:
         sources: Mapping[str, Source | None],
         topics: Topics,
         freeze: Callable[[], None] | None,
-        has_checksums: bool,
+        has_checksums: bool = True,
     ) -> None:
         self._store, self._location, self._request, self._topics = store, location, request, topics
         self._has_checksums = has_checksums

@@ -341,7 +341,8 @@ class Attempt:
         if not job.has_split:
             check_types(frame.schema, self._request.sinks[0])  # before anything is read
         refuse_unfit(frame, self._request.checkpointing.mode)
-        plan = _Plan(source_order(frame), source_places(frame), plan_of(frame), memory_of(frame, sources.source_of))
+        memory = memory_of(frame, sources.source_of, self._request.job_arguments)
+        plan = _Plan(source_order(frame), source_places(frame), plan_of(frame), memory)
         kafka = {
             i: (n, source) for i, n in enumerate(plan.sources) if isinstance(source := self._source(n), KafkaSource)
         }

@@ -121,7 +121,10 @@ def evolution(
 
 def is_known(base: SparkPosition | None, memory: Memory | None) -> bool:
     """Return whether the location at `base` says that its state means just that."""
-    return base is None or base.batch < 0 or meaning_of(SparkLocation("", "", base.location, base.batch, "")) == memory
+    if base is None or base.batch < 0:
+        return True
+    told = meaning_of(SparkLocation("", "", base.location, base.batch, ""))
+    return told == memory or (told is not None and memory is not None and told.is_same(memory))
 
 
 def may_be_left(location: SparkLocation) -> bool:
@@ -211,9 +214,10 @@ def _compare(
             f"the job gives its state another meaning than it has. {'; '.join(changed)}.",
             pipeline=location.pipeline,
             remedy="take the change back; or give the changed operator a new uid (airflow_ft.spark.uids.uid): it begins"
-            f" without state; or drop all state (`airflow ft reset-state {location.pipeline}`). To continue with the"
-            f" state as it is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger"
-            f" {location.pipeline}`), and `airflow ft savepoint restore PATH --allow-changed-state`.",
+            f" without state; or drop all state (`airflow ft reset-state {location.pipeline}`). A constant that differs"
+            " from run to run belongs into job_args: values from there are not compared. To continue with the state as"
+            f" it is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger {location.pipeline}`), and"
+            " `airflow ft savepoint restore PATH --allow-changed-state`.",
         )
 
 

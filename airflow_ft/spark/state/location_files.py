@@ -118,13 +118,16 @@ def note(location: str, name: str) -> Any:
 
 def keep(location: str, name: str, told: Any) -> None:
     """Notes JSON in a location, in place of what was noted before; None: nothing any more."""
-    names = tuple(name.split("/"))
+    names, files = tuple(name.split("/")), filesystem(location)
+    where, checksum = files.uri(location, *names), _checksum(location, names)
+    if told is not None and note(location, name) == told:
+        return
+    if files.exists(checksum):
+        files.remove(checksum)
     if told is None:
-        files = filesystem(location)
-        files.remove(_checksum(location, names))
-        files.remove(files.uri(location, *names))
-    elif note(location, name) != told:
-        replace_file(location, names, canonical_json(told).encode())
+        files.remove(where)
+    else:
+        files.replace(where, canonical_json(told).encode())
 
 
 def _checksum(location: str, names: tuple[str, ...]) -> str:

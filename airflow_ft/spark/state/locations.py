@@ -82,11 +82,7 @@ class SparkLocation:
         return SparkPosition(self.uri, batch)
 
     def is_committed(self, batch: int) -> bool:
-        """Whether Spark's own commit of the batch is there."""
-        return has_entry(self.uri, COMMITS, batch)
-
-    def sees_commit(self, batch: int) -> bool:
-        """The same, for whoever asks again and again until it is there."""
+        """Whether Spark's own commit of the batch is there; a driver asks again and again."""
         files = filesystem(self.uri)
         return files.seen(files.uri(self.uri, COMMITS, str(batch)))
 

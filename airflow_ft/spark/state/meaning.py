@@ -9,10 +9,14 @@ run compares its job with that note before it computes anything.
 An operator's meaning is a list of texts by aspect ("keys", "functions", "watermark" ...), read from the job's plan
 (`airflow_ft.spark.driver.plan_meaning`). Each text is a list of alternatives, one for each branch of a union above the
 sources. A source that is added or removed adds or removes alternatives, which changes no meaning.
+
+Constants in a text are marked (`constant`). One that a run gives to its job, such as its date, may differ in each run.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +24,7 @@ from airflow_ft.spark.state.location_files import keep, note
 from airflow_ft.spark.state.locations import SparkLocation
 
 MEANING_FILE = "airflow_ft_meaning.json"
-_FORMAT = 1
+_FORMAT = 2
 """Raise it when the same plan gets other texts. Notes of another format are not compared."""
 
 Meaning = Mapping[str, Sequence[Sequence[str]]]
@@ -31,6 +35,25 @@ ROWS = "rows of "
 """Aspects of this beginning list the columns of rows that are kept whole, in their order."""
 FIELDS = "fields of state variable "
 """Aspects of this beginning list names and types of fields. Spark itself compares their number and types."""
+
+
+_CONSTANT = re.compile("\u2039(~?)([^\u203a]*)\u203a")
+
+
+def constant(text: str, *, varies: bool) -> str:
+    """Return a constant as texts have it. varies: a run may have given it, so that it is not compared."""
+    plain = text.replace("\u2039", "<").replace("\u203a", ">")
+    return f"\u2039{'~' if varies else ''}{plain}\u203a"
+
+
+def without_varying(text: str) -> str:
+    """Return a text that is the same in each run."""
+    return _CONSTANT.sub(lambda found: "\u2039~\u203a" if found[1] else found[0], text)
+
+
+def readable(text: str) -> str:
+    """Return a text without the marks of its constants."""
+    return _CONSTANT.sub(lambda found: found[2], text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +69,11 @@ class Memory:
         Another minor version of Spark may describe the same job by another plan.
         """
         return self.spark.split(".")[:2] == other.spark.split(".")[:2]
+
+    def is_same(self, other: Memory) -> bool:
+        """Return whether a note of the one is as good as a note of the other."""
+        one, two = (json.dumps([dict(o) for o in m.operators], ensure_ascii=False) for m in (self, other))
+        return self.spark == other.spark and without_varying(one) == without_varying(two)
 
 
 def remember_meaning(location: SparkLocation, memory: Memory | None) -> None:
@@ -75,7 +103,7 @@ def differences(before: Meaning, now: Meaning) -> list[str]:
 
 def texts(told: Sequence[Sequence[str]]) -> str:
     """Return an aspect in one line."""
-    return ", ".join(" or ".join(each) for each in told) or "none"
+    return ", ".join(" or ".join(map(readable, each)) for each in told) or "none"
 
 
 def lines(meaning: Meaning) -> Iterator[str]:
@@ -98,4 +126,16 @@ def _agree(aspect: str, before: Sequence[Sequence[str]], now: Sequence[Sequence[
 
 
 def _is_within(one: set[str], other: set[str]) -> bool:
-    return one <= other or other <= one
+    return any(
+        all(any(_alike(a, b) for b in larger) for a in smaller) for smaller, larger in ((one, other), (other, one))
+    )
+
+
+def _alike(one: str, other: str) -> bool:
+    """Return whether two texts differ in nothing but constants that a run may have given."""
+    if one == other:
+        return True
+    a, b = _CONSTANT.split(one), _CONSTANT.split(other)  # text, mark, constant, text ...
+    if a[::3] != b[::3]:
+        return False
+    return all(x == y or m or n for m, n, x, y in zip(a[1::3], b[1::3], a[2::3], b[2::3], strict=True))

@@ -1,9 +1,9 @@
 """Checksums of the small files of a location on a local path: Spark's logs, notes, and what describes the state.
 
 Without a checksum, nothing would notice a changed bit in them. Spark would continue at another offset, read a file
-again, or read its state by other types. In a JVM that runs its tasks itself Hadoop writes none (`driver.local_files`). Both
-Hadoop and this package compare the checksums that are written here (`airflow_ft.wal.checksums`). Files of the state
-itself are left out: they are many, and have checksums of their own (LZ4, zip, RocksDB).
+again, or read its state by other types. In a JVM that runs its tasks itself Hadoop writes none (`driver.local_files`).
+Both Hadoop and this package compare the checksums that are written here (`airflow_ft.wal.checksums`). Files of the
+state itself are left out: they are many, and have checksums of their own (LZ4, zip, RocksDB).
 
 If the process dies between a file and its checksum, the file has none, and is read as it is.
 """

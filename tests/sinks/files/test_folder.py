@@ -421,6 +421,31 @@ def test_columns_may_change_only_as_readers_can_follow(tmp_path: Path, format: s
         assert len(found) == 1 and folder_of(world).ids() == world.ids_of(1)
 
 
+@pytest.mark.parametrize("where", ["one plan", "waiting", "long ago"])
+def test_columns_are_compared_with_all_rows_that_come_before(tmp_path: Path, where: str) -> None:
+    world = world_of(tmp_path, format="parquet" if where == "long ago" else "csv")
+    first, later = pa.table({"id": [1], "a": ["x"], "b": ["y"]}), pa.table({"id": [2], "b": ["y"], "a": ["x"]})
+    if where == "one plan":
+        plan = world.plan_of(1, world.segment(1, first), world.segment(2, later))
+    else:
+        vote = world.prepare(waits := world.plan(first))
+        if where == "long ago":
+            world.commit(waits, vote)
+            world.predecessor = waits.number
+            world.deliver(world.plan(pa.table({"id": [2]})))
+            later = pa.table({"id": [3], "a": [1]})
+        else:
+            world.predecessor = waits.number
+        plan = world.plan(later)
+    with pytest.raises(UnfitTargetError, match=r"no reader takes both|by their order"):
+        world.prepare(plan)
+    if where == "waiting":  # what waits may be aborted
+        world.participant(waits).abort(waits, world.fence(1, world.attempt()), {})
+        world.predecessor = 0
+        world.deliver(world.plan(later))
+        assert folder_of(world).ids() == [2]
+
+
 def test_another_format_or_partitioning_needs_another_folder(world: World) -> None:
     world.deliver(world.plan())
     for settings, words in (({"format": "json"}, "format is 'parquet', and now 'json'"),

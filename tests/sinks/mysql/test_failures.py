@@ -11,6 +11,7 @@ from airflow_ft.sinks.mysql.failures import Meaning, failure, meaning, meaning_o
 from airflow_ft.sinks.mysql.fencing import lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import place, refusals
+from airflow_ft.sinks.mysql.naming import TableName
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_an_error_of_any_number_is_the_rows_only_where_a_statement_without_rows_
 ) -> None:
     error = pymysql.err.OperationalError(code, "not in these words")
     error.sqlstate = state
-    target: Any = SimpleNamespace(table=SimpleNamespace(name="orders"), sink="orders")
+    target: Any = SimpleNamespace(table=SimpleNamespace(name=TableName("s", "orders")), sink="orders")
     file: Any = SimpleNamespace(path="1.parquet")
     with (
         pytest.raises(DeclinedError if refused else pymysql.err.OperationalError),

@@ -1,0 +1,64 @@
+"""Facts about the nodes of Spark's analysed plan that only the JVM knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.spark.driver.processors import aspects_of_processor
+from airflow_ft.spark.uids import PARSED, READ, kind_of, tag_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MOST_NODES = 5_000
+"""Larger plans are not read: their meaning is unknown."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """Facts about a node.
+
+    kind: Spark's name of its stateful operator, None if it has none. source: the declared source that a leaf reads.
+    parsed: the column that `parse_json` has read here. is_read: a file source ends here. more: further aspects of its
+    meaning.
+    """
+
+    kind: str | None = None
+    source: str | None = None
+    parsed: str | None = None
+    is_read: bool = False
+    delay: str = ""
+    more: dict[str, list[str]] = field(default_factory=dict)
+
+
+def nodes_of(node: Any) -> Iterator[Any]:
+    """All nodes of a plan of the JVM, parents first, as `toJSON` has them."""
+    waiting, found = [node], 0
+    while waiting:
+        node = waiting.pop()
+        found += 1
+        if found > MOST_NODES:
+            raise ValueError(f"the plan has more than {MOST_NODES:,} nodes")
+        yield node
+        children = node.children()
+        waiting += [children.apply(index) for index in reversed(range(children.size()))]
+
+
+def facts_of(frame: DataFrame, node: Any, source_of: Callable[[Any], str | None]) -> Facts:
+    """Return the facts about a node; `source_of`: see `plan_meaning.memory_of`."""
+    parsed, is_read = tag_of(frame, node, PARSED) or None, bool(tag_of(frame, node, READ))
+    found = Facts(kind=kind_of(node), parsed=parsed, is_read=is_read)
+    name = node.getClass().getSimpleName()
+    if not node.children().size():
+        found.source = source_of(node)
+    elif name == "EventTimeWatermark":
+        found.delay = str(node.delay().toString())
+    elif found.kind is not None and name.startswith("TransformWithState"):
+        found.more = {"time mode": [str(node.timeMode())], "output mode": [str(node.outputMode())]}
+        if name != "TransformWithState":  # that of Scala
+            found.more |= aspects_of_processor(frame, node)
+    elif found.kind is not None and name.startswith("FlatMapGroups"):
+        found.more = {"output mode": [str(node.outputMode())], "time-out": [str(node.timeout())]}
+    return found
