@@ -71,10 +71,10 @@ TOLD = {
         f"more than {columns.MOST_INPUTS:,} inputs",
     ],
     "postgres": [
-        f"in vain ({SERVER.lock_wait:g} s)",
-        f"it waits up to {SERVER.head_wait:g} s",
-        f"in its transaction for {SERVER.idle:g} s",
-        f"longer than {SERVER.answer / 60:g} minutes",
+        f"| {SERVER.lock_wait:g} s without the lock |",
+        f"| up to {SERVER.head_wait:g} s |",
+        f"| {SERVER.idle:g} s idle in its transaction |",
+        f"| {SERVER.answer / 60:g} minutes in one statement |",
     ],
     "recovery": [f"More than {refused.MAX_ROWS:,} refused rows", f"`orphan_age` ({MINUTES} minutes)"],
     "restarts": [
