@@ -35,7 +35,11 @@ ALONE_RUN = RunKey("alone", "run-1")
 """The only pipeline of its DAG, and the run that has made its checkpoints."""
 MANY = 1000
 TOTAL = MANY + len(URGENT) + 3
-MADE_WITH = {LATE: {"late_after": 1e-6}, RUNNING: {"streaming": True}, NOT_RUNNING: {"streaming": True}}
+MADE_WITH = {
+    LATE: {"late_after": 1e-6},
+    RUNNING: {"streaming": True, "late_after": 86_400},
+    NOT_RUNNING: {"streaming": True},
+}
 BROKEN = Failure(
     "JobError", "JOB_FAILED", "the job raised a KeyError.", "correct it.", task_id="receipts.stage", try_number=2
 )
