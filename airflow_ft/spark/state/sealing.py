@@ -26,6 +26,7 @@ _DESCRIPTIONS = ("state/*/_metadata", "state/*/_metadata/v2", "state/*/_stateSch
                  "state/*/0/**/_metadata")  # fmt: skip
 """Folders to which Spark writes at the first micro-batch of an attempt, if at all."""
 _ANY, _NOTE = re.compile(r"[^.]"), re.compile("airflow_ft_")
+_CHECKSUM = re.compile(r"\.(.+)\.crc")
 _CHANGES = re.compile(r"\d+(?:_[^.]+)?\.(?:delta|changelog|snapshot)$")
 
 
@@ -62,6 +63,10 @@ def _seal(folder: Path, wanted: re.Pattern[str]) -> None:
         return
     names = {path.name for path in folder.iterdir()}
     for name in names:
+        # Spark removes old files of its logs without their checksums, which would gather for ever in a stream.
+        if (of := _CHECKSUM.fullmatch(name)) and of[1] not in names and wanted.match(of[1]):
+            (folder / name).unlink(missing_ok=True)
+            continue
         path = folder / name
         if wanted.match(name) and f".{name}.crc" not in names and path.is_file():
             with suppress(FileNotFoundError):  # Spark has removed it meanwhile, since it is too old
