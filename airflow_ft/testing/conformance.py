@@ -129,7 +129,10 @@ class ParticipantConformance(
         world.shows(world.ids_of(2))
 
     def test_a_checkpoint_without_rows_is_delivered(self, world: World) -> None:
-        world.deliver(world.plan(world.table(0, 0)))
+        empty = world.plan(world.table(0, 0))
+        world.deliver(empty)
+        read = world.participant(empty).proof(empty)
+        assert read is not None and read.outcome is _COMMITTED, "a number without rows is never confirmed"
         world.deliver(world.plan())
         world.shows(world.ids_of(2))
 
