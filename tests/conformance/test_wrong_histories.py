@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_ft.core.model import Outcome
 from airflow_ft.sinks import refused
 from airflow_ft.sinks.base import comparison, memory
 from airflow_ft.sinks.base import one_transaction as module
@@ -131,6 +132,17 @@ def a_former_owner_is_shut_out_by_the_adoption_alone(change: Change) -> None:
 def a_proof_names_another_participant(change: Change) -> None:
     proof = memory.Marker.proof
     change(memory.Marker, "proof", lambda self, _, number: proof(self, "another", number))
+
+
+@noticed_by("test_a_checkpoint_without_rows_is_delivered")
+def a_number_without_rows_has_no_marker(change: Change) -> None:
+    write = SqlLedger.write_marker
+
+    def of_rows(self: Any, plan: Any, fence: Any, outcome: Any, counts: Any, detail: Any) -> None:
+        if outcome is Outcome.ABORTED or any(counts.values()):
+            write(self, plan, fence, outcome, counts, detail)
+
+    change(SqlLedger, "write_marker", of_rows)
 
 
 @noticed_by("test_it_meets_later_numbers_when_it_wakes_up", step="trial")

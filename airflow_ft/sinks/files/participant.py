@@ -442,7 +442,7 @@ class FilesParticipant:
         except BaseException as error:
             with suppress(OSError):
                 self.staged.remove(lambda number, rank: (number, rank) == (plan.number, fence.rank))
-            if isinstance(error, FileNotFoundError):  # a newer attempt has removed it
+            if isinstance(error, FileNotFoundError | FileExistsError):  # a newer attempt has removed it, or just does
                 self._mine(fence)
             raise
 
