@@ -16,11 +16,9 @@ log = logging.getLogger(__name__)
 # Each pipeline's newest plan for each participant that it ever delivered into, its newest one that is COMPLETED (of
 # participants that keep no marker), and what is planned. Each is a look-up of some rows a pipeline.
 _FILLINGS = """
-SELECT p.name AS pipeline, p.status AS status, p.first_dag AS first_dag, p.last_dag AS last_dag, c.number AS number,
-    c.plan AS plan
-FROM pipeline AS p JOIN delivery AS d ON d.pipeline = p.name
-JOIN checkpoint AS c ON c.pipeline = d.pipeline AND c.number = d.number
-WHERE p.name <> ? AND c.plan IS NOT NULL
+SELECT p.name AS pipeline, p.status AS status, p.first_dag AS first_dag, p.last_dag AS last_dag, d.number AS number,
+    (SELECT plan FROM checkpoint WHERE pipeline = d.pipeline AND number = d.number) AS plan
+FROM pipeline AS p JOIN delivery AS d ON d.pipeline = p.name WHERE p.name <> ?
 UNION ALL
 SELECT p.name, p.status, p.first_dag, p.last_dag,
     (SELECT number FROM checkpoint WHERE pipeline = p.name AND state = 'COMPLETED' ORDER BY number DESC LIMIT 1),
