@@ -406,7 +406,7 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
 
     def give_a_name(act: Act) -> None:
         act.dialog.get_by_label("New name", exact=True).fill("new-name")
-        expect(act.dialog).to_contain_text("No run of old-name begins any more")
+        expect(act.dialog).to_contain_text("Runs of old-name fail from now on")
 
     act = Act(savepoint(visit.pipeline(old.pipeline)), "Restore", "Restore old-name to checkpoint 2?")
     run_id = confirm(act, "Nothing was delivered after it.", give_a_name)

@@ -183,7 +183,7 @@ def test_what_stands_still_says_why_and_what_to_do(visit: Visit) -> None:
     quarantined = visit.pipeline(QUARANTINED).tab("Overview")
     expect(Table(quarantined, "Open checkpoints").row("QUARANTINED")).to_contain_text("db refuses the row with id 7.")
     visit.pipeline(WAITING).history().details(1).click()
-    for words in ("ABORTED (DECLINED)", "too long", "Why: ", "Its rows: ", "To do: "):
+    for words in ("ABORTED (DECLINED)", "too long", "Why: ", "Its rows: ", "Fix: "):
         expect(visit.page.get_by_text(words).first).to_be_visible()
 
 
