@@ -48,7 +48,7 @@ def pipeline_asset(pipeline: str) -> Asset:
 
 
 def declared_asset(pipeline: str, suffix: object = None) -> Asset | AssetAlias:
-    """What a task that confirms checkpoints declares as its outlet, when the DAG is parsed.
+    """Return what a task that confirms checkpoints declares as its outlet, when the DAG is parsed.
 
     The asset of the pipeline; when its name is known only by rendering, the alias "airflow-ft://shop-*" of
     `pipeline="shop"` with a suffix, or of "shop-{{ ... }}". An event goes to the pipeline's own asset in both cases: a
@@ -71,7 +71,7 @@ def sink_assets(spec: PipelineSpec) -> Mapping[str, AssetAlias]:
 
 
 def source_assets(spec: PipelineSpec) -> Sequence[AssetAlias]:
-    """What a task that stages declares of its sources, as its inlets: topics and folders."""
+    """Return what a task that stages declares of its sources, as its inlets: topics and folders."""
     found: list[AssetAlias] = []
     for source in spec.sources.values():
         in_folder = isinstance(source, FileSource)

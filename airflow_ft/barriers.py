@@ -44,7 +44,7 @@ class Standing:
     known: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """What the gate's answer says of the pipeline."""
+        """Return what the gate's answer says of the pipeline."""
         return {
             "number": self.number,
             "as_of": self.as_of.isoformat() if self.as_of else None,
@@ -106,7 +106,7 @@ class BarrierGate:
                 raise ConfigurationError(f"{at} is a time without a zone.", remedy="give a time with a zone.")
 
     def standings(self, store: Store) -> list[Standing]:
-        """Where each pipeline is now, in their order."""
+        """Return where each pipeline is now, in their order."""
         moments: Mapping[str, datetime] = dict.fromkeys(self.pipelines, self.at) if self.at else {}
         if self.barrier is not None:
             moments = {each.pipeline: each.injected_at for each in store.barrier(self.barrier)}
@@ -164,7 +164,7 @@ def check_pipelines(pipelines: object) -> None:
 
 
 def standing(store: Store, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> Standing:
-    """How far the pipeline is, seen from a barrier of that moment (None: it has none).
+    """Return how far the pipeline is, seen from a barrier of that moment (None: it has none).
 
     The number is the first one that covers the barrier; where none does, and with `newest`, the newest one.
     """

@@ -131,7 +131,7 @@ def _is_settled_through(store: Store, pipeline: str, number: int) -> bool:
 
 
 def _is_confirmed_through(store: Store, pipeline: str, number: int) -> bool:
-    """What is rewound counts as settled, so the stage that computed it again says how far to look instead."""
+    """Return what is rewound counts as settled, so the stage that computed it again says how far to look instead."""
     around = below, above = store.complete_around(pipeline, number)
     settled = _is_settled_through(store, pipeline, number) and not store.is_rewound(pipeline, below, number)
     if not settled and above is not None:

@@ -127,7 +127,7 @@ def examine_sinks(
 
 
 def _together(tasks: Sequence[Callable[[], list[Check]]]) -> list[Check]:
-    """What all of them find, side by side."""
+    """Return what all of them find, side by side."""
     with ThreadPoolExecutor(8, thread_name_prefix="airflow-ft-doctor") as pool:
         return [check for found in pool.map(lambda task: task(), tasks) for check in found]
 
@@ -232,7 +232,7 @@ def _shared(
 def _memory(
     subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: Store | None
 ) -> list[Check]:
-    """Whether the sink remembers the pipeline as the decision log does."""
+    """Return whether the sink remembers the pipeline as the decision log does."""
     exam = Examination(subject)
     sink = exam.attempt("memory", lambda: opener(plan))
     if sink is None:

@@ -92,7 +92,7 @@ def search(words: str) -> list[Section]:
 
 
 def _described(directives: str) -> Iterator[str]:
-    """What Sphinx would make of its directives: signatures and docstrings, as blocks of code."""
+    """Yield what Sphinx would make of its directives: signatures and docstrings, as blocks of code."""
     wanted: list[tuple[str, str | None]] = []
     for line in directives.splitlines():
         if found := re.match(r"\.\. auto\w+:: (\S+)", line):

@@ -44,7 +44,7 @@ class ReducingState:
         self._reduce = reduce
 
     def get(self) -> tuple[Any, ...] | None:
-        """What was added so far; None: nothing, or it has expired."""
+        """Return what was added so far; None: nothing, or it has expired."""
         return self._value.get()
 
     def add(self, value: tuple[Any, ...]) -> tuple[Any, ...]:

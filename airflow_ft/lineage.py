@@ -33,7 +33,7 @@ class Delivered:
 def delivered(
     store: Store, pipeline: str, confirmed: Confirmed, connections: ConnectionResolver
 ) -> Sequence[Delivered]:
-    """What each sink has got, by the plan of the newest delivery; without rows that were set aside.
+    """Return what each sink has got, by the plan of the newest delivery; without rows that were set aside.
 
     A sink whose name cannot be found out is left out, with a warning: its rows are delivered all the same.
     """
@@ -52,7 +52,7 @@ def columns(of: Delivered, content: SinkContent) -> Sequence[tuple[str, str]]:
 
 
 def column_name(of: Delivered, column: str) -> str | None:
-    """What a column of the rows is called in a sink; None: it has none of it."""
+    """Return what a column of the rows is called in a sink; None: it has none of it."""
     return next((name for name, _ in _named(of, [(column, "")])), None)
 
 
@@ -78,7 +78,7 @@ def _newest_plan(store: Store, pipeline: str, confirmed: Confirmed) -> Plan | No
 
 
 def destinations(plan: Plan, connections: ConnectionResolver) -> Iterator[Delivered]:
-    """What each sink of a plan is called; its rows are left open."""
+    """Yield what each sink of a plan is called; its rows are left open."""
     for participant in plan.participants:
         try:
             of = system(participant.kind)

@@ -101,7 +101,7 @@ class Counters:
 
     @property
     def traces(self) -> bool:
-        """Whether Airflow traces."""
+        """Return whether Airflow traces."""
         return traces.is_on()
 
     def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:

@@ -121,7 +121,7 @@ def _newest(made: Sequence[Checkpoint], number: int | None) -> Checkpoint | None
 
 
 def _manifest(checkpoint: Checkpoint | None) -> Manifest | None:
-    """What was published; None: nothing, or it is pruned, or out of reach."""
+    """Return what was published; None: nothing, or it is pruned, or out of reach."""
     if checkpoint is None or checkpoint.segment is None:
         return None
     try:

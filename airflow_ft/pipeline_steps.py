@@ -229,7 +229,7 @@ def require_ready(spec: PipelineSpec, connections: ConnectionResolver, former: F
 
 
 def kept(spec: PipelineSpec, declared: PipelineSpec) -> dict[str, Any]:
-    """What the decision log keeps of it: of arguments and settings that may hold secrets what the author says.
+    """Return what the decision log keeps of it: of arguments and settings that may hold secrets what the author says.
 
     So they are not rendered, and of the provider's settings there are the names.
     """
@@ -240,7 +240,7 @@ def kept(spec: PipelineSpec, declared: PipelineSpec) -> dict[str, Any]:
 def delivering(
     spec: PipelineSpec, connections: ConnectionResolver
 ) -> tuple[Delivery, CheckpointConfig, Progress, Archive]:
-    """What a delivery beside the stage needs; `spec` has its defaults."""
+    """Return what a delivery beside the stage needs; `spec` has its defaults."""
     from airflow_ft.sources.progress import GroupOffsets
     from airflow_ft.wal.retention import WalArchive
 
@@ -251,7 +251,7 @@ def delivering(
 def request(
     spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, attempt: int, connections: ConnectionResolver
 ) -> StageRequest:
-    """What the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks.
+    """Return what the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks.
 
     `spec` has its defaults. SinkAccessError, ConfigurationError for connections of sources that cannot be read by:
     here, since Spark takes its time to start.
@@ -353,7 +353,7 @@ def told(confirmation: steps.Confirmation) -> dict[str, Any]:
 
 
 def _python_path() -> tuple[str, ...]:
-    """What is on this process's path besides the interpreter's own folders.
+    """Return what is on this process's path besides the interpreter's own folders.
 
     The job usually lies beside the DAG, in a folder that Airflow has put there; or in the working directory ("").
     """

@@ -75,7 +75,7 @@ class DryRun:
 
     @property
     def would_be_refused(self) -> bool:
-        """Whether a check found a problem: a run would fail, and not all of it would be delivered."""
+        """Return whether a check found a problem: a run would fail, and not all of it would be delivered."""
         return worst(list(self.checks)) is Verdict.PROBLEM
 
     @property
@@ -139,7 +139,7 @@ def dry_run(
     columns_only: bool = False,
     **arguments: Any,
 ) -> DryRun:
-    """What the next run of a pipeline would deliver; nothing is delivered, and nothing that stays is written.
+    """Return what the next run of a pipeline would deliver; nothing is delivered, and nothing that stays is written.
 
     Args:
         spec: the pipeline. A stream is cut once.

@@ -25,7 +25,7 @@ _WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 
 def test_command(context: Context) -> str:
-    """What has begun a test run that must not be a real one; "": it is none, or the settings allow it.
+    """Return what has begun a test run that must not be a real one; "": it is none, or the settings allow it.
 
     `airflow tasks test`, `airflow dags test` and `DAG.test()` work on the real decision log and sinks: they would take
     up, deliver and confirm what other runs have staged. And nobody ends such a run in Airflow's database when it is
@@ -73,7 +73,7 @@ def asked_by(context: Context) -> str:
 
 
 def run_is_over(run: RunKey) -> bool:
-    """Whether the run can no longer continue: it failed, succeeded, or was deleted.
+    """Return whether the run can no longer continue: it failed, succeeded, or was deleted.
 
     Counting the runs that can go on says so in one question, and a deleted one raises nothing. TransientError while
     Airflow's server does not answer.
@@ -91,7 +91,7 @@ def run_is_over(run: RunKey) -> bool:
 
 
 def is_paused(dag_id: str) -> bool:
-    """Whether somebody has paused the DAG."""
+    """Return whether somebody has paused the DAG."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)

@@ -75,7 +75,7 @@ def resolved(spec: PipelineSpec) -> PipelineSpec:
 
 
 def _differing(spec: PipelineSpec, found: PipelineSpec) -> Iterator[str]:
-    """What `found` has that the specification has left open."""
+    """Yield what `found` has that the specification has left open."""
     yield from (f"checkpointing.{name}" for name in found.config.given - spec.config.given)
     yield from (f"spark_conf.{name}" for name in found.spark_conf.keys() - spec.spark_conf.keys())
     for name in ("wal_root", "spark_master", "jars", "keep_session"):

@@ -351,7 +351,7 @@ class PipelineSpec:
 
     @property
     def is_rendered(self) -> bool:
-        """Whether `checkpointing` can be told: nothing of it is Jinja."""
+        """Return whether `checkpointing` can be told: nothing of it is Jinja."""
         given = self.checkpointing
         return isinstance(given, CheckpointConfig) or not any(map(is_template, given.values()))
 
@@ -384,14 +384,14 @@ class PipelineSpec:
 
     @property
     def strategy(self) -> RestartStrategy:
-        """How a stream is restarted; ConfigurationError while that contains Jinja."""
+        """Return how a stream is restarted; ConfigurationError while that contains Jinja."""
         if isinstance(self.restart, Mapping):
             return RestartStrategy.from_json(self.restart)
         return self.restart or ExponentialDelay()
 
     @property
     def delivery(self) -> Delivery:
-        """Who takes part in a delivery, and who decides."""
+        """Return who takes part in a delivery, and who decides."""
         return plan_delivery(self.sinks, self.commit_point, self.config.mode)
 
     def plain(self, name: str) -> Any:

@@ -28,12 +28,12 @@ def without_jinja(text: object, instead: str = "*") -> str:
 
 
 def is_late(value: object) -> bool:
-    """Whether a value is known only when a task runs: Jinja, or the argument of a mapped group (or task)."""
+    """Return whether a value is known only when a task runs: Jinja, or the argument of a mapped group (or task)."""
     return is_template(value)
 
 
 def is_late_list(values: object) -> bool:
-    """Whether a list, or something in it, is known only when a task runs."""
+    """Return whether a list, or something in it, is known only when a task runs."""
     return is_late(values) or (isinstance(values, Sequence) and any(is_late(each) for each in values))
 
 
@@ -51,7 +51,7 @@ def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
 
 
 def no_suffix(pipeline: str, suffix: object) -> ConfigurationError:
-    """What to raise where a suffix that was declared turns out to be none."""
+    """Return what to raise where a suffix that was declared turns out to be none."""
     return ConfigurationError(
         f"suffix is {suffix!r}, which tells no pipeline from another.",
         remedy="give each pipeline a suffix of its own, or leave it out; what a group is expanded over may hold no"

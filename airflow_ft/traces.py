@@ -39,7 +39,7 @@ class _Span:
 
 
 def is_on() -> bool:
-    """Whether spans of this process go anywhere."""
+    """Return whether spans of this process go anywhere."""
     from opentelemetry import trace
 
     try:
@@ -129,7 +129,7 @@ def _parts(timing: Timing, events: Sequence[Event]) -> Iterator[_Span]:
 
 
 def _attempts(checkpoint: Checkpoint, events: Sequence[Event], end: datetime, failed: str) -> Iterator[_Span]:
-    """What each participant was asked to do, try by try: one that nothing has come of has failed."""
+    """Yield what each participant was asked to do, try by try: one that nothing has come of has failed."""
     decided = next((event.at for event in events if event.kind == EventKind.COMMITTING), None)
     for name in sorted({event.detail["participant"] for event in events if event.kind == EventKind.ATTEMPT}):
         own = [event for event in events if event.detail.get("participant") == name]

@@ -47,7 +47,7 @@ brought it up to date meanwhile, or somebody has put an older one there, and who
 
 @contextmanager
 def configured() -> Iterator[None]:
-    """What fails here fails by the server's own configuration, or by what it cannot reach: 503."""
+    """Yield what fails here fails by the server's own configuration, or by what it cannot reach: 503."""
     try:
         yield
     except AirflowFtError as error:
@@ -87,7 +87,7 @@ class _Opened:
 
 
 def _file(url: str) -> tuple[int, int] | None:
-    """Which file it is; None: there is none, or it is no file."""
+    """Return which file it is; None: there is none, or it is no file."""
     path = parse_url(url).path
     with suppress(OSError):
         if path is not None:
@@ -223,18 +223,18 @@ def _is_shown(dag_id: str, visible: frozenset[str]) -> bool:
 
 
 def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:
-    """Whose turn it is, and how far a long delivery has come (`Store.doing`)."""
+    """Return whose turn it is, and how far a long delivery has come (`Store.doing`)."""
     run = shown(turn, visible)
     return {"at_work": str(run) if run else "", "doing": doing if turn else []}
 
 
 def unseen(pipeline: str) -> HTTPException:
-    """What whoever may not see a pipeline is answered."""
+    """Return what whoever may not see a pipeline is answered."""
     return HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
 
 def may_read_values(user: BaseUser, dags: Collection[str]) -> bool:
-    """Whether the user may see what the pipeline's operators know: whoever may read the XComs of all its DAGs.
+    """Return whether the user may see what the pipeline's operators know: whoever may read the XComs of all its DAGs.
 
     State is made of the rows that a job reads, and kept for its next run. What Airflow has of that kind are XComs: whom
     an administrator keeps from them, he keeps from data, and not from runs and logs.
@@ -243,7 +243,7 @@ def may_read_values(user: BaseUser, dags: Collection[str]) -> bool:
 
 
 def may_trigger(user: BaseUser, dag_id: str) -> bool:
-    """Whether Airflow lets the user start a run of the DAG."""
+    """Return whether Airflow lets the user start a run of the DAG."""
     return _may(user, "POST", DagAccessEntity.RUN, dag_id)
 
 

@@ -94,7 +94,7 @@ def event(told: Event) -> answers.Event:
 
 
 def timed(timing: Timing) -> answers.Timed:
-    """How long it took, in seconds."""
+    """Return how long it took, in seconds."""
     return {
         "number": timing.number,
         "state": timing.state,
@@ -115,7 +115,7 @@ def _sizes(of: StateSizes | None) -> answers.StateSizes | None:
 
 
 def behind(lags: Iterable[Lag]) -> list[answers.SourceLag]:
-    """How far a pipeline is behind its sources."""
+    """Return how far a pipeline is behind its sources."""
     return [
         {
             "source": each.source,

@@ -130,7 +130,7 @@ def checkpoint(name: str, number: Number, user: GetUserDep) -> answers.Checkpoin
 
 @router.get("/pipelines/{name}/checkpoints/{number}/spec")
 def spec(name: str, number: Number, user: GetUserDep) -> dict[str, Any]:
-    """What a checkpoint was made with."""
+    """Return what a checkpoint was made with."""
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
         found = _one(store, name, number)
@@ -147,7 +147,7 @@ def timings(
     limit: Annotated[int, Query(ge=1, le=SUMMED)] = SUMMED,
     each: bool = True,
 ) -> answers.Timings:
-    """How long its newest checkpoints took, oldest first, and in short; `each=false`: in short alone."""
+    """Return how long its newest checkpoints took, oldest first, and in short; `each=false`: in short alone."""
     with seen(name, visible_dags(user)) as (store, _), configured():
         made_of(request, datetime.now(UTC), store.mark(name))
         found = store.timings(name, limit)
@@ -161,7 +161,7 @@ def timings(
 
 @router.get("/pipelines/{name}/job")
 def job(name: str, user: GetUserDep) -> answers.Job:
-    """What reads what and writes where, as of the newest checkpoint that says so; and how far it has read."""
+    """Return what reads what and writes where, as of the newest checkpoint that says so; and how far it has read."""
     visible = visible_dags(user)
     with seen(name, visible) as (store, _), configured():
         newest = [each for each in store.checkpoints(name, NEWEST) if shown(each.run, visible) == each.run]

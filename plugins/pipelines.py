@@ -102,7 +102,7 @@ def pipelines(
 def runs(
     dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT, task: str = ""
 ) -> answers.Runs:
-    """What a DAG's run has to do with each pipeline: its newest checkpoints, by map index.
+    """Return what a DAG's run has to do with each pipeline: its newest checkpoints, by map index.
 
     task: with what this task of it has settled, in epochs of its own, as far as the newest events tell.
     """
@@ -133,7 +133,7 @@ def _of_run(store: Store, pipeline: str, run: Run, limit: int) -> list[answers.C
 
 
 def _settled(store: Store, run: Run, task: str) -> list[Event]:
-    """What happened to checkpoints in the epochs that the task has taken, oldest first."""
+    """Return what happened to checkpoints in the epochs that the task has taken, oldest first."""
     index = f"[{run.key.map_index}]" if run.key.map_index >= 0 else ""
     taken_by = f"({run.key.dag_id}/{run.key.run_id}/{task}{index}, try "
     found = store.events(run.pipeline, limit=EVENTS)

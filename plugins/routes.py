@@ -44,7 +44,7 @@ class _Given:
         self._lock = threading.Lock()
 
     def holds(self, path: str, tag: str, state: str, now: datetime) -> bool:
-        """Whether the answer of this ETag is that of now."""
+        """Return whether the answer of this ETag is that of now."""
         with self._lock:
             left = self._until.get((path, tag, state), now) - now
         return timedelta(0) < left <= AT_MOST  # more: the clock was put back

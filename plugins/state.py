@@ -62,7 +62,7 @@ def look_up(
     state: Annotated[str | None, Body()] = None,
     at: Annotated[Number | None, Body()] = None,
 ) -> Response:
-    """What an operator (by its number or uid) knows of a key; no states: nothing.
+    """Return what an operator (by its number or uid) knows of a key; no states: nothing.
 
     key: a text for each column, as `airflow ft state get` takes them. state: one of several; None: all that have
     something for the key. at: a retained checkpoint; None: the newest one that is confirmed.

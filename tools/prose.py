@@ -77,7 +77,7 @@ def sentences(text: str) -> list[str]:
     text = re.sub(r"```.*?```", "\n", text, flags=re.DOTALL)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"``?[^`\n]+``?", "code", text)
-    parts = re.split(r"\n\s*\n|\n\s*(?:[-*>]|\d+\.) |\n?\||^#+ |\n#+ ", text, flags=re.MULTILINE)
+    parts = re.split(r"\n\s*\n|\n\s*(?:[-*>]|\d+\.) |\n\s*(?=\w+: )|\n?\||^#+ |\n#+ ", text, flags=re.MULTILINE)
     return [
         " ".join(sentence.split())
         for part in parts

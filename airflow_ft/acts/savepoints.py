@@ -40,7 +40,7 @@ def taken_text(uri: str, taken: Savepoint) -> str:
 
 
 def restored_texts(restored: Restored, name: str, later: Later) -> Iterator[str]:
-    """What the next run of `name` does."""
+    """Yield what the next run of `name` does."""
     if (found := restored.savepoint) is None:
         yield f"the next run of {name} reads everything anew, from where its sources begin"
         return

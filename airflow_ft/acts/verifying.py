@@ -32,7 +32,7 @@ def told(reports: Sequence[SinkReport]) -> Iterator[str]:
 
 
 def are_as_they_should(reports: Iterable[SinkReport], *, allow_repeated: bool = False) -> bool:
-    """Whether all was compared, and all rows are there, each as often as it was delivered."""
+    """Return whether all was compared, and all rows are there, each as often as it was delivered."""
     return all(report.is_complete if allow_repeated else report.is_exact for report in reports)
 
 
@@ -56,7 +56,7 @@ def require(reports: Sequence[SinkReport], pipeline: str, *, allow_repeated: boo
 def verify_participant(
     delivered: Sequence[Delivered], plan: ParticipantPlan, *, connections: ConnectionResolver, full: bool = False
 ) -> Sequence[SinkReport]:
-    """What is delivered of one participant, compared with what is in its system."""
+    """Return what is delivered of one participant, compared with what is in its system."""
     from airflow_ft.wal import open_wal
 
     of_kind = system(plan.kind)

@@ -27,12 +27,12 @@ def state_text(checkpoint: Checkpoint) -> str:
 
 
 def fate_text(store: Store, pipeline: str, after: AfterAbort) -> str:
-    """What becomes of the rows of a checkpoint that is given up."""
+    """Return what becomes of the rows of a checkpoint that is given up."""
     return "lost (AT_MOST_ONCE)" if after is AfterAbort.REWOUND and loses_rows(store, pipeline) else after.value
 
 
 def loses_rows(store: Store, pipeline: str) -> bool:
-    """Whether what is computed again is lost: its newest checkpoint was made with AT_MOST_ONCE."""
+    """Return whether what is computed again is lost: its newest checkpoint was made with AT_MOST_ONCE."""
     known = next((found.spec for found in store.checkpoints(pipeline) if found.spec), "")
     made_with = store.spec(known) if known else {}
     return bool(made_with.get("checkpointing", {}).get("mode") == CheckpointingMode.AT_MOST_ONCE)

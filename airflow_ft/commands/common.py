@@ -79,7 +79,7 @@ def participants() -> ParticipantFactory:
 
 
 def worker() -> Worker:
-    """Who acts: not a task."""
+    """Return who acts: not a task."""
     return Worker(task="", try_number=1)
 
 

@@ -37,7 +37,7 @@ def _found(args: Namespace) -> None:
 
 
 def _address(section: documentation.Section) -> str | None:
-    """Where Airflow's UI has it; of the reference it has nothing."""
+    """Return where Airflow's UI has it; of the reference it has nothing."""
     served = conf.get("api", "base_url", fallback="", suppress_warnings=True)
     if not served or "/" in section.page:
         return None

@@ -66,7 +66,7 @@ def doctor(args: Namespace) -> None:
 
 
 def from_dag(pipeline: str, file: str) -> Patient:
-    """What the tasks of the pipeline in a DAG file say, with the defaults of its params; see `rendered`."""
+    """Return what the tasks of the pipeline in a DAG file say, with the defaults of its params; see `rendered`."""
     left_out: dict[str, str] = {}
     task = _task(pipeline, file)
     values = rendered(task, left_out)

@@ -37,7 +37,7 @@ def in_doubt(args: Namespace) -> None:
 
 
 def after_abort(args: Namespace) -> AfterAbort:
-    """What `--rewind` says of the rows of a checkpoint that is given up."""
+    """Return what `--rewind` says of the rows of a checkpoint that is given up."""
     return AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
 
 

@@ -275,7 +275,7 @@ def _whole(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _remedy(event: Event) -> str:
-    """What to do about a failed checkpoint: an event is written once, and this is as of today."""
+    """Return what to do about a failed checkpoint: an event is written once, and this is as of today."""
     reason = event.detail.get("reason")
     if event.kind != CheckpointState.ABORTED or reason not in list(AbortReason):
         return ""

@@ -152,7 +152,7 @@ def dispose(args: Namespace) -> None:
 
 
 def savepoint_folder(args: Namespace) -> str:
-    """Where savepoints go, as a URI or an absolute path."""
+    """Return where savepoints go, as a URI or an absolute path."""
     return location(args.dir or settings.savepoint_dir())
 
 

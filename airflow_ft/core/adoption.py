@@ -57,7 +57,7 @@ class Estate:
 
 
 def look(store: Store, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
-    """What each sink remembers of the pipeline, and what would have to be ended. Only reads."""
+    """Return what each sink remembers of the pipeline, and what would have to be ended. Only reads."""
     found = {}
     for name, plan in participants_of(store, pipeline).items():
         with closing(participants(plan)) as sink:
@@ -172,7 +172,7 @@ def _require_choices(
 
 
 def _was_decided(found: Mapping[str, Estate], number: int) -> bool:
-    """Whether a sink shows it, or a part of it: then all votes were there, and all of it was prepared."""
+    """Return whether a sink shows it, or a part of it: then all votes were there, and all of it was prepared."""
     return any(
         (estate.head is not None and estate.head.number >= number)
         or any(r.number == number and r.kind is RemnantKind.COMMITTED for r in estate.remnants)
@@ -186,7 +186,7 @@ def _of(numbers: Sequence[int]) -> str:
 
 
 def _keeps_its_numbers(store: Store, row: Pipeline, heads: Mapping[str, SinkHead | None]) -> bool:
-    """Whether a number of this log may be visible already, so that it must be delivered under that number (I3).
+    """Return whether a number of this log may be visible already, so that it must be delivered under that number (I3).
 
     Then every sink has to be this log's: it was adopted before, and met what the former owner had left.
     """

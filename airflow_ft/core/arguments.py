@@ -69,7 +69,7 @@ def check_text(argument: str, value: object, *, optional: bool = False, of: str 
 
 
 def is_resolved_later(value: object) -> bool:
-    """Whether it stands for a value that there is only in a run, as Airflow's XComArg does."""
+    """Return whether it stands for a value that there is only in a run, as Airflow's XComArg does."""
     return hasattr(value, "iter_references") and hasattr(value, "resolve") and not isclass(value)
 
 

@@ -38,14 +38,14 @@ class Wait:
 
 
 def retained_batches(config: CheckpointConfig, *, streaming: bool) -> int:
-    """How many micro-batches Spark keeps state for: a stream looks at all of them with each checkpoint."""
+    """Return how many micro-batches Spark keeps state for: a stream looks at all of them with each checkpoint."""
     if not streaming or config.unaligned:
         return RETAINED_BATCHES
     return min(RETAINED_BATCHES, max(_LEAST_RETAINED, 2 * config.concurrent))
 
 
 def room(store: Store, pipeline: str, config: CheckpointConfig, retained: int) -> int | Wait:
-    """How many checkpoints a stream may trigger now, at least one; or what it waits for."""
+    """Return how many checkpoints a stream may trigger now, at least one; or what it waits for."""
     opened = store.open_checkpoints(pipeline)
     newest = max((each.staged_at or each.triggered_at for each in opened), default=None)
     if quarantined(opened):

@@ -23,7 +23,7 @@ class How(StrEnum):
 
     @property
     def is_direct(self) -> bool:
-        """Whether the value itself is used."""
+        """Return whether the value itself is used."""
         return self in _DIRECT
 
     def then(self, later: How) -> How:
@@ -62,7 +62,7 @@ class ColumnLineage:
 
     @property
     def size(self) -> int:
-        """How many inputs it names, each as often as it does."""
+        """Return how many inputs it names, each as often as it does."""
         return len(self.rows) + sum(map(len, self.columns.values()))
 
     def to_json(self) -> dict[str, Any]:

@@ -133,12 +133,12 @@ class CheckpointConfig:
 
     @property
     def concurrent(self) -> int:
-        """How many checkpoints may be between TRIGGERED and COMPLETED."""
+        """Return how many checkpoints may be between TRIGGERED and COMPLETED."""
         return 1 if self.min_pause or self.unaligned else self.max_concurrent
 
     @property
     def given_to_streams(self) -> tuple[str, ...]:
-        """What was given that says nothing to a scheduled pipeline."""
+        """Return what was given that says nothing to a scheduled pipeline."""
         return tuple(name for name in OF_STREAMS if name in self.given)
 
     def of_scheduled(self) -> CheckpointConfig:
@@ -164,7 +164,7 @@ class CheckpointConfig:
         return type(self)(**values)
 
     def to_json(self) -> dict[str, Any]:
-        """What was given, as plain data; times in seconds."""
+        """Return what was given, as plain data; times in seconds."""
         return {name: kind.to_json(getattr(self, name)) for name, kind in _KINDS.items() if name in self.given}
 
     def effective(self, *, streaming: bool) -> dict[str, Any]:

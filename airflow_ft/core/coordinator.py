@@ -313,7 +313,7 @@ class Coordinator:
         return self._settle(checkpoint, plan, proof)
 
     def _has_forgotten(self, checkpoint: Checkpoint, plan: Plan, participant: str) -> bool:
-        """Whether a follower lost, since an old vote, what its delivery would rest on: tokens vanish in time.
+        """Return whether a follower lost, since an old vote, what its delivery would rest on: tokens vanish in time.
 
         Then it is asked anew before the decision: found out after it, nobody could tell the loss from a delivery, and
         the carrier's rows would stand there alone. Time only makes look; what is found decides (I6).

@@ -41,7 +41,7 @@ class DeadLetters:
 
     @classmethod
     def of(cls, given: object) -> DeadLetters | None:
-        """What a pipeline's author says: the name of a sink, or the whole."""
+        """Return what a pipeline's author says: the name of a sink, or the whole."""
         check_type("dead_letters", given, (str, DeadLetters), 'name a sink: "rejected".', optional=True)
         return cls(sink=given) if isinstance(given, str) else given  # type: ignore[return-value]
 
@@ -51,7 +51,7 @@ class DeadLetters:
         return DeadLetters(sink=self.sink)
 
     def exceeded(self, dead: int, rows: int) -> str:
-        """What is to be said of so many of a checkpoint's rows; "": they are allowed."""
+        """Return what is to be said of so many of a checkpoint's rows; "": they are allowed."""
         allowed = []
         if self.max_rows is not None and dead > self.max_rows:
             allowed.append(f"max_rows={self.max_rows:,}")

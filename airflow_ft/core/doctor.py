@@ -81,7 +81,7 @@ class Examination:
             return None
 
     def passes(self, name: str, text: str, step: Callable[[], object]) -> bool:
-        """Whether the step raised nothing; then `text` says what is well."""
+        """Return whether the step raised nothing; then `text` says what is well."""
         before = len(self.checks)
         self.attempt(name, step)
         if len(self.checks) > before:
@@ -97,7 +97,7 @@ def worst(checks: Iterable[Check]) -> Verdict:
 
 
 def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> list[Check]:
-    """How the pipeline stands in the decision log: halted, quarantined, in doubt, at work.
+    """Return how the pipeline stands in the decision log: halted, quarantined, in doubt, at work.
 
     `is_declared`: a DAG declares it, so it may be one that never ran.
     """

@@ -181,7 +181,7 @@ def _ask(name: str, checkpoints: Sequence[Checkpoint], participants: Participant
 
 
 def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, undecided: bool = False) -> Evidence:
-    """What a participant's marker, token and head say of a planned number; never raises for the sink's sake.
+    """Return what a participant's marker, token and head say of a planned number; never raises for the sink's sake.
 
     `undecided`: nobody has decided it, so that what is committed there was committed by hand.
     """

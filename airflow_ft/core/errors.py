@@ -51,7 +51,7 @@ class AirflowFtError(Exception):
 
     @property
     def headline(self) -> str:
-        """Where, and what happened: the message without the remedy."""
+        """Return where, and what happened: the message without the remedy."""
         where = ", ".join(
             f"{label} {value!r}" if isinstance(value, str) else f"{label} {value}"
             for label, value in (

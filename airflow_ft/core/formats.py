@@ -24,7 +24,7 @@ def refuse_newer(what: str, found: object, known: int) -> None:
 
 
 def is_word(text: object) -> bool:
-    """Whether it may be a member of a closed list, in a release that has more of them."""
+    """Return whether it may be a member of a closed list, in a release that has more of them."""
     return isinstance(text, str) and _WORD.fullmatch(text) is not None
 
 

@@ -99,12 +99,12 @@ class FromSavepoint:
 
     @property
     def is_given(self) -> bool:
-        """Whether there is a savepoint to go on from, when nothing is Jinja any more."""
+        """Return whether there is a savepoint to go on from, when nothing is Jinja any more."""
         return self.path.strip() not in ("", "None")
 
     @property
     def is_beginning(self) -> bool:
-        """Whether everything is to be read anew, when nothing is Jinja any more."""
+        """Return whether everything is to be read anew, when nothing is Jinja any more."""
         return self.path.strip() == BEGINNING
 
     @property

@@ -58,7 +58,7 @@ class InlineJob:
 
     @property
     def reference(self) -> str:
-        """What it is called in messages: "orders.py:transform"; nothing of the machine is in it."""
+        """Return what it is called in messages: "orders.py:transform"; nothing of the machine is in it."""
         return f"{PurePath(self.file).name}:{self.name}"
 
     @property

@@ -41,7 +41,7 @@ class CheckpointingMode(StrEnum):
 
     @property
     def waits(self) -> bool:
-        """Whether votes are waited for before anything is decided."""
+        """Return whether votes are waited for before anything is decided."""
         return self is not CheckpointingMode.AT_LEAST_ONCE
 
 
@@ -117,7 +117,7 @@ class RunKey:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no DAG has made it, but a program (`airflow_ft.run`)."""
+        """Return whether no DAG has made it, but a program (`airflow_ft.run`)."""
         return self.dag_id.startswith(PLAIN)
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class Fence:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """What is compared with the head of a sink."""
+        """Return what is compared with the head of a sink."""
         return (self.epoch, self.attempt)
 
 
@@ -225,7 +225,7 @@ class ParticipantPlan:
 
     @property
     def keeps_markers(self) -> bool:
-        """Whether the sink itself remembers what it was given."""
+        """Return whether the sink itself remembers what it was given."""
         return self.promise is not Promise.AT_LEAST_ONCE
 
     def to_json(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Condition(StrEnum):
 
     @property
     def told(self) -> str:
-        """What that means, and what to do."""
+        """Return what that means, and what to do."""
         return _TOLD[self]
 
     @property

@@ -253,7 +253,7 @@ def is_proven(checkpoint: Checkpoint, participant: str) -> bool:
 
 
 def tombstone_detail(reason: Reason, message: str, after: AfterAbort) -> dict[str, Any]:
-    """What a tombstone says, so that whoever finds it can finish the abort as it was meant."""
+    """Return what a tombstone says, so that whoever finds it can finish the abort as it was meant."""
     return {"reason": reason.value, "message": message, "after": after.value}
 
 

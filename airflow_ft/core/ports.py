@@ -81,7 +81,7 @@ class Meter(Protocol):
 
     @property
     def traces(self) -> bool:
-        """Whether `ended` is to be told: that takes a look at the decision log."""
+        """Return whether `ended` is to be told: that takes a look at the decision log."""
 
     def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
         """One is COMPLETED or ABORTED; with what has happened to it, the newest first."""
@@ -183,7 +183,7 @@ class Store(RootLog, Versioned, Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets, for people."""
+        """Return where it is, without secrets, for people."""
 
     def close(self) -> None: ...
 
@@ -261,7 +261,7 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def tally(self, pipeline: str) -> Tally:
-        """How many checkpoints have ended how, over all of its history; costs the same whatever its length."""
+        """Return how many checkpoints have ended how, over all of its history; costs the same whatever its length."""
 
     def number_at(self, pipeline: str, at: datetime) -> int:
         """Up to which number all were triggered at that time or before; 0: none was. Some 20 look-ups of a million."""
@@ -394,7 +394,7 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def barrier(self, barrier: str) -> Sequence[Barrier]:
-        """Where it was injected, by pipeline."""
+        """Return where it was injected, by pipeline."""
 
     def barriers(self, limit: int = 100) -> Sequence[Barrier]:
         """Newest first: a row for each barrier and pipeline."""
@@ -615,7 +615,7 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def undelivered(self, pipeline: str) -> int:
-        """How many have published rows that some number still has to deliver (`is_undelivered`)."""
+        """Return how many have published rows that some number still has to deliver (`is_undelivered`)."""
 
     def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
         """The newest numbers staged in a run, ascending."""
@@ -624,7 +624,7 @@ class Store(RootLog, Versioned, Protocol):
         """The newest number of a run that has published rows which were not rewound; 0: none."""
 
     def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
-        """What is confirmed of a run. Reads each of its numbers, a page at a time: for the end of a run."""
+        """Return what is confirmed of a run. Reads each of its numbers, a page at a time: for the end of a run."""
 
     def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
         """The newest numbers staged in a run that the participant has proof of, ascending."""
@@ -669,10 +669,10 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
-        """Whether a number above `after`, and at most `through`, was rewound."""
+        """Return whether a number above `after`, and at most `through`, was rewound."""
 
     def failed_in_a_row(self, pipeline: str) -> int:
-        """How many numbers after the newest confirmed one were aborted for a reason that `counts`."""
+        """Return how many numbers after the newest confirmed one were aborted for a reason that `counts`."""
 
     def last_delivered(self, pipeline: str, participant: str) -> int:
         """The highest decided (COMMITTING, COMPLETED) number that the participant has to remember; 0: none.
@@ -734,7 +734,7 @@ class Participant(Protocol):
         """
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """What the sink remembers of the pipeline, whoever owns it; None: nothing."""
+        """Return what the sink remembers of the pipeline, whoever owns it; None: nothing."""
 
     def adopt(self, fence: Fence, number: int) -> None:
         """Makes the sink remember `number` as the last delivered one, under `fence`, whatever stands there.
@@ -745,7 +745,7 @@ class Participant(Protocol):
         """
 
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
-        """What installations other than this one have left at numbers that they did not finish. Only reads."""
+        """Return what installations other than this one have left at numbers that they did not finish. Only reads."""
 
     def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """For a person who adopts: shuts the former owner out, then ends what it has left prepared. Repeatable.
@@ -758,7 +758,7 @@ class Participant(Protocol):
         """
 
     def heuristic(self, plan: Plan) -> str:
-        """What somebody has committed of this *undecided* number by hand, and how it is settled; "": nothing.
+        """Return what somebody has committed of this *undecided* number by hand, and how it is settled; "": nothing.
 
         Only a TWO_PHASE participant can have such an outcome. The caller makes sure that nobody has decided.
         """
@@ -927,7 +927,7 @@ class DeadLetters(Protocol):
         """The same for plain JSON; returns a name, for a sink whose own memory has no room for all of it."""
 
     def read_note(self, name: str) -> Mapping[str, Any]:
-        """What was written under that name; WalCorruptError when it is not there, or not that."""
+        """Return what was written under that name; WalCorruptError when it is not there, or not that."""
 
 
 class WalReader(Protocol):

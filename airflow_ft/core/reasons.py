@@ -42,17 +42,17 @@ class AbortReason(StrEnum):
 
     @property
     def cause(self) -> str:
-        """What happened, as far as whoever aborted it could know."""
+        """Return what happened, as far as whoever aborted it could know."""
         return _ABORTS[self].cause
 
     @property
     def rows(self) -> str:
-        """What becomes of its rows."""
+        """Return what becomes of its rows."""
         return _ABORTS[self].rows
 
     @property
     def remedy(self) -> str:
-        """What a person should do."""
+        """Return what a person should do."""
         return _ABORTS[self].remedy
 
     @property
@@ -115,17 +115,17 @@ class WaitReason(StrEnum):
 
     @property
     def cause(self) -> str:
-        """What it waits for."""
+        """Return what it waits for."""
         return _WAITS[self].cause
 
     @property
     def rows(self) -> str:
-        """Where the rows are meanwhile."""
+        """Return where the rows are meanwhile."""
         return _WAITS[self].rows
 
     @property
     def remedy(self) -> str:
-        """What a person should do."""
+        """Return what a person should do."""
         return _WAITS[self].remedy
 
 

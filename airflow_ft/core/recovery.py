@@ -33,7 +33,7 @@ class Recovery:
 
 
 def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
-    """What has been in doubt for at least `min_age` (by the store's clock), ascending.
+    """Return what has been in doubt for at least `min_age` (by the store's clock), ascending.
 
     PREPARED and COMMITTING numbers, and ABORTED ones of which a participant may still hold prepared rows. What comes
     after one that is younger, or QUARANTINED, waits for it (I4): no sink could take it yet.

@@ -58,7 +58,7 @@ class SetAside:
 
 
 def detail(found: Mapping[str, SetAside]) -> dict[str, Any]:
-    """What a proof's detail says of these, by sink; nothing when there are none."""
+    """Return what a proof's detail says of these, by sink; nothing when there are none."""
     return {_DETAIL: {sink: each.to_json() for sink, each in sorted(found.items())}} if found else {}
 
 
@@ -68,7 +68,7 @@ def read_detail(given: Mapping[str, Any]) -> dict[str, SetAside]:
 
 
 def together(several: Iterable[Mapping[str, SetAside]]) -> dict[str, SetAside]:
-    """What several transactions have set aside, by sink."""
+    """Return what several transactions have set aside, by sink."""
     found: dict[str, SetAside] = {}
     for each in several:
         for sink, part in each.items():
@@ -77,10 +77,10 @@ def together(several: Iterable[Mapping[str, SetAside]]) -> dict[str, SetAside]:
 
 
 def of_proof(proof: Proof | None) -> dict[str, SetAside]:
-    """What a proof says was set aside, by sink."""
+    """Return what a proof says was set aside, by sink."""
     return read_detail(proof.detail) if proof is not None else {}
 
 
 def of_checkpoint(checkpoint: Checkpoint) -> dict[str, SetAside]:
-    """What its proofs say was set aside, by sink (a sink belongs to one participant)."""
+    """Return what its proofs say was set aside, by sink (a sink belongs to one participant)."""
     return together(of_proof(vote.proof) for vote in checkpoint.votes.values())

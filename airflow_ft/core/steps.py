@@ -210,7 +210,7 @@ def _forgiving(context: Context) -> Iterator[None]:
 
 
 def has_work(context: Context) -> bool:
-    """Whether anything staged or planned waits for delivery."""
+    """Return whether anything staged or planned waits for delivery."""
     checkpoints = context.store.open_checkpoints(context.pipeline)
     return bool(live_plans(checkpoints) or free_segments(checkpoints) or _unplanned(checkpoints))
 

@@ -44,7 +44,7 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Timing:
-        """What of a checkpoint tells it."""
+        """Return what of a checkpoint tells it."""
         segment = checkpoint.segment
         return cls(
             checkpoint.number,

@@ -29,5 +29,5 @@ MAY_BE_VISIBLE = IN_DOUBT | {S.QUARANTINED}
 
 
 def is_allowed(old: S, new: S) -> bool:
-    """Whether a checkpoint may go from `old` to `new`."""
+    """Return whether a checkpoint may go from `old` to `new`."""
     return (old, new) in TRANSITIONS

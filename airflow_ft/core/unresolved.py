@@ -49,7 +49,7 @@ def quarantine_unresolved(
 
 
 def _refused_by(checkpoint: Checkpoint, participants: ParticipantFactory) -> list[str]:
-    """What each sink says that lacks the number; empty when one cannot be read, or when none lacks it."""
+    """Return what each sink says that lacks the number; empty when one cannot be read, or when none lacks it."""
     found: list[str] = []
     for participant in checkpoint.plan.participants if checkpoint.plan else ():
         vote = checkpoint.votes.get(participant.name)

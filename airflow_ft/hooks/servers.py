@@ -29,7 +29,7 @@ class _TestedHook(BaseHook):
         self.conn_id = conn_id
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the server is reached and lets the user in, and what to tell; no secret is in it."""
+        """Return whether the server is reached and lets the user in, and what to tell; no secret is in it."""
         try:
             return True, self._try(task_connections(self.conn_id))
         except AirflowFtError as error:
@@ -38,7 +38,7 @@ class _TestedHook(BaseHook):
 
     @abstractmethod
     def _try(self, connection: ConnectionInfo) -> str:
-        """What the server says of itself; one of our errors when it is not reached."""
+        """Return what the server says of itself; one of our errors when it is not reached."""
 
 
 class MySqlServerHook(_TestedHook):

@@ -70,7 +70,7 @@ def _checked(definition: Any) -> str:
     name, what = getattr(definition, "__name__", ""), ""
     if isfunction(definition) and hasattr(definition, "__wrapped__"):  # by functools.wraps
         raise ConfigurationError(
-            f"the job {name} has a decorator besides ours, which stands below @job.",
+            f"the job {name} has another decorator below @job.",
             remedy="call it inside of the function, or leave it out.",
         )
     if not isfunction(definition) and not isclass(definition):
@@ -89,7 +89,7 @@ def _checked(definition: Any) -> str:
 
 
 def _lacking(definition: Any, text: str) -> str | None:
-    """What keeps it from being called as transform(spark, sources), as far as that shows here."""
+    """Return what keeps it from being called as transform(spark, sources), as far as that shows here."""
     function, given = definition, 2
     if isclass(definition):
         function, given = getattr_static(definition, "transform", None), 3

@@ -52,7 +52,7 @@ class SourceFile:
 
     @property
     def postponed(self) -> bool:
-        """Whether annotations are not evaluated."""
+        """Return whether annotations are not evaluated."""
         imports = (node for node in self.tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__")
         return any(alias.name == "annotations" for node in imports for alias in node.names)
 

@@ -37,7 +37,7 @@ def annotated(node: ast.stmt) -> set[str]:
 
 
 def line_of(name: str, node: ast.stmt) -> int:
-    """Where a statement names it first."""
+    """Return where a statement names it first."""
     lines = [each.lineno for each in ast.walk(node) if isinstance(each, ast.Name) and each.id == name]
     return min(lines, default=node.lineno)
 
@@ -67,7 +67,7 @@ def bound_in(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 
 def is_named(expression: ast.expr, names: Mapping[str, Any], thing: object) -> bool:
-    """Whether an expression such as `ft.job` is the name of this very thing."""
+    """Return whether an expression such as `ft.job` is the name of this very thing."""
     first, *rest = ast.unparse(expression).split(".")
     found = names.get(first)
     for part in rest:

@@ -48,7 +48,7 @@ class Taking:
         return InlineJob(self._name, file.path, (*parts, own), file.postponed, divides)
 
     def refused(self, what: str, remedy: str) -> ConfigurationError:
-        """What is wrong with the job."""
+        """Return what is wrong with the job."""
         return ConfigurationError(f"the job {self._name} ({self._file.path}) {what}", remedy=remedy)
 
     def _take_names(self, node: ast.stmt, names: set[str]) -> None:

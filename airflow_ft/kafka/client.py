@@ -119,12 +119,12 @@ _REMEDIES: Mapping[int, str] = {
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Whether another producer has initialised the same transactional id."""
+    """Return whether another producer has initialised the same transactional id."""
     return error.code() in _FENCED
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Whether trying again is of no use before somebody has changed the environment."""
+    """Return whether trying again is of no use before somebody has changed the environment."""
     return error.code() in _REFUSED
 
 
@@ -144,7 +144,7 @@ class KafkaSettings:
 
     @property
     def client_id(self) -> str:
-        """What librdkafka calls itself."""
+        """Return what librdkafka calls itself."""
         return str(self.common.get("client.id", "rdkafka"))
 
     @property
@@ -154,7 +154,7 @@ class KafkaSettings:
 
     @property
     def partitioner(self) -> str:
-        """Which of librdkafka's partitioners chooses: by default as Java and Spark do."""
+        """Return which of librdkafka's partitioners chooses: by default as Java and Spark do."""
         return str(self.producer.get("partitioner", "murmur2_random"))
 
     @classmethod

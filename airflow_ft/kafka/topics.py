@@ -177,7 +177,7 @@ def missing_topic(name: str, conn_id: str, partitions: int | None = None) -> Sin
 
 
 def check_topic(name: str, limits: TopicLimits | None, clients: KafkaClients) -> Mapping[str, str]:
-    """Whether the topic can be written now and durably; returns notes for people.
+    """Return whether the topic can be written now and durably; returns notes for people.
 
     Raises:
         SinkAccessError: it is not there, or writing is not allowed.

@@ -79,7 +79,7 @@ def tasks_beside(task: BaseOperator) -> list[Any]:
 
 
 def is_mapped(group: TaskGroup | None) -> bool:
-    """Whether the group is expanded for a number of map indexes, itself or one around it."""
+    """Return whether the group is expanded for a number of map indexes, itself or one around it."""
     return mapped_group(group) is not None
 
 

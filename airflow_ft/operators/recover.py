@@ -75,7 +75,7 @@ class RecoverOperator(CheckpointOperator):
 
 
 def rewinding(operator: CheckpointOperator, spec: PipelineSpec, context: Context) -> Requester | None:
-    """Who has this run rewind its pipeline; None: it is not told to."""
+    """Return who has this run rewind its pipeline; None: it is not told to."""
     if not spec.is_rewind:
         return None
     from airflow_ft.operators.acting import requester_of

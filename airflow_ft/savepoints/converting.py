@@ -34,7 +34,7 @@ class Backend(StrEnum):
 
     @property
     def provider(self) -> str:
-        """What Spark's setting `spark.sql.streaming.stateStore.providerClass` calls it."""
+        """Return what Spark's setting `spark.sql.streaming.stateStore.providerClass` calls it."""
         name = {"rocksdb": "RocksDB", "hdfs": "HDFSBacked"}[self]
         return f"org.apache.spark.sql.execution.streaming.state.{name}StateStoreProvider"
 

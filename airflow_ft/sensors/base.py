@@ -49,7 +49,7 @@ class GateSensor(BaseSensorOperator):
         raise NotImplementedError
 
     def trigger(self) -> BaseTrigger:
-        """What waits for the same, after a first look."""
+        """Return what waits for the same, after a first look."""
         raise NotImplementedError
 
     def told(self, opened: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class GateSensor(BaseSensorOperator):
         raise NotImplementedError
 
     def fixed(self, context: Context, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `make` says at the first look; then the same again, over retries, deferral and rescheduling."""
+        """Return what `make` says at the first look; then the same again, over retries, deferral and rescheduling."""
         kept = context.get("task_state_store")
         if kept is not None and isinstance(text := kept.get(_KEPT), str):
             found: dict[str, Any] = json.loads(text)

@@ -113,7 +113,7 @@ class CheckpointSensor(GateSensor):
         )
 
     def look(self, context: Context, store: Store) -> dict[str, Any] | None:
-        """What the gate says."""
+        """Return what the gate says."""
         self.pipeline, self.suffix = declared_name(self.pipeline, self.suffix)
         check_name("pipeline", self.pipeline)
         if self._gate is None:

@@ -24,12 +24,12 @@ _DIGITS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), 
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether the values are text."""
+    """Return whether the values are text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether the values are bytes."""
+    """Return whether the values are bytes."""
     return bool(
         pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_binary_view(kind)
@@ -77,7 +77,7 @@ def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def offsets(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each value of an array of large_binary or large_string begins, and where the last one ends."""
+    """Return where each value of an array of large_binary or large_string begins, and where the last one ends."""
     return np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)
 
 
@@ -121,7 +121,7 @@ def replaced(text: pa.Array, pairs: Sequence[tuple[str, str]]) -> pa.Array:
 
 
 def is_beyond(values: pa.Array) -> bool:
-    """Whether a date or a time lies outside of the years 1 to 9999, and so has no text that others read."""
+    """Return whether a date or a time lies outside of the years 1 to 9999, and so has no text that others read."""
     if (found := _counted(values)) is None:
         return False
     ends, days = pc.min_max(found[0]).as_py(), found[1]
@@ -129,7 +129,7 @@ def is_beyond(values: pa.Array) -> bool:
 
 
 def beyond(values: pa.Array) -> list[int]:
-    """Where these are."""
+    """Return where these are."""
     if not is_beyond(values) or (found := _counted(values)) is None:
         return []
     counts, days = found

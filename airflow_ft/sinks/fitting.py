@@ -75,7 +75,7 @@ def not_judged(subject: str, reason: str) -> PipelineWarning:
 def of_rows(
     exam: Examination, plan: ParticipantPlan, connection: ConnectionInfo, rows: Iterable[SegmentReader], judge: Fitting
 ) -> Iterator[AirflowFtError]:
-    """What speaks against published segments, for the doctor; who cannot be asked is a problem of `columns`."""
+    """Yield what speaks against published segments, for the doctor; who cannot be asked is a problem of `columns`."""
     for reader in rows:
         schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
         yield from exam.attempt("columns", partial(judge, plan, connection, schemas)) or ()

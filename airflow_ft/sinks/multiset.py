@@ -41,23 +41,23 @@ class Multiset:
 
     @property
     def missing(self) -> int:
-        """How many expected ones were not found."""
+        """Return how many expected ones were not found."""
         return self._sum("SELECT sum(n) FROM expected WHERE n > 0")
 
     @property
     def repeated(self) -> int:
-        """How many were found more often than expected."""
+        """Return how many were found more often than expected."""
         return self._sum("SELECT -sum(n) FROM expected WHERE n < 0")
 
     def missing_by_part(self) -> dict[int, int]:
-        """How many digests of each part are among those that were not found often enough."""
+        """Return how many digests of each part are among those that were not found often enough."""
         rows = self._db.execute(
             "SELECT part, count(*) FROM part NATURAL JOIN expected WHERE n > 0 GROUP BY part ORDER BY part"
         )
         return dict(rows.fetchall())
 
     def lacking(self, digests: Iterable[bytes]) -> list[int]:
-        """Which of these (by position) were not found often enough."""
+        """Return which of these (by position) were not found often enough."""
         query = "SELECT 1 FROM expected WHERE digest = ? AND n > 0"
         return [index for index, digest in enumerate(digests) if self._db.execute(query, (digest,)).fetchone()]
 

@@ -86,7 +86,7 @@ class Refused:
         return {(row.segment.number, row.file.path, row.index) for row in self._rows.get(sink, ())}
 
     def rows(self, sink: str) -> int:
-        """How many rows of a sink were refused so far."""
+        """Return how many rows of a sink were refused so far."""
         return len(self._rows.get(sink, ()))
 
     def reasons(self, sink: str) -> list[str]:

@@ -99,12 +99,12 @@ class System:
         return whole if not hasattr(whole, "__path__") and hasattr(whole, _PARTS[name]) else None
 
     def connection(self, plan: ParticipantPlan, connections: ConnectionResolver) -> ConnectionInfo:
-        """How a participant of it is reached; raises as `connections` does."""
+        """Return how a participant of it is reached; raises as `connections` does."""
         conn_id = plan.name if self.connects else self.conn_id(plan)
         return connections(conn_id) if conn_id else ConnectionInfo(plan.name, "")
 
     def called(self, plan: ParticipantPlan) -> str:
-        """How people are told of a participant."""
+        """Return how people are told of a participant."""
         return f"{'connection' if self.connects else 'participant'} {plan.name}"
 
     def require_clients(self) -> None:
@@ -120,7 +120,7 @@ class System:
         return [client for client in self.clients if find_spec(client) is None]
 
     def installed_by(self) -> str:
-        """What to give to pip for its clients."""
+        """Return what to give to pip for its clients."""
         return f"airflow-ft[{self.extra}]" if self.extra else " ".join(self.clients)
 
 

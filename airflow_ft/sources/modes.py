@@ -29,7 +29,7 @@ def check_mode(name: str, source: Source, mode: CheckpointingMode) -> None:
 def not_replayable(
     name: str, mode: CheckpointingMode, what: str = "is a socket, which cannot be replayed"
 ) -> ConfigurationError:
-    """What to raise for a source such as a socket that is read in a mode which promises that no row is lost."""
+    """Return what to raise for a source such as a socket that is read in a mode which promises that no row is lost."""
     return ConfigurationError(
         f"source {name!r} {what}: what was read of it, and not published when something"
         f" dies, cannot be read again. So mode {mode} cannot be kept.",
@@ -39,7 +39,7 @@ def not_replayable(
 
 
 def read_again(name: str, begin: str, remedy: str = _EXACTLY) -> ConfigurationError:
-    """What to raise for a source that each attempt would read again, from `begin` on, in AT_MOST_ONCE."""
+    """Return what to raise for a source that each attempt would read again, from `begin` on, in AT_MOST_ONCE."""
     return ConfigurationError(
         f"with mode {CheckpointingMode.AT_MOST_ONCE} nothing is remembered from one attempt to the next, and source"
         f" {name!r} would be read from {begin} on by each: its rows would come twice.",

@@ -162,7 +162,7 @@ class StageRequest:
 
     @property
     def job_name(self) -> str:
-        """What messages call the job."""
+        """Return what messages call the job."""
         return self.job if isinstance(self.job, str) else self.job.reference
 
     @property
@@ -190,7 +190,7 @@ class StageRequest:
         return cls(**values)
 
     def secrets(self) -> tuple[str, ...]:
-        """What must not appear in any log or message: passwords, the store's URL, secret-looking settings."""
+        """Return what must not appear in any log or message: passwords, the store's URL, secret-looking settings."""
         found = {self.store_url} if "@" in self.store_url else set()
         if match := re.search(r"//[^/@]*:([^/@]+)@", self.store_url):
             found.add(match[1])
@@ -248,6 +248,6 @@ class StageResult:
 
 
 def listed(given: str | Sequence[str]) -> tuple[str, ...]:
-    """What a setting lists, which may be text with commas."""
+    """Return what a setting lists, which may be text with commas."""
     parts = given.split(",") if isinstance(given, str) else given
     return tuple(part.strip() for part in parts if part.strip())

@@ -105,7 +105,7 @@ class Folders:
         return _folder(self.position.spark, self.operator, partition, store)
 
     def unique_id(self, partition: int, store: str, stores: tuple[str, ...]) -> str:
-        """What the names of its files hold, with `checkpointFormatVersion` 2: Spark's commit tells; else ""."""
+        """Return what the names of its files hold, with `checkpointFormatVersion` 2: Spark's commit tells; else ""."""
         spark = self.position.spark
         found = unique_ids(spark.uri, spark.batch).get(str(self.operator))
         return str(found[partition][stores.index(store)]) if found else ""

@@ -97,7 +97,7 @@ class State:
         return self._reading(lambda: tuple(self._catalog(op).tables.values()))
 
     def get(self, op: int | str, key: Any, state: str | None = None) -> Any:
-        """What the operator has for a key; None: nothing.
+        """Return what the operator has for a key; None: nothing.
 
         op: its number, or its uid. key: a value for a key of one column, else a tuple or a dict. state: one of several
         states (`states`); None: of an operator with one state its value, else {state: value} of those that have one.
@@ -128,7 +128,7 @@ class State:
             yield from found.entries(store, now)
 
     def count(self, op: int | str, state: str | None = None) -> int:
-        """How many keys a state has; reads all of it."""
+        """Return how many keys a state has; reads all of it."""
 
         def counted() -> int:
             found = self.one(op, state)
@@ -164,7 +164,7 @@ class State:
     def changes(
         self, op: int | str, since: int, until: int | None = None, state: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """What changed between two retained checkpoints, by key: {"change", "key", "before", "after"}.
+        """Yield what changed between two retained checkpoints, by key: {"change", "key", "before", "after"}.
 
         "change" is added, changed or removed; before and after are what `get` gives. until: None: the checkpoint that
         the handle is at.
@@ -218,11 +218,11 @@ class State:
         return self._position.version
 
     def partitions(self, op: int | str) -> int:
-        """How many state partitions an operator has."""
+        """Return how many state partitions an operator has."""
         return self._catalog(op).folders.partitions
 
     def folder(self, op: int | str, partition: int, name: str) -> str:
-        """Where a store lies."""
+        """Return where a store lies."""
         return self._catalog(op).folders.of(partition, name)
 
     def _get(self, op: int | str, key: Any, state: str | None) -> Any:
@@ -238,7 +238,7 @@ class State:
         return {name: entries for name, entries in found.items() if entries}
 
     def value(self, op: int | str, table: Table, key: Any) -> Any:
-        """What a key has in a state, as `get` gives it."""
+        """Return what a key has in a state, as `get` gives it."""
         entries = self._entries(op, table, key)
         if not entries:
             return None
@@ -335,7 +335,7 @@ class State:
         )
 
     def _reading(self, read: Callable[[], _T]) -> _T:
-        """What `read` gives; once more, at the newest checkpoint, when files have gone meanwhile."""
+        """Return what `read` gives; once more, at the newest checkpoint, when files have gone meanwhile."""
         try:
             return read()
         except (TransientError, WalCorruptError):

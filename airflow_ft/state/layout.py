@@ -115,7 +115,7 @@ class Table:
             yield from self.read(store, key, value, now)
 
     def read(self, store: Store, key: bytes, value: bytes, now: int) -> Iterator[Entry]:
-        """What a pair of the store says."""
+        """Yield what a pair of the store says."""
         named, rest = self._read_key(key[len(self.prefix(store)) :])
         rows = strings(value) if self.shape is Shape.LIST else [value]
         for place, row in enumerate(rows):

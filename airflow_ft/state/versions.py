@@ -39,7 +39,7 @@ class Store(Protocol):
 
 
 def has_version(folder: str, version: int) -> bool:
-    """Whether the store in a folder has written this version."""
+    """Return whether the store in a folder has written this version."""
     return any(number == version for number, _, _ in _files(filesystem(folder), folder))
 
 
@@ -135,13 +135,13 @@ def _read(files: FileSystem, folder: str, name: str) -> bytes:
 
 
 def _is_gone(error: BaseException) -> bool:
-    """Whether it came about because there is no such file."""
+    """Return whether it came about because there is no such file."""
     cause = error.__cause__
     return isinstance(cause, FileNotFoundError) or "No such file" in str(cause)
 
 
 def gone(folder: str, what: str) -> TransientError:
-    """What to tell when something is missing that was there, or should be."""
+    """Return what to tell when something is missing that was there, or should be."""
     require(folder)
     return TransientError(
         f"Spark's state in {folder} has no {what} (any more).",

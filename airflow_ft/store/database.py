@@ -78,7 +78,7 @@ class Database(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets."""
+        """Return where it is, without secrets."""
 
     def read(self, sql: str, *values: object) -> list[Row]:
         """One query in its own snapshot."""
@@ -90,7 +90,7 @@ class Database(Protocol):
         """The store's clock: microseconds since 1970, UTC."""
 
     def has_schema(self) -> bool:
-        """Whether the version table exists."""
+        """Return whether the version table exists."""
 
     def lock_schema(self, tx: Transaction) -> None:
         """Keeps every other migration out until the end of this transaction."""

@@ -63,7 +63,7 @@ def bytes_text(count: int) -> str:
 
 
 def segment_text(segment: Segment | None) -> str:
-    """What a checkpoint published: `30,000 rows (orders 29,500; alerts 500), 4.1 MB`."""
+    """Return what a checkpoint published: `30,000 rows (orders 29,500; alerts 500), 4.1 MB`."""
     if segment is None:
         return "no rows of its own, it only carries earlier ones"
     by_sink = "; ".join(f"{sink} {rows:,}" for sink, rows in segment.rows.items())
@@ -71,7 +71,7 @@ def segment_text(segment: Segment | None) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """How a checkpoint will be delivered."""
+    """Return how a checkpoint will be delivered."""
     rows = sum(segment.total_rows for segment in plan.segments)
     systems = "; ".join(f"{p.name} ({p.promise.value}, {p.strategy}, after {p.predecessor})" for p in plan.participants)
     decided = "the store decides" if plan.commit_point is None else f"the transaction of {plan.commit_point} decides"
@@ -90,5 +90,5 @@ def run_detail(run: RunKey) -> dict[str, Any]:
 
 
 def lease_text(lease: Lease) -> str:
-    """Who is at work."""
+    """Return who is at work."""
     return f"{lease.holder} ({lease.task}, try {lease.try_number})" if lease.task else lease.holder

@@ -168,7 +168,7 @@ class PostgresDatabase:
         return int(self.read(_CLOCK)[0]["now"])
 
     def has_schema(self) -> bool:
-        """Whether the version table exists."""
+        """Return whether the version table exists."""
         return bool(
             self.read("SELECT to_regclass(?) IS NOT NULL AS found", f"{self._schema}.schema_version")[0]["found"]
         )

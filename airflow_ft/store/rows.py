@@ -172,7 +172,7 @@ def to_former(row: Row) -> Former | None:
 
 
 def _newer(row: Row) -> str:
-    """What of a row of `pipeline` only a newer release knows ("": nothing); ValueError for what none does."""
+    """Return what of a row of `pipeline` only a newer release knows ("": nothing); ValueError for what none does."""
     for kind, text in ((PipelineStatus, row["status"]), (HaltReason, row["halt_reason"])):
         if text is not None and text not in kind.__members__:
             if not is_word(text):
@@ -183,7 +183,7 @@ def _newer(row: Row) -> str:
 
 @stored("pipeline")
 def to_overview(row: Row, now: int) -> Overview:
-    """What of a row of `pipeline` a list says (`standing.LISTED`); a thousand of these are read at once."""
+    """Return what of a row of `pipeline` a list says (`standing.LISTED`); a thousand of these are read at once."""
     first, last = row["first_dag"], row["last_dag"]
     found = Overview(
         row["name"],
@@ -239,7 +239,7 @@ def to_lag(row: Row) -> Lag:
 
 @stored("checkpoint")
 def to_timing(row: Row) -> Timing:
-    """What of a row of `checkpoint` tells how long it took."""
+    """Return what of a row of `checkpoint` tells how long it took."""
     return Timing(  # by position, since a page reads a thousand
         row["number"],
         _state(row),
@@ -263,7 +263,7 @@ def _total(row: Row) -> int:
 
 @stored("checkpoint")
 def to_delivered(row: Row) -> Delivered:
-    """What of a row of a completed `checkpoint` tells what it has brought."""
+    """Return what of a row of a completed `checkpoint` tells what it has brought."""
     return Delivered(row["number"], _total(row), to_time(row["completed_at"]))
 
 
@@ -340,7 +340,7 @@ def proof_of(row: Row) -> Proof | None:
 
 @stored("checkpoint")
 def rows_of(row: Row) -> Mapping[str, int]:
-    """How many rows a row of `checkpoint` has, by sink."""
+    """Return how many rows a row of `checkpoint` has, by sink."""
     return json_object(row["segment_rows"] or "{}")
 
 

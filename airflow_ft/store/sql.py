@@ -74,7 +74,7 @@ class SqlStore(
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets, for people."""
+        """Return where it is, without secrets, for people."""
         return self._database.url
 
     def now(self) -> datetime:

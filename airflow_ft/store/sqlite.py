@@ -146,7 +146,7 @@ class SqliteDatabase:
         return time.time_ns() // 1000
 
     def has_schema(self) -> bool:
-        """Whether the version table exists."""
+        """Return whether the version table exists."""
         return bool(self.read("SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = 'schema_version'"))
 
     def lock_schema(self, tx: Transaction) -> None:

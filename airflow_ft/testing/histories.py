@@ -135,7 +135,7 @@ class HistoriesConformance:
         world.shows(world.ids_of(1, 3), "number 2 was aborted by the former owner")
 
     def test_a_closed_participant_holds_nothing(self, world: World) -> None:
-        """No more connections, files and threads after each round; variables and the folder of the process stay."""
+        """Keep as many connections, files and threads after each round, and the variables and folder of the process."""
         if not _DESCRIPTORS.is_dir():
             pytest.skip("this system does not list the open files of a process")
         process = dict(os.environ), Path.cwd()

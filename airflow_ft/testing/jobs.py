@@ -86,7 +86,7 @@ class JobTrial:
         return {sink: self.rows(sink) for sink in self._sinks}
 
     def rows(self, sink: str) -> list[dict[str, Any]]:
-        """What a sink has by now, in the order of delivery."""
+        """Return what a sink has by now, in the order of delivery."""
         if not self._file.exists():
             return []
         with closing(sqlite3.connect(self._file)) as found:

@@ -214,7 +214,7 @@ class World:
         return Fence(self.pipeline, installation, epoch, attempt)
 
     def participant(self, plan: Plan, connection: ConnectionInfo | None = None, per_batch: int = 0) -> Participant:
-        """A new one; through another connection than the target's, and with so many rows of the log at once."""
+        """A new one; through another connection than the target's, and with `per_batch` rows of the log at once."""
         [planned] = plan.participants
         wal = _StoppingWal(None, 0, per_batch) if per_batch else open_wal()
         self.opened.append(open_participant(planned, lambda _: connection or self.target.connection, wal))

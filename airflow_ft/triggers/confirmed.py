@@ -141,7 +141,7 @@ class Confirmations(SharedStreamProducer):
         self._acknowledged: asyncio.Queue[int] = asyncio.Queue()
 
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], int | None]]:
-        """What `filter_shared_stream` reads, with the number to acknowledge; None: it is an acknowledgement."""
+        """Return what `filter_shared_stream` reads, with the number to acknowledge; None: it is an acknowledgement."""
         look: asyncio.Future[tuple[int]] | None = None
         acknowledged: asyncio.Future[int] | None = None
         held = ExitStack()

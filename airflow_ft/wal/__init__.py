@@ -26,7 +26,7 @@ def open_wal() -> ParquetWal:
 
 
 def open_archive(root: str) -> WalArchive:
-    """What deletes from the log under `root` (`airflow_ft.core.ports.Archive`)."""
+    """Return what deletes from the log under `root` (`airflow_ft.core.ports.Archive`)."""
     from airflow_ft.wal.retention import WalArchive
 
     return WalArchive(root)

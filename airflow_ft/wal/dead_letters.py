@@ -45,7 +45,7 @@ class ParquetDeadLetters:
         return cls(pipeline, plan.number)
 
     def folder(self, sink: str) -> str:
-        """Where the dead letters of a sink are."""
+        """Return where the dead letters of a sink are."""
         return filesystem(self.pipeline).uri(self.pipeline, FOLDER, str(self.number), sink)
 
     def write(self, sink: str, label: str, rows: pa.Table) -> str:

@@ -48,7 +48,7 @@ class FileSystem(Protocol):
         """The same place as Spark must be told (Hadoop takes percent signs literally)."""
 
     def seen(self, uri: str) -> bool:
-        """`exists` without a look at the root: for whoever asks again and again, until something is there."""
+        """`exists` without a look at the root, for a caller that polls until something is there."""
 
     # StorageUnavailableError of these three: nothing is there, and its root is away.
     def exists(self, uri: str) -> bool: ...
@@ -152,7 +152,7 @@ def link_file(source: str, target: str) -> None:
 
 
 def is_hdfs(uri: str) -> bool:
-    """Whether a URI names a place on HDFS."""
+    """Return whether a URI names a place on HDFS."""
     return uri.startswith(f"{SCHEME}://")
 
 
@@ -250,7 +250,7 @@ class LocalFileSystem:
         _sync_folder(path.parent)
 
     def has_links(self, uri: str) -> bool:
-        """Whether there are hard links; without, `write` may replace what is written there at the same moment.
+        """Return whether there are hard links; without, `write` may replace what is written there at the same moment.
 
         `uri` is a name that nobody has.
         """

@@ -58,12 +58,12 @@ def is_ordered(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether the values are text."""
+    """Return whether the values are text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether the values are bytes of any length."""
+    """Return whether the values are bytes of any length."""
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -88,7 +88,7 @@ class Statistics:
         return {name: column.malformed for name, column in self._columns.items() if column.malformed}
 
     def columns(self) -> dict[str, ColumnStatistics]:
-        """What was gathered, by column."""
+        """Return what was gathered, by column."""
         return {name: column.result() for name, column in self._columns.items()}
 
 
@@ -164,7 +164,7 @@ def _bounds(values: pa.Array, kind: pa.DataType) -> tuple[Any, Any] | None:
 
 
 def _value(scalar: pa.Scalar) -> Any:
-    """What can be compared, also where Python has no such date: microseconds or days for moments and dates."""
+    """Return what can be compared, also where Python has no such date: microseconds or days for moments and dates."""
     if pa.types.is_timestamp(scalar.type):
         return scalar.cast(pa.timestamp("us", scalar.type.tz)).value
     return scalar.value if pa.types.is_date32(scalar.type) else scalar.as_py()
@@ -193,7 +193,7 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 
 def _malformed(values: pa.Array, counts: pa.StructArray | None) -> int:
-    """How many values hold text that is not UTF-8; `counts` says how often each of them occurs."""
+    """Return how many values hold text that is not UTF-8; `counts` says how often each of them occurs."""
     if _is_valid(values):
         return 0
     # Not a slice, which is judged by all that lies beneath the whole.

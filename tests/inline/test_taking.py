@@ -166,7 +166,7 @@ def test_what_it_cannot_have_in_the_driver_is_refused_with_the_name(
         (
             "import functools\ndef timed(f):\n    return functools.wraps(f)(lambda *given: f(*given))\n"
             "@ft.job\n@timed\ndef transform(spark, sources):\n    pass",
-            "the job transform has a decorator besides ours",
+            "the job transform has another decorator below @job",
         ),
         (
             "@ft.job\nclass A:\n    def tranform(self, spark, sources):\n        pass",

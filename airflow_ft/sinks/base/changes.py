@@ -17,7 +17,7 @@ UPSERTS = ("c", "r", "u", "i", "insert", "update", "upsert", "+i", "+u")
 
 
 def is_delete(kinds: pa.Array, column: str) -> pa.Array:
-    """Which rows are deletes. DeclinedError for a kind that means neither."""
+    """Return which rows are deletes. DeclinedError for a kind that means neither."""
     if pa.types.is_dictionary(kinds.type):
         kinds = kinds.dictionary_decode()
     words = pc.utf8_lower(kinds.cast(pa.large_string()))

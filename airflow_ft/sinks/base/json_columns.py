@@ -76,12 +76,12 @@ def unsupported(kind: pa.DataType) -> str | None:
 
 
 def has_floats(kind: pa.DataType) -> bool:
-    """Whether it is a type of floating-point numbers, or has some inside."""
+    """Return whether it is a type of floating-point numbers, or has some inside."""
     return _has(kind, pa.types.is_floating)
 
 
 def has_times(kind: pa.DataType) -> bool:
-    """Whether it is a type of dates or timestamps, or has some inside."""
+    """Return whether it is a type of dates or timestamps, or has some inside."""
     return _has(kind, lambda leaf: pa.types.is_date(leaf) or pa.types.is_timestamp(leaf))
 
 
@@ -94,7 +94,7 @@ def _has(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
 
 
 def not_finite(column: pa.Array) -> pa.Array:
-    """Which values are, or hold, NaN or infinity, which JSON does not have; nulls do not."""
+    """Return which values are, or hold, NaN or infinity, which JSON does not have; nulls do not."""
     return flags(_holding(column, has_floats, _is_not_finite))
 
 

@@ -135,7 +135,7 @@ def check_settled(
     exactly: bool,
     look_again: Callable[[], Head | None],
 ) -> bool:
-    """Whether the number is settled, by this marker; else checks that the head fits the plan.
+    """Return whether the number is settled, by this marker; else checks that the head fits the plan.
 
     `head` was read or locked before, and found not to be newer than the fence; `look_again` reads it once more.
     `exactly`: the predecessor must have been delivered. A vote or a tombstone may come before that.

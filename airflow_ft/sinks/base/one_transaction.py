@@ -79,7 +79,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
 
     @abstractmethod
     def _preflight(self) -> dict[str, Any]:
-        """What is demanded of the server before anything is written there; notes for people."""
+        """Return what is demanded of the server before anything is written there; notes for people."""
 
     @abstractmethod
     def _misfits(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
@@ -125,7 +125,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         self._persist("adopting the head", lambda: self._adopt(fence, number), fence)
 
     def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
-        """What former owners have left past the last delivered number."""
+        """Return what former owners have left past the last delivered number."""
         return self._persist("looking for remnants", lambda: self._remnants(pipeline, installation))
 
     def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
@@ -274,7 +274,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         return {"attempt": fence.attempt, "segments": [each.number for each in plan.segments]}
 
     def _where(self, plan: Plan | None) -> dict[str, Any]:
-        """What an error names."""
+        """Return what an error names."""
         where: dict[str, Any] = {"participant": self.name}
         return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
 

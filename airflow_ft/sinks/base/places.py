@@ -29,12 +29,12 @@ _CLIENTS = {S3: "obstore", "hdfs": "hdfs_native"}
 
 
 def is_late(place: str) -> bool:
-    """Whether it is known only in a run."""
+    """Return whether it is known only in a run."""
     return is_template(place) or is_resolved_later(place)
 
 
 def is_object_store(place: str) -> bool:
-    """Whether it names a folder in an object store."""
+    """Return whether it names a folder in an object store."""
     return isinstance(place, str) and place.startswith(f"{S3}://")
 
 
@@ -66,7 +66,7 @@ def check_client(place: str) -> None:
 
 
 def missing_client(scheme: str) -> ConfigurationError:
-    """What reaches places of that kind is not installed."""
+    """Return what reaches places of that kind is not installed."""
     return ConfigurationError(
         f"a folder {scheme}://... needs {_CLIENTS[scheme]}, which is not installed here.",
         remedy=f"pip install 'airflow-ft[{scheme}]', where DAGs are parsed and where tasks run.",

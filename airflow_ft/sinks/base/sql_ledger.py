@@ -25,7 +25,7 @@ _OTHERS = f"FROM {{ledger}} WHERE {_MINE} AND number > ? AND installation <> ?"
 def statements(
     head: str = HEAD, ledger: str = LEDGER, *, text: str = "TEXT", key: str = "TEXT", integer: str = "BIGINT", at: str
 ) -> Sequence[str]:
-    """What makes both tables where they are lacking, in a system that calls its types so.
+    """Return what makes both tables where they are lacking, in a system that calls its types so.
 
     `key` is the type of texts that are part of a key, `at` type and default of when a marker was written, for people.
     """
@@ -74,7 +74,7 @@ class SqlLedger(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether the tables are there."""
+        """Return whether the tables are there."""
 
     def open(self, fence: Fence, *, create: bool) -> None:
         """Before its first use in a step: makes the tables, or raises what `check_owner` does where there are none."""
@@ -147,7 +147,7 @@ class SqlLedger(ABC):
         )
 
     def markers_of_others(self, above: int, installation: str) -> list[tuple[int, Marker]]:
-        """What other installations have written above a number, ascending."""
+        """Return what other installations have written above a number, ascending."""
         sql = f"SELECT number, {_MARKER} {_OTHERS} ORDER BY number"
         return [(row[0], Marker.stored(row[1:], self._told)) for row in self.rows(sql, *self.key, above, installation)]
 

@@ -74,7 +74,7 @@ class SqlSink:
 
     @property
     def promise(self) -> Promise:
-        """What the strategy can promise."""
+        """Return what the strategy can promise."""
         return self.strategies[self.strategy].promise
 
     def at_least_once(self) -> Promise:
@@ -90,7 +90,7 @@ class SqlSink:
 
     @property
     def privileges(self) -> Sequence[str]:
-        """What a delivery does to the table."""
+        """Return what a delivery does to the table."""
         if self.strategy != "upsert":
             return ("INSERT",)
         return ("SELECT", "INSERT", "UPDATE", *(("DELETE",) if self.change_column else ()))

@@ -67,7 +67,7 @@ def _mark(field: Mapping[str, Any]) -> str:
 
 
 def is_placeholder(columns: Sequence[Column]) -> bool:
-    """Whether the table has no columns of rows yet."""
+    """Return whether the table has no columns of rows yet."""
     return [column.name for column in columns] == [PLACEHOLDER]
 
 
@@ -119,7 +119,7 @@ def _has_required(kind: Any) -> bool:
 
 
 def type_of(kind: pa.DataType) -> str:
-    """What Delta calls it; "": it has no such type."""
+    """Return what Delta calls it; "": it has no such type."""
     types = pa.types
     for name, (bits, _) in _WHOLE.items():
         if types.is_signed_integer(kind) and kind.bit_width == bits:
@@ -162,7 +162,7 @@ def holds(column: Column, kind: pa.DataType) -> bool:
 
 
 def _wider(given: str, wanted: str) -> bool:
-    """Whether every value of the one is one of the other, and Arrow changes it into that."""
+    """Return whether every value of the one is one of the other, and Arrow changes it into that."""
     if given in _WHOLE and wanted in _WHOLE:
         return _WHOLE[given][0] < _WHOLE[wanted][0]
     if (one := re.fullmatch(r"decimal\((\d+),(\d+)\)", given)) and (
@@ -177,7 +177,7 @@ def _wider(given: str, wanted: str) -> bool:
 
 
 def unholdable(sink: DeltaSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
-    """What no Delta table can hold of such rows."""
+    """Yield what no Delta table can hold of such rows."""
     seen: set[str] = set()
     for field in schema:
         if not type_of(field.type):

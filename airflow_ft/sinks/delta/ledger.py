@@ -52,12 +52,12 @@ class Ledger:
 
     @property
     def uri(self) -> str:
-        """Where the file that counts lies."""
+        """Return where the file that counts lies."""
         return self._table.uri(*self._names, f"{self._version >> 32:010}-{self._version & 0xFFFFFFFF:08x}.json")
 
     @property
     def has_changed(self) -> bool:
-        """Whether a commit is needed."""
+        """Return whether a commit is needed."""
         return self._text() != self._before
 
     def write(self) -> int:

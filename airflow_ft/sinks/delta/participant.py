@@ -192,7 +192,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
         return list(dict.fromkeys(schema for schema in mine if len(schema)))
 
     def _first_schema(self, plan: Plan | None) -> Any:
-        """What the table is made of; None: nothing that it could hold is known."""
+        """Return what the table is made of; None: nothing that it could hold is known."""
         readers = [self.wal.open(segment) for segment in plan.segments] if plan is not None else []
         for schema in self._schemas(readers)[:1]:
             if not list(misfits(self.sink, schema, None, (), self.sink_name)):

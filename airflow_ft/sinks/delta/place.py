@@ -56,7 +56,7 @@ class Place:
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it is in an object store: what is written there is durable, and is changed by nobody."""
+        """Return whether it is in an object store: what is written there is durable, and is changed by nobody."""
         return isinstance(self.files, Objects)
 
     def uri(self, *names: str) -> str:
@@ -105,7 +105,7 @@ class Place:
         return self.uri(LOG, f"{version:020}.json")
 
     def mark(self, version: int) -> object:
-        """What tells the entry of a version from any other one; None: there is none."""
+        """Return what tells the entry of a version from any other one; None: there is none."""
         uri = self.commit_uri(version)
         if isinstance(self.files, Objects):
             return self.files.mark(uri)
@@ -115,7 +115,7 @@ class Place:
         return None
 
     def actions(self, version: int) -> Iterator[Mapping[str, Any]]:
-        """What a version has changed, as its entry in the log has it."""
+        """Yield what a version has changed, as its entry in the log has it."""
         for line in self.files.read(self.commit_uri(version)).splitlines():
             if line.strip():
                 yield json.loads(line)

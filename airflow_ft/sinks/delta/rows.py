@@ -141,7 +141,7 @@ class Rows:
         return [each for each in self.snapshot.columns if each.characters and each.name.lower() in written]
 
     def _fits(self, reader: SegmentReader) -> bool:
-        """Whether its files can be the table's as they are: then no row of them is refused either."""
+        """Return whether its files can be the table's as they are: then no row of them is refused either."""
         try:
             same = as_it_is(reader.schema(self.sink), self.snapshot.columns)
         except AirflowFtError as error:
@@ -182,7 +182,7 @@ def _values(place: str, by: Sequence[str]) -> dict[str, str | None]:
 
 
 def statistics(footer: pq.FileMetaData, finite: set[str]) -> str:
-    """What the log says of a file, so that readers can pass it: taken from the file's own footer.
+    """Return what the log says of a file, so that readers can pass it: taken from the file's own footer.
 
     Bounds of columns that are not certain to be bounds are left out (texts that are long; numbers that may be NaN).
     """

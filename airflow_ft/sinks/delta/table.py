@@ -147,7 +147,7 @@ class Snapshot:
         return list(self.table.metadata().partition_columns)
 
     def ledger(self, app: str) -> Ledger:
-        """What this version remembers. OvertakenError: it is too old for that."""
+        """Return what this version remembers. OvertakenError: it is too old for that."""
         version = self.of_app(app)
         try:
             return Ledger(self.place, app, version)
@@ -172,7 +172,7 @@ class Snapshot:
         )  # fmt: skip
 
     def oddities(self) -> Iterator[UnfitTargetError]:
-        """What keeps anybody but Spark from adding rows here."""
+        """Yield what keeps anybody but Spark from adding rows here."""
         yield from self.unsupported()
         properties = self.table.metadata().configuration
         for name in properties:

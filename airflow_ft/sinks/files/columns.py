@@ -15,7 +15,7 @@ from airflow_ft.sinks.files.writing import unwritable
 
 
 def layout(sink: FilesSink, schema: pa.Schema, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """How rows lie in a folder, as its manifest says it for those that come later.
+    """Return how rows lie in a folder, as its manifest says it for those that come later.
 
     `before`: the layout of those that came before, whose columns are known for good, even if these rows lack some.
     """

@@ -115,7 +115,7 @@ class Ledger:
         return self.files.hadoop_path(uri).removeprefix("file://")
 
     def published(self, number: int) -> str:
-        """Where the rows of a number are visible."""
+        """Return where the rows of a number are visible."""
         return self.files.uri(self.root, self.label(number))
 
     def label(self, number: int) -> str:
@@ -138,7 +138,7 @@ class Ledger:
         return head.pipeline if head is not None and head.pipeline else self.claimed_by
 
     def has_been_of(self, pipeline: str) -> bool:
-        """Whether it belongs, or has belonged, to that pipeline: what it has settled here stays settled."""
+        """Return whether it belongs, or has belonged, to that pipeline: what it has settled here stays settled."""
         if self.claimed_by in ("", pipeline):
             return bool(self.claimed_by)
         head = self._newest().head
@@ -150,7 +150,7 @@ class Ledger:
         return str(self._claimed().get("pipeline", ""))
 
     def _claimed(self) -> Mapping[str, Any]:
-        """What never changes once it is there."""
+        """Return what never changes once it is there."""
         if not self._known:
             self._known.update(self._json(self.uri("pipeline.json")) or {})
         return self._known
@@ -176,7 +176,7 @@ class Ledger:
     # --- where rows are prepared ---------------------------------------------------------------------------------
 
     def staging(self) -> tuple[str, str]:
-        """Where folders are prepared, and the folder that has been there before.
+        """Return where folders are prepared, and the folder that has been there before.
 
         Beside the folder, if a rename leads from there into it: some readers (PyArrow) walk through hidden folders,
         too, and fail when one vanishes meanwhile. Else in `_airflow_ft`. That was tried when the folder was claimed.
@@ -224,7 +224,7 @@ class Ledger:
     # --- the head ------------------------------------------------------------------------------------------------
 
     def head(self) -> Owned | None:
-        """What it remembers, with what was delivered last as of now."""
+        """Return what it remembers, with what was delivered last as of now."""
         return self._as_of_now(self._newest()).head
 
     def change(self, new: Callable[[Owned | None], Owned]) -> Owned:
@@ -312,11 +312,11 @@ class Ledger:
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker_uri(self, number: int) -> str:
-        """Where the marker of a number stands."""
+        """Return where the marker of a number stands."""
         return self.uri("markers", f"{number:010}.json")
 
     def marker(self, number: int) -> Marker | None:
-        """How the number was settled."""
+        """Return how the number was settled."""
         found = self._json(self.marker_uri(number))
         with damaged(self.told(self.marker_uri(number))):
             return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
@@ -363,7 +363,7 @@ class Ledger:
         return sorted(number for number in found if number > above)
 
     def manifest(self, folder: str) -> dict[str, Any] | None:
-        """What a checkpoint's folder says of itself, visible or staged; None: nothing."""
+        """Return what a checkpoint's folder says of itself, visible or staged; None: nothing."""
         return self._json(self.files.uri(folder, OURS))
 
     def checksum(self, manifest: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ def escaped(text: str) -> str:
 
 
 def can_partition(kind: pa.DataType) -> bool:
-    """Whether values of this type have a text that reads back as the same."""
+    """Return whether values of this type have a text that reads back as the same."""
     types = pa.types
     return bool(
         types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind) or types.is_boolean(kind)

@@ -15,7 +15,7 @@ from airflow_ft.wal.filesystem import is_hdfs, local_path
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
-    """What `prepare` would refuse: a place that cannot be reached or written, or is another pipeline's."""
+    """Return what `prepare` would refuse: a place that cannot be reached or written, or is another pipeline's."""
     name, settings = only_sink(plan, "folder")
     folder = FilesSink.from_settings(plan.name, settings).folder
     with telling(folder, sink=name):

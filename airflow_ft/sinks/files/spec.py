@@ -127,12 +127,12 @@ class FilesSink:
 
     @property
     def strategy(self) -> str:
-        """How rows become visible: "rename", in an object store "copy"."""
+        """Return how rows become visible: "rename", in an object store "copy"."""
         return "copy" if is_object_store(self.folder) else "rename"
 
     @property
     def is_late(self) -> bool:
-        """Whether the folder is known only in a run."""
+        """Return whether the folder is known only in a run."""
         return is_late(self.folder)
 
     @property

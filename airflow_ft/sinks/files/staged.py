@@ -44,7 +44,7 @@ class Staged:
     name: str  # of the sink
 
     def uri(self, number: int, rank: Rank) -> str:
-        """Where an attempt prepares a number."""
+        """Return where an attempt prepares a number."""
         return self.ledger.files.uri(self.ledger.staging()[0], f"{number}.{rank[0]}-{rank[1]}")
 
     def all(self) -> list[tuple[int, Rank]]:
@@ -68,8 +68,8 @@ class Staged:
         return found if all(there.get(each["path"]) == each["bytes"] for each in found["files"]) else None
 
     def layout_behind(self, predecessor: int, last: int) -> Mapping[str, Any] | None:
-        """Return the layout of the rows behind which others come: of that number, which may still wait prepared, or of
-        the newest ones that are visible; None: there are none. `last`: the number that was delivered last.
+        """Return the layout of the rows before others: those of the predecessor, which may still be prepared, or the
+        newest visible ones; None if there are none. `last` is the number that was delivered last.
         """
         if predecessor > last:
             for number, rank in reversed(self.all()):

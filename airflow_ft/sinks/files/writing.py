@@ -143,7 +143,7 @@ class _File:
 
     @property
     def bytes(self) -> int:
-        """What is written of it."""
+        """Return what is written of it."""
         return self._hashed.size
 
     def add(self, rows: pa.RecordBatch, text: Text | None) -> None:

@@ -44,7 +44,7 @@ class Permissions(TransactionCoordinator):
     """Asks the brokers what this user may do. See `TransactionCoordinator` for threads, connections and errors."""
 
     def may_write(self, transactional_id: str) -> bool:
-        """Whether transactions of this id may be begun and ended."""
+        """Return whether transactions of this id may be begun and ended."""
 
         def ask(client: KafkaAdminClient) -> bool:
             try:
@@ -56,7 +56,7 @@ class Permissions(TransactionCoordinator):
         return self._ask(f"asking whether transactional id {transactional_id!r} may be written", ask)
 
     def may_read(self, group: str) -> bool:
-        """Whether offsets of this group may be committed and read."""
+        """Return whether offsets of this group may be committed and read."""
 
         def ask(client: KafkaAdminClient) -> bool:
             try:

@@ -134,7 +134,7 @@ def long_key_partition(address: int, length: int, partitions: int) -> int:
 
 
 def open_batches(producer: Producer, settings: KafkaSettings, timeout: float) -> BatchSender | None:
-    """What sends many records at once by this producer; None, and a line in the log, where that cannot be.
+    """Return what sends many records at once by this producer; None, and a line in the log, where that cannot be.
 
     `timeout` is in seconds, for asking how many partitions a topic has.
     """

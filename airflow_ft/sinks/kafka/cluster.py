@@ -169,11 +169,11 @@ class KafkaParticipant:
         """There are no markers to prune: a token gives way to the next one."""
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """What the tokens remember together; None: all are gone, or were never written."""
+        """Return what the tokens remember together; None: all are gone, or were never written."""
         return self._tokens.head(pipeline)
 
     def remembers(self, pipeline: str) -> bool:
-        """Whether the token of every slot is there; a transaction that is held open does not delay it."""
+        """Return whether the token of every slot is there; a transaction that is held open does not delay it."""
         return all(slot.last_committed() is not None for slot in self._tokens.slots(pipeline))
 
     def token_numbers(self, pipeline: str) -> Sequence[int | None]:
@@ -294,7 +294,7 @@ class KafkaParticipant:
         return delivered(before, fence, delivery, self._tokens.count, ends, now(), into, note)
 
     def _proof(self, plan: Plan, tokens: Sequence[Token]) -> Proof:
-        """What the tokens of all slots say together, once readers can see the records.
+        """Return what the tokens of all slots say together, once readers can see the records.
 
         TokenLostError: they are not in the topics, whatever the tokens say.
         """
@@ -353,14 +353,14 @@ class KafkaParticipant:
         return limits
 
     def _limits(self) -> Mapping[str, Any]:
-        """What the topics demand of a producer, as they were seen last: the brokers judge each batch."""
+        """Return what the topics demand of a producer, as they were seen last: the brokers judge each batch."""
         if self._demanded is None:
             topics = self._require_topics(describe(self._clients, self._topics), {})
             self._demanded = client_limits(self._clients, topics)
         return self._demanded
 
     def _check_rows(self, plan: Plan, topics: Mapping[str, TopicLimits | None]) -> dict[str, Any]:
-        """Whether the topics would take every row; returns notes for people."""
+        """Return whether the topics would take every row; returns notes for people."""
         notes: dict[str, Any] = {}
         with self._known.trusted():
             limits = self._require_topics(topics, notes)

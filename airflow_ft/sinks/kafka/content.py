@@ -107,7 +107,7 @@ class PlanContent:
         return tallies
 
     def _records(self, plan: Plan, slot: int) -> Iterator[SlotRecords]:
-        """What a slot sends, in order."""
+        """Yield what a slot sends, in order."""
         for rows, file in self.loads(plan, slot):
             encoder = RecordEncoder(rows.sink, rows.reader.schema(rows.name))
             try:

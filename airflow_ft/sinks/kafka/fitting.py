@@ -21,7 +21,7 @@ from airflow_ft.sinks.kafka.vote import check_times
 def misfits(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
-    """What speaks against each sink's schema. Describes the topics, and creates none.
+    """Return what speaks against each sink's schema. Describes the topics, and creates none.
 
     Raises:
         SinkUnavailableError, SinkAccessError: the brokers cannot be asked now.

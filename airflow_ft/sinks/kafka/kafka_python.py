@@ -56,7 +56,7 @@ def client_settings(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def _is_idle(name: str, protocol: str) -> bool:
-    """Whether the protocol does not use the setting at all."""
+    """Return whether the protocol does not use the setting at all."""
     is_tls = name.startswith(("ssl.", "enable.ssl."))
     is_sasl = name.startswith(("sasl.", "enable.sasl.", "oauth_cb"))
     return (is_tls and "SSL" not in protocol) or (is_sasl and not protocol.startswith("SASL_"))

@@ -34,7 +34,7 @@ class Grant:
 
 
 def needed(pipeline: str, conn_id: str, token_topic: str, topics: Iterable[str]) -> Sequence[Grant]:
-    """What a pipeline needs on one cluster, whatever its strategy."""
+    """Return what a pipeline needs on one cluster, whatever its strategy."""
     ids = f"airflow_ft.{pipeline}.{conn_id}."
     return (
         Grant("transactional-id", ids, ("Write", "Describe"), "its transactions", is_prefix=True),
@@ -54,7 +54,7 @@ def helpful(token_topic: str, topics: Iterable[str]) -> Sequence[Grant]:
 
 
 def may_create(clients: KafkaClients, topic: str) -> bool:
-    """Whether this user may create the topic; it is only validated."""
+    """Return whether this user may create the topic; it is only validated."""
     futures = clients.admin().create_topics(
         [NewTopic(topic, num_partitions=1)], validate_only=True, request_timeout=clients.timeout
     )

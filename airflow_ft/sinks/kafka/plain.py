@@ -31,7 +31,7 @@ class PlainParticipant(KafkaParticipant):
     _done: Proof | None = None
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        """Whether the topics would take the rows, as they were when they were first looked at."""
+        """Return whether the topics would take the rows, as they were when they were first looked at."""
         if self._sender is None:
             return self._check_rows(plan, self._known.limits(self._topics))
         return {}
@@ -58,7 +58,7 @@ class PlainParticipant(KafkaParticipant):
         return self._done
 
     def proof(self, plan: Plan) -> Proof | None:
-        """What this object was told last; None: it knows nothing of this number."""
+        """Return what this object was told last; None: it knows nothing of this number."""
         found = self._done
         return found if found is not None and (found.number, found.digest) == (plan.number, plan.digest) else None
 

@@ -17,7 +17,7 @@ from airflow_ft.sinks.kafka.vote import check_times
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
-    """What `prepare` would refuse: topics that are not there, or cannot be written now. Describes them alone."""
+    """Return what `prepare` would refuse: topics that are not there, or cannot be written now. Describes them alone."""
     settings = KafkaSettings.from_connection(connection)
     clients = KafkaClients(replace(settings, timeout=min(settings.timeout, ASK_SECONDS)))
     sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}

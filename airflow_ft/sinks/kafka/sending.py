@@ -227,7 +227,7 @@ class Sender:
         return error
 
     def _abortable(self) -> KafkaError | None:
-        """What a failure without a report of its own has left behind; None: nothing."""
+        """Return what a failure without a report of its own has left behind; None: nothing."""
         return None
 
     def _check(self, tally: Tally, doing: str) -> None:

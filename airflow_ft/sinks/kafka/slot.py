@@ -89,7 +89,7 @@ class Slot:
         return token
 
     def has_written(self, fence: Fence) -> bool:
-        """Whether the last transaction of this object has written the token in this epoch; nobody is asked."""
+        """Return whether the last transaction of this object has written the token in this epoch; nobody is asked."""
         mine = self._written
         return mine is not None and (mine.installation, mine.epoch) == (fence.installation, fence.epoch)
 
@@ -147,7 +147,7 @@ class Slot:
             return None  # what is decided is decided by what is read after init
 
     def group_metadata(self) -> object:
-        """What send_offsets_to_transaction wants to know of a consumer group (without members)."""
+        """Return what send_offsets_to_transaction wants to know of a consumer group (without members)."""
         return self._reader(STABLE).consumer_group_metadata()
 
     def with_producer(

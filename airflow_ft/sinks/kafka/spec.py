@@ -141,7 +141,7 @@ class KafkaSink:
 
     @property
     def promise(self) -> Promise:
-        """What the strategy promises."""
+        """Return what the strategy promises."""
         return STRATEGIES[self.strategy].promise
 
     def at_least_once(self) -> Promise:
@@ -156,7 +156,7 @@ class KafkaSink:
 
     @property
     def roles(self) -> Mapping[str, str]:
-        """Which column has which role, for those that are given."""
+        """Return which column has which role, for those that are given."""
         named = {role: getattr(self, role) for role in _ROLES}
         return {role: column for role, column in named.items() if column is not None}
 
@@ -233,5 +233,5 @@ class KafkaSink:
 
 
 def has_second_client() -> bool:
-    """Whether kafka-python is installed, which sends what librdkafka has no call for; without importing it."""
+    """Return whether kafka-python is installed, which sends what librdkafka has no call for; without importing it."""
     return find_spec("kafka") is not None

@@ -91,7 +91,7 @@ class Token:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """What is compared with a fence."""
+        """Return what is compared with a fence."""
         return (self.epoch, self.attempt)
 
     @property
@@ -100,7 +100,7 @@ class Token:
         return (self.number, *self.delivered_by)
 
     def delivery(self, number: int) -> Delivery | None:
-        """How `number` was delivered; None when this token does not know (any more)."""
+        """Return how `number` was delivered; None when this token does not know (any more)."""
         return next((delivery for delivery in self.history if delivery.number == number), None)
 
     def taken_over(self, fence: Fence, now: datetime) -> Token:
@@ -109,7 +109,7 @@ class Token:
         return replace(self, epoch=epoch, attempt=attempt, written_at=now)
 
     def needs_renewal(self, now: datetime) -> bool:
-        """Whether it was written so long ago (or at a time so strange) that it should be committed again."""
+        """Return whether it was written so long ago (or at a time so strange) that it should be committed again."""
         return not timedelta(0) <= now - self.written_at < RENEW_AFTER
 
     def metadata(self) -> str:
@@ -237,7 +237,7 @@ class Ballot:
     epoch: int
 
     def counts_for(self, token: Token) -> bool:
-        """Whether it is that token, or one that a person has set anew since (`airflow ft in-doubt --redeliver`).
+        """Return whether it is that token, or one that a person has set anew since (`airflow ft in-doubt --redeliver`).
 
         A person acts in an epoch of their own. A prepare that slept has the epoch of the vote, or an older one.
         """

@@ -28,7 +28,7 @@ class Tokens:
 
     @property
     def count(self) -> int:
-        """How many slots take part."""
+        """Return how many slots take part."""
         return self._count
 
     def slots(self, pipeline: str) -> list[Slot]:
@@ -42,14 +42,14 @@ class Tokens:
         self._slots.clear()
 
     def expectation(self, slot: Slot, plan: Plan, ballot: Ballot | None = None) -> Expectation:
-        """What the plan expects of the slot's token; `ballot` says which one the vote was cast upon."""
+        """Return what the plan expects of the slot's token; `ballot` says which one the vote was cast upon."""
         mine = plan.participant(self._participant.name)
         return Expectation(plan.pipeline, mine.name, slot.group, plan.number, plan.digest, mine.predecessor, ballot)
 
     # --- what the sink remembers ---------------------------------------------------------------------------------
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """What the tokens remember together; None: all are gone, or were never written."""
+        """Return what the tokens remember together; None: all are gone, or were never written."""
         tokens = [token for slot in self.slots(pipeline) if (token := slot.read_token()) is not None]
         if not tokens:
             return None

@@ -71,7 +71,7 @@ class Description:
 
     @property
     def is_open(self) -> bool:
-        """Whether its transaction is neither ended nor about to end."""
+        """Return whether its transaction is neither ended nor about to end."""
         return self.state == "Ongoing"
 
 
@@ -113,7 +113,7 @@ class TransactionCoordinator:
             )
 
     def describe(self, transactional_id: str) -> Description | None:
-        """What the coordinator knows of the id; None: nothing."""
+        """Return what the coordinator knows of the id; None: nothing."""
 
         def ask(client: KafkaAdminClient) -> Description | None:
             try:

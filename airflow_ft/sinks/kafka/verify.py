@@ -80,7 +80,7 @@ class _Topic:
     id: str
 
     def is_other(self, proof: Proof | None, name: str) -> bool:
-        """Whether the delivery went into another topic of that name, which was deleted since."""
+        """Return whether the delivery went into another topic of that name, which was deleted since."""
         before = proof.detail.get("topics", {}).get(name, "") if proof is not None else ""
         return bool(other_topics({name: before}, {name: self.id}))
 

@@ -203,7 +203,7 @@ def _ends(found: ColumnStatistics) -> list[str]:
 
 
 def _has_year(text: str) -> bool:
-    """Whether it is a date or a time of the years 1 to 9999."""
+    """Return whether it is a date or a time of the years 1 to 9999."""
     return re.match(r"(?!0000)\d{4}-", text) is not None
 
 

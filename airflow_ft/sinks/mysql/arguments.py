@@ -22,7 +22,7 @@ def flag(value: Any, *, default: bool) -> bool:
 
 
 def arguments(info: ConnectionInfo, limits: Limits, local_infile: bool) -> dict[str, Any]:
-    """What PyMySQL is called with. `charset` of the connection is ignored: the sink needs utf8mb4."""
+    """Return what PyMySQL is called with. `charset` of the connection is ignored: the sink needs utf8mb4."""
     require_type(info, "mysql")
     extra = info.extra
     given: dict[str, Any] = {

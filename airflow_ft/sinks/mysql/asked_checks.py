@@ -38,7 +38,7 @@ class Question:
     expression: str
 
     def refused(self, array: pa.Array) -> pa.Array:
-        """Which texts the server would refuse; nulls are not. May raise `pymysql.err.MySQLError`."""
+        """Return which texts the server would refuse; nulls are not. May raise `pymysql.err.MySQLError`."""
         encoded = array.cast(pa.large_string()).dictionary_encode()
         texts = encoded.dictionary.to_pylist()
         wrong: list[bool] = []
@@ -71,7 +71,7 @@ class Question:
 
 
 def questions(session: Session, table: Table, open_session: Callable[[], Session]) -> Mapping[str, Question]:
-    """What has to be asked of texts, by the column's name."""
+    """Return what has to be asked of texts, by the column's name."""
     found = {column.name: _VALID[column.type] for column in table.columns.values() if column.type in _VALID}
     if session.is_mariadb:  # JSON is a LONGTEXT with a constraint there
         found |= {column.name: _JSON for column in table.columns.values() if _is_json(session, table, column)}

@@ -32,7 +32,7 @@ class Repertoire:
     held: npt.NDArray[np.bool_]
 
     def lacks(self, array: pa.Array) -> pa.Array:
-        """Which texts have a character that it does not hold; nulls have none."""
+        """Return which texts have a character that it does not hold; nulls have none."""
         text = array.cast(pa.large_string())
         if text.null_count:
             text = text.fill_null(scalar("", text.type))

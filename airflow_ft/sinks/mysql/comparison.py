@@ -53,7 +53,7 @@ def usable_key(session: Session, table: Table, delivered: Collection[frozenset[s
 
 
 def _found(alias: str) -> str:
-    """How many of the rows with a digest are there, and not taken by a wider level."""
+    """Return how many of the rows with a digest are there, and not taken by a wider level."""
     return f"LEAST({alias}n, GREATEST({alias}have - {alias}taken, 0))"
 
 

@@ -45,7 +45,7 @@ class TargetColumn:
     labels: Labels | None = None
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
-        """What it is sent of these rows. DeclinedError for a text that is not of its labels."""
+        """Return what it is sent of these rows. DeclinedError for a text that is not of its labels."""
         array = batch.column(batch.schema.get_field_index(self.source))
         if self.labels is not None:
             self.labels.refuse(array, self.source)

@@ -190,7 +190,7 @@ def _is_answer(error: BaseException) -> bool:
 
 
 def refuses_rows(code: int) -> bool:
-    """Whether this code (of an error or a warning) speaks of the rows."""
+    """Return whether this code (of an error or a warning) speaks of the rows."""
     return code in _REFUSED_ROWS
 
 

@@ -160,7 +160,7 @@ def older_sessions(
 
 
 def lock_holder(session: Session, name: str) -> int | None:
-    """Which other connection holds that user-level lock at this moment; None: none does."""
+    """Return which other connection holds that user-level lock at this moment; None: none does."""
     return lock_holders(session, [name])[0]
 
 

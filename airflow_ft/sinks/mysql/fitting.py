@@ -23,7 +23,7 @@ from airflow_ft.sinks.mysql.upsert import keyed_target
 def misfits(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
-    """What speaks against each sink's schema. Reads information_schema alone.
+    """Return what speaks against each sink's schema. Reads information_schema alone.
 
     Raises:
         SinkUnavailableError, SinkAccessError: the server cannot be asked now.

@@ -36,7 +36,7 @@ class Unique:
 
     @property
     def tells_apart(self) -> bool:
-        """Whether two rows with different values always have different keys."""
+        """Return whether two rows with different values always have different keys."""
         return not self.nullable and not self.prefixes
 
 

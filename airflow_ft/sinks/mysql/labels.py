@@ -52,7 +52,7 @@ class Labels:
         return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
     def unknown(self, array: pa.Array) -> pa.Array:
-        """Which texts are not of the labels; nulls are not."""
+        """Return which texts are not of the labels; nulls are not."""
         encoded = array.cast(pa.large_string()).dictionary_encode()
         # A null's index is that of one more value, which is not wrong.
         wrong = [text is not None and not self._holds(text) for text in encoded.dictionary.to_pylist()]

@@ -87,7 +87,7 @@ class Way:
     letters: DeadLetters | None = None
 
     def refused(self, label: str = "") -> Refused | None:
-        """What collects the refused rows of a transaction; None: they end it."""
+        """Return what collects the refused rows of a transaction; None: they end it."""
         return Refused(self.letters, label) if self.letters is not None else None
 
 
@@ -236,7 +236,7 @@ class Loader:
         return ""
 
     def _way_of(self, reader: SegmentReader, target: Target, columns: Sequence[TargetColumn]) -> _Steps:
-        """What encodes rows, and what sends them."""
+        """Return what encodes rows, and what sends them."""
         if self._path == "load":
             return _lines(columns), self._send_load
         return self._encoder(reader.schema(target.sink), target, columns), self._send_inserts
@@ -280,7 +280,7 @@ class Loader:
         check_privileges(self._session, target, columns)
 
     def _encoder(self, schema: pa.Schema, target: Target, columns: Sequence[TargetColumn]) -> Encoder[Request]:
-        """What makes statements of rows."""
+        """Return what makes statements of rows."""
         types = parameter_types(schema, columns)
         return lambda piece: list(self._inserts(piece, target, columns, types))
 
@@ -363,7 +363,7 @@ def _lines(columns: Sequence[TargetColumn]) -> Encoder[memoryview]:
 
 
 def _of(file: WalFile, encoded: Iterator[_Encoded[T]]) -> Iterator[T]:
-    """What was made of the rows of one file; the files must be asked for in order."""
+    """Yield what was made of the rows of one file; the files must be asked for in order."""
     rows = 0
     while rows < file.rows and (found := next(encoded, None)) is not None:
         rows += found[0]

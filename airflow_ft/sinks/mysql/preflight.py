@@ -84,7 +84,7 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
 
 
 def has_ledger(session: Session, ledger: Ledger) -> bool:
-    """Whether both tables are there."""
+    """Return whether both tables are there."""
     return len(_engines(session, ledger)) == 2
 
 

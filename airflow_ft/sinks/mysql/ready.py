@@ -24,7 +24,7 @@ LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_w
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
-    """What `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
+    """Return what `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
     sinks = MySqlSink.all_of(plan)
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     with telling("looking at the server"), closing(Session(connection, LIMITS)) as session:

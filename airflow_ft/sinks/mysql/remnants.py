@@ -149,7 +149,7 @@ def _listed(session: Session) -> Listed:
 
 
 def _is_undecided(ledger: Ledger, session: Session, xid: Xid, last: int) -> bool:
-    """Whether nothing in the sink says what was to become of it."""
+    """Return whether nothing in the sink says what was to become of it."""
     return xid.number > last and xid.number != PROBE_NUMBER and ledger.marker(session, xid.number) is None
 
 

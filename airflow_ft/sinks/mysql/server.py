@@ -287,11 +287,11 @@ class ServerParticipant(ABC):
         return replace(target.to_judge(session), judged_when_sent=True)
 
     def _must_not_refuse(self, plan: Plan) -> bool:
-        """Whether the decision falls before the server has seen the rows."""
+        """Return whether the decision falls before the server has seen the rows."""
         return self._plan.promise is not Promise.TWO_PHASE and plan.commit_point != self._plan.name
 
     def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        """What a strategy demands of the server before the head is raised; returns notes."""
+        """Return what a strategy demands of the server before the head is raised; returns notes."""
         return {}
 
     def _labels(self) -> Sequence[str]:
@@ -299,11 +299,11 @@ class ServerParticipant(ABC):
         return ()
 
     def _judged(self, reader: SegmentReader, target: Target) -> Sequence[tuple[Target, SegmentReader]]:
-        """What the vote looks at, and as what."""
+        """Return what the vote looks at, and as what."""
         return [(target, reader)]
 
     def _path(self, session: Session, way: Way) -> str:
-        """How rows go, for notes and proofs."""
+        """Return how rows go, for notes and proofs."""
         return path(session, way)
 
     def _path_is_narrow(self, session: Session) -> bool:

@@ -122,7 +122,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether the socket is there; says nothing of the server."""
+        """Return whether the socket is there; says nothing of the server."""
         return bool(self._connection.open)
 
     def run(self, sql: str, args: Iterable[Any] | None = None) -> Statement:
@@ -177,11 +177,11 @@ class Session:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a statement was sent that is not answered: nothing else can be asked."""
+        """Return whether a statement was sent that is not answered: nothing else can be asked."""
         return bool(self._sent)
 
     def _may_follow(self, request: Request) -> bool:
-        """What needs an answer before its end cannot be sent while another answer is awaited."""
+        """Return what needs an answer before its end cannot be sent while another answer is awaited."""
         return isinstance(request, Changes) or (isinstance(request, Insert) and request.sql in self._prepared)
 
     def post(self, request: Insert | Changes) -> None:
@@ -310,12 +310,12 @@ class Session:
 
     @property
     def can_prepare(self) -> bool:
-        """Whether the server allows prepared statements."""
+        """Return whether the server allows prepared statements."""
         return self.variables.get("max_prepared_stmt_count") != "0"
 
     @property
     def can_load_local(self) -> bool:
-        """Whether both the connection and the server allow LOAD DATA LOCAL."""
+        """Return whether both the connection and the server allow LOAD DATA LOCAL."""
         return self.local_infile_allowed and is_on(self.variables.get("local_infile", "OFF"))
 
 
@@ -323,7 +323,7 @@ _QUOTED = re.compile(r"`(?:[^`]|``)*`")
 
 
 def _formatted(sql: str, args: Iterable[Any] | None) -> tuple[str, tuple[Any, ...] | None]:
-    """What PyMySQL takes: where there are values it formats the whole statement, also the names in it."""
+    """Return what PyMySQL takes: where there are values it formats the whole statement, also the names in it."""
     if args is None:
         return sql, None  # then it leaves percent signs alone
     return _QUOTED.sub(lambda name: name[0].replace("%", "%%"), sql), tuple(args)

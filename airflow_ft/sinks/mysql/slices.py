@@ -22,7 +22,7 @@ MIN_ROWS = 5_000
 
 
 def label(branch: int) -> str:
-    """What a branch (from 1) is called in markers and xids."""
+    """Return what a branch (from 1) is called in markers and xids."""
     return f"{branch:04d}"
 
 
@@ -115,7 +115,7 @@ class SlicedSegment(SegmentView):
         return [replace(piece.file, rows=piece.stop - piece.start) for piece in found if piece is not None]
 
     def first_row(self, sink: str, file: WalFile) -> int:
-        """Which row of the file (from 0) is the first one that is shown."""
+        """Return which row of the file (from 0) is the first one that is shown."""
         return self._pieces[sink, file.path].start
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:

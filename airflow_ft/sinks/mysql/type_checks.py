@@ -68,7 +68,7 @@ def judge(
     timestamps_to_2106: bool = False,
     repertoires: Mapping[str, Repertoire] | None = None,
 ) -> Objection | Sequence[Check]:
-    """Whether values of Arrow type `kind` may go into `column`, and which conditions they must meet.
+    """Return whether values of Arrow type `kind` may go into `column`, and which conditions they must meet.
 
     `source` is what the rows call them, for the remedy; `repertoires` are of the character sets that lack characters.
     """

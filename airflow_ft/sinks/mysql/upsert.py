@@ -162,7 +162,7 @@ def _refuse_null_keys(run: pa.RecordBatch, keys: Sequence[TargetColumn], target:
 
 
 def judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Sequence[tuple[Target, SegmentReader]]:
-    """What must fit the table: the rows that stay, and of the deletes the keys, which the server has to compare.
+    """Return what must fit the table: the rows that stay, and of the deletes the keys, which the server has to compare.
 
     DeclinedError when the rows do not tell their kind of change.
     """

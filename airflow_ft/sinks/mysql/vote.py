@@ -115,7 +115,7 @@ class Target:
         return columns, problems
 
     def judge(self, kind: pa.DataType, column: Column, source: str) -> Objection | Sequence[Check]:
-        """Whether values of this type, which the rows call `source`, go into the column; see `type_checks`."""
+        """Return whether values of this type, which the rows call `source`, go into the column; see `type_checks`."""
         late = self.timestamps_to_2106
         return judge(kind, column, source=source, timestamps_to_2106=late, repertoires=self.repertoires)
 

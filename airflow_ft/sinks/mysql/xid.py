@@ -90,7 +90,7 @@ def recover(session: Session) -> Listed:
 
 
 def may_not_list(error: pymysql.err.MySQLError) -> bool:
-    """Whether XA RECOVER was refused since a privilege is lacking."""
+    """Return whether XA RECOVER was refused since a privilege is lacking."""
     return code_of(error) == XAER_RMERR or meaning(error) is Meaning.ACCESS
 
 

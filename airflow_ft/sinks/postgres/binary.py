@@ -129,7 +129,7 @@ def _valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _varying(type: pa.DataType, column: Column) -> bytes | None:
-    """What stands before each value; None: they have no such form."""
+    """Return what stands before each value; None: they have no such form."""
     if column.element:
         return None
     if is_text(type):

@@ -32,14 +32,14 @@ _NO = flags(np.zeros(1, np.bool_))[0]
 
 
 def fits(type: pa.DataType, column: Column) -> bool:
-    """Whether values of this type go into the column as they are; or are refused one by one."""
+    """Return whether values of this type go into the column as they are; or are refused one by one."""
     if column.element and is_list(type):
         return not is_list(type.value_type) and _fits(type.value_type, column)
     return not column.element and _fits(type, column)
 
 
 def is_list(type: pa.DataType) -> bool:
-    """Whether its values are lists."""
+    """Return whether its values are lists."""
     return bool(pa.types.is_list(type) or pa.types.is_large_list(type))
 
 

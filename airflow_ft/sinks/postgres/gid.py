@@ -62,7 +62,7 @@ def _prefix(installation: str, pipeline: str, participant: str) -> str:
 
 
 def listed(session: Session, owner: str) -> list[Gid]:
-    """What the owner has prepared in this database, by number and rank."""
+    """Return what the owner has prepared in this database, by number and rank."""
     rows = session.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
     matches = [match for (gid,) in rows if (match := _GID.fullmatch(gid)) is not None]
     found = (Gid(m[1], int(m[2], 16), int(m[3], 16), int(m[4], 16), m[5]) for m in matches)

@@ -17,7 +17,7 @@ from airflow_ft.sinks.postgres.spec import PostgresSink
 
 
 def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.Schema) -> Iterator[AirflowFtError]:
-    """What speaks against changing rows of this table by key."""
+    """Yield what speaks against changing rows of this table by key."""
     name = table.name
     keys = [column for key in sink.key_columns if (column := table.column(key)) is not None]
     sent = {column.name for source in schema.names if (column := table.column(source)) is not None}

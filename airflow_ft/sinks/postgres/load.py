@@ -69,7 +69,7 @@ class Load:
     """Find rows of a batch that are refused for another reason than their types, and say why."""
 
     def all(self) -> int:
-        """How many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""
+        """Return how many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""
         taken = 0
         columns = self.table.columns_of(self.reader.schema(self.sink).names, self.sink)
         with closing(Ahead(self._parts(columns))) as parts:

@@ -20,7 +20,7 @@ from airflow_ft.sinks.ready import raised
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:
-    """What `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
+    """Return what `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
     sinks = PostgresSink.all_of(plan)
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     prepares = plan.strategy == "prepared"

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def find_prepared(ledger: Ledger, installation: str) -> list[Remnant]:
-    """What other installations have prepared of numbers past the last delivered one. Only reads."""
+    """Return what other installations have prepared of numbers past the last delivered one. Only reads."""
     found = list(_of_others(ledger, installation))  # before the markers: what is committed in between shows there (I6)
     text = "it is prepared (epoch {}, attempt {}), and keeps its locks"
     return [
@@ -84,7 +84,7 @@ def _of_others(ledger: Ledger, installation: str) -> Iterator[tuple[str, Gid]]:
 
 
 def _is_undecided(ledger: Ledger, gid: Gid) -> bool:
-    """Whether nothing in the sink says what was to become of it."""
+    """Return whether nothing in the sink says what was to become of it."""
     head = ledger.head()
     last = head.last_delivered if head else 0
     return gid.number > last and gid.number != PROBE_NUMBER and ledger.marker(gid.number) is None

@@ -43,7 +43,7 @@ class Column:
     strict: bool
 
     def keeps(self, kind: str, type: pa.DataType) -> bool:
-        """Whether values of this kind, made of that type, stay what they are."""
+        """Return whether values of this kind, made of that type, stay what they are."""
         declared = upper(self.declared)
         if self.strict:
             return declared == "ANY" or _STRICT.get(declared) == kind

@@ -134,7 +134,7 @@ class SqliteFile:
             raise SinkAccessError(f"{self.path} cannot be written.", remedy="let the user who runs tasks own it.")
 
     def describe(self) -> str:
-        """What it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
+        """Return what it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
         self.require_place()
         with self.opened() as db:
             if db is None:

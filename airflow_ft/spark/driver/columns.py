@@ -87,7 +87,7 @@ def _plan(frame: DataFrame) -> Any:
 
 
 def _leaves(plan: Any) -> list[Any]:
-    """What has no children, in the plan's order; UnknownPlanError when it is too large to be read."""
+    """Return what has no children, in the plan's order; UnknownPlanError when it is too large to be read."""
     found, waiting, nodes, columns = [], [plan], 0, 0
     while waiting:
         node = waiting.pop()

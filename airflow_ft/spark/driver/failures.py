@@ -198,7 +198,7 @@ def messages(error: BaseException) -> list[str]:
 
 
 def reason(error: BaseException) -> str:
-    """What has caused an error first, in the JVM's words; else its last line."""
+    """Return what has caused an error first, in the JVM's words; else its last line."""
     return _short([message for _, _, message in _causes(error)][-1]) or last_line(error)
 
 

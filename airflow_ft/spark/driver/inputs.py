@@ -171,7 +171,7 @@ def refuse_unfit(frame: DataFrame, mode: CheckpointingMode) -> None:
 
 
 def _is_at_the_end(options: Any) -> bool:
-    """Whether a reader of Kafka begins at the end of its topics, as it does unless its options say otherwise."""
+    """Return whether a reader of Kafka begins at the end of its topics, as it does unless its options say otherwise."""
     others = ("startingTimestamp", "startingOffsetsByTimestamp")
     return options.getOrDefault("startingOffsets", "latest").lower() == "latest" and not any(
         options.containsKey(name) for name in others
@@ -188,7 +188,7 @@ def _relations(frame: DataFrame) -> list[tuple[str, Any]]:
 
 
 def _leaves(frame: DataFrame) -> list[Any]:
-    """What reads a stream in a query's plan."""
+    """Return what reads a stream in a query's plan."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     return [leaf for leaf in map(leaves.apply, range(leaves.size())) if leaf.isStreaming()]
 

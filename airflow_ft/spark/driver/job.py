@@ -89,7 +89,7 @@ class Job:
 
     @property
     def has_split(self) -> bool:
-        """Whether its rows are divided."""
+        """Return whether its rows are divided."""
         return self._split is not None or bool(self._dead_letters)
 
     def transform(self, spark: SparkSession, sources: Sources) -> DataFrame:
@@ -161,7 +161,7 @@ class Job:
     def split_nothing(
         self, spark: SparkSession, frame: DataFrame, sinks: Sequence[str] = ()
     ) -> Mapping[str, DataFrame]:
-        """What `split` makes of a batch without rows: its columns are those that each sink will get.
+        """Return what `split` makes of a batch without rows: its columns are those that each sink will get.
 
         It works on a copy of the job, so that whatever it counts or remembers begins with the first batch. Raises what
         it raises.
@@ -205,7 +205,7 @@ def _called_as(value: Any) -> str:
 
 
 def _way_to_spark(value: Any) -> str:
-    """What to do about a value that is returned in place of a DataFrame."""
+    """Return what to do about a value that is returned in place of a DataFrame."""
     if value is None:
         return "end the function with `return`, and the DataFrame."
     if hasattr(value, "to_spark"):

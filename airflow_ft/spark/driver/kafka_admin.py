@@ -73,7 +73,7 @@ class TopicAdmin:
         return found
 
     def group_offsets(self) -> dict[str, dict[int, int]]:
-        """Where the source's group stands: topic -> partition -> offset; -2 (the earliest) where it does not."""
+        """Return where the source's group stands: topic -> partition -> offset; -2 (the earliest) where it does not."""
         group = str(self._source.group_id)
         # Stable ones: a transaction that has committed offsets may not have ended for the group's own log yet.
         options = self._jvm.org.apache.kafka.clients.admin.ListConsumerGroupOffsetsOptions().requireStable(True)
@@ -93,7 +93,7 @@ class TopicAdmin:
         }
 
     def partitions(self) -> dict[str, int]:
-        """How many each of the source's listed topics has; StageError when one does not exist."""
+        """Return how many each of the source's listed topics has; StageError when one does not exist."""
         found: dict[str, int] = {}
         for topic, described in self._described(self._source.topics).items():
             if described is None:

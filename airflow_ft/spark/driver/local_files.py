@@ -65,7 +65,7 @@ def spare_processes(spark: SparkSession, root: str) -> None:
 
 
 def lacking(spark: SparkSession, root: str) -> Lacking:
-    """What gets no checksum from Hadoop; to be called after `spare_processes`."""
+    """Return what gets no checksum from Hadoop; to be called after `spare_processes`."""
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     files = spark._jvm.org.apache.hadoop.fs.Path(filesystem(root).hadoop_path(root)).getFileSystem(conf)  # type: ignore[union-attr]
     is_spared = spark._jsc.sc().isLocal() and str(files.getClass().getName()) == HADOOPS_LOCAL

@@ -217,7 +217,7 @@ class _Reading:
         return self._count(frozenset(Input(source, path[1]) for source in sources) if len(path) > 1 else _NONE)
 
     def _inputs(self, expression: Node, known: Mapping[Any, Inputs]) -> Inputs:
-        """What an expression is made of."""
+        """Return what an expression is made of."""
         if (field := self._of_record(expression, known)) is not None:
             return field
         kind, children = expression.kind, expression.children

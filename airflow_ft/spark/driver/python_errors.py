@@ -26,7 +26,7 @@ class UserError:
 
 
 def of_worker(messages: Iterable[str]) -> UserError | None:
-    """What a Python worker of Spark raised: from the first message that holds its traceback."""
+    """Return what a Python worker of Spark raised: from the first message that holds its traceback."""
     for message in messages:
         if _TRACEBACK in message and (found := _read(message.rsplit(_TRACEBACK, 1)[1])):
             return found
@@ -53,7 +53,7 @@ def of_driver(error: BaseException) -> UserError | None:
 
 
 def place(trace: TracebackType | None) -> str:
-    """Where the user's code was, such as " (file, line 7, in share)"; "" when it was nowhere."""
+    """Return where the user's code was, such as " (file, line 7, in share)"; "" when it was nowhere."""
     frames = [(frame.filename, str(frame.lineno), frame.name) for frame in traceback.extract_tb(trace)]
     return _place(frames)
 

@@ -210,7 +210,7 @@ class Query:
             self.publisher.settle()
 
     def result(self, *, complete: bool) -> StageResult:
-        """What came of it, when the query has ended."""
+        """Return what came of it, when the query has ended."""
         publisher, location = self.publisher, self._location
         last = location.batch if publisher.last_batch is None else publisher.last_batch
         clean = complete or location.ends_at(last)
@@ -345,7 +345,7 @@ class Query:
         return not any(source is None or isinstance(source, CustomSource) for source in self._sources.values())
 
     def _is_slice(self, start: Sequence[Any], end: Sequence[Any], read: Sequence[Listing]) -> bool:
-        """Whether a source was bounded in this micro-batch, and may have more."""
+        """Return whether a source was bounded in this micro-batch, and may have more."""
         sizes = [size for listing in read for size, _ in listing.files.values()]
         for index, source in enumerate(self._sources.values()):
             is_full = False

@@ -382,7 +382,7 @@ class Attempt:
         topics: Topics,
         bear: Callable[..., None],
     ) -> SparkLocation:
-        """Where this attempt works, without the positions of topics that are no longer what they were."""
+        """Return where this attempt works, without the positions of topics that are no longer what they were."""
         request = self._request
         begun = frozen.read(begins)
         before = Standing() if request.base is None else standing(request.base)
@@ -566,7 +566,7 @@ class Requests:
         self._end = folder / END
 
     def is_to_end(self, within: float = 0.0) -> bool:
-        """Whether a stream is to end after the checkpoint under way; waits for that for so many seconds."""
+        """Return whether a stream is to end after the checkpoint under way; waits for that for so many seconds."""
         deadline = time.monotonic() + within
         while not self._end.exists():
             if (left := deadline - time.monotonic()) <= 0:
@@ -575,7 +575,7 @@ class Requests:
         return True
 
     def is_to_drain(self) -> bool:
-        """Whether it is to end with a checkpoint of what is open."""
+        """Return whether it is to end with a checkpoint of what is open."""
         return self._end.exists() and self._end.read_text() == DRAIN
 
 

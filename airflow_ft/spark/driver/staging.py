@@ -49,7 +49,7 @@ class ManyRowsError(StageError):
 
 
 def is_small(segment: Segment | None) -> bool:
-    """Whether what follows this micro-batch is expected to be small; None: nothing is known."""
+    """Return whether what follows this micro-batch is expected to be small; None: nothing is known."""
     return segment is not None and segment.total_rows <= FEW_ROWS and segment.bytes <= FEW_BYTES
 
 

@@ -164,7 +164,7 @@ class Topics:
         return found
 
     def explain(self) -> AirflowFtError | None:
-        """Whether a query may have failed because a topic was recreated under it: the error that says so."""
+        """Return whether a query may have failed because a topic was recreated under it: the error that says so."""
         try:
             return self._lost_of(self._known, "Nothing of this batch is published.")
         except Exception:  # the JVM may be gone: then that is the reason
@@ -187,7 +187,7 @@ class Topics:
         )
 
     def _lost_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
-        """What to raise where a topic is not the one that it was; None: all are."""
+        """Return what to raise where a topic is not the one that it was; None: all are."""
         for index, before in ids.items():
             name, source = self._sources[index]
             now = self._settled(index, self._admins[index].ids(sorted(before)), before)
@@ -204,7 +204,7 @@ class Topics:
         return None
 
     def _settled(self, index: int, now: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-        """What the brokers say `now`, and a second later of topics that seem not to be those of `before`."""
+        """Return what the brokers say `now`, and a second later of topics that seem not to be those of `before`."""
         doubted = {topic for topic, old in before.items() if is_other(old, now.get(topic))}
         found = {topic: id for topic, id in now.items() if topic not in doubted}
         if doubted:

@@ -53,7 +53,7 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """Where it is in any Maven repository."""
+        """Return where it is in any Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file}"
 
 
@@ -143,7 +143,7 @@ def given(home: Path, jars: Iterable[str], packages: Iterable[str]) -> str | Non
 
 
 def folder() -> Path:
-    """Where fetched connectors lie."""
+    """Return where fetched connectors lie."""
     return settings.own_folder() / "connectors"
 
 

@@ -95,7 +95,7 @@ class Keeper:
             client.close()  # busy
 
     def _has_left(self) -> bool:
-        """Whether there is a client, and it has closed its end."""
+        """Return whether there is a client, and it has closed its end."""
         try:
             return self._client is not None and not self._client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:  # nothing to read yet

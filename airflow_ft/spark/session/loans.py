@@ -164,7 +164,7 @@ class Kept:
         return Loan(connection) if connection else None
 
     def is_idle(self) -> bool:
-        """Whether it could be borrowed now."""
+        """Return whether it could be borrowed now."""
         connection = self._connect()
         if connection:
             connection.close()

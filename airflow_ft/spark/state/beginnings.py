@@ -103,7 +103,7 @@ class Beginnings:
 
     @staticmethod
     def standing(begun: Mapping[int, Begun]) -> Standing:
-        """What was read, as an attempt compares it with what is there now."""
+        """Return what was read, as an attempt compares it with what is there now."""
         offsets = {index: each.offsets for index, each in begun.items()}
         return Standing(offsets, {index: each.ids for index, each in begun.items() if each.ids})
 
@@ -158,7 +158,7 @@ class Beginnings:
                     ) from None
 
     def _found(self, name: str, use: int = 0) -> str | None:
-        """Where it is frozen: here, or in the log from which the pipeline has moved with its base."""
+        """Return where it is frozen: here, or in the log from which the pipeline has moved with its base."""
         places = (self, replace(self, root=self.base_root)) if self.base_root else (self,)
         return next((it for it in (place._file(name, use) for place in places) if filesystem(it).exists(it)), None)
 
@@ -168,7 +168,7 @@ class Beginnings:
         return self._of_times(f"begun-{_digest(said)}", [] if (time := _rendered_time(source)) is None else [time])
 
     def _origin(self) -> dict[str, Any] | None:
-        """What an earlier version has frozen of all sources at once, in a file by what is declared of them.
+        """Return what an earlier version has frozen of all sources at once, in a file by what is declared of them.
 
         The first ones took all of it, and not only what says where they start.
         """
@@ -206,7 +206,7 @@ class Beginnings:
 
 
 def _uses(places: Mapping[int, str]) -> dict[int, tuple[str, int]]:
-    """Which use of which source each place is: the first of a name is 0."""
+    """Return which use of which source each place is: the first of a name is 0."""
     found: dict[int, tuple[str, int]] = {}
     for index, name in sorted(places.items()):
         found[index] = name, sum(other == name for other, _ in found.values())

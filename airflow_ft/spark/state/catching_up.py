@@ -84,7 +84,7 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
 
 
 def is_planned(base: SparkPosition | None) -> bool:
-    """Whether the location of a base holds micro-batches to be computed once more."""
+    """Return whether the location of a base holds micro-batches to be computed once more."""
     return base is not None and bool(batches(base.location, FOLDER))
 
 
@@ -161,7 +161,7 @@ def _reached(location: SparkLocation) -> tuple[str, list[Any]]:
 
 
 def _includes(mine: str, others: str, index: str, offset: Any, other: Any) -> bool:
-    """Whether all that a source had read at `other` was read at `offset`, too; both are known to differ."""
+    """Return whether all that a source had read at `other` was read at `offset`, too; both are known to differ."""
     if other is None:
         return True
     last, other_last = source_log.last_id(offset), source_log.last_id(other)

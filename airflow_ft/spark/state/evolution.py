@@ -77,7 +77,7 @@ class Evolution:
 def evolution(
     pipeline: str, base: SparkPosition | None, plan: Sequence[Identity], memory: Memory | None = None
 ) -> Evolution | None:
-    """What has to be done with a copy of `base` before a job with this plan can go on there; None: nothing.
+    """Return what has to be done with a copy of `base` before a job with this plan can go on there; None: nothing.
 
     `memory`: what the state of the job's operators means, in the order of the plan; None: that is unknown.
 
@@ -128,7 +128,7 @@ def is_known(base: SparkPosition | None, memory: Memory | None) -> bool:
 
 
 def may_be_left(location: SparkLocation) -> bool:
-    """Whether the location was restored just now, and whoever did so has allowed that state is left behind."""
+    """Return whether the location was restored just now, and whoever did so has allowed that state is left behind."""
     told = note(location.uri, RESTORED_FILE)
     return told is not None and bool(told["allow_non_restored_state"]) and told["batch"] == location.batch
 
@@ -277,7 +277,7 @@ def _move(files: FileSystem, location: SparkLocation, step: Evolution) -> None:
 
 
 def _tells_number(name: PurePosixPath) -> bool:
-    """Whether a file of an operator, by its name in the operator's folder, says which number that has."""
+    """Return whether a file of an operator, by its name in the operator's folder, says which number that has."""
     return name.parts[0] == "_metadata"
 
 

@@ -56,7 +56,7 @@ def sizes(location: str, batch: int) -> StateSizes | None:
 
 
 def has_state(location: str) -> bool:
-    """Whether any operator has state in a location."""
+    """Return whether any operator has state in a location."""
     files = filesystem(location)
     return bool(_numbered(files, files.uri(location, "state")))
 
@@ -135,7 +135,7 @@ def _whole(files: FileSystem, folder: str, name: str) -> int:
 
 
 def _contents(files: FileSystem, folder: str, name: str) -> dict[str, Any]:
-    """What a .zip says of itself."""
+    """Return what a .zip says of itself."""
     with files.open(files.uri(folder, name)) as file, zipfile.ZipFile(file) as archive:
         told: dict[str, Any] = json.loads(archive.read("metadata").decode().partition("\n")[2])
     return told

@@ -37,7 +37,7 @@ class Entry:
 
 
 def has_entry(location: str, log: str, batch: int) -> bool:
-    """Whether a log has one of the micro-batch."""
+    """Return whether a log has one of the micro-batch."""
     files = filesystem(location)
     return files.exists(files.uri(location, log, str(batch)))
 
@@ -106,7 +106,7 @@ def parsed_offsets(text: str) -> Any:
 
 
 def note(location: str, name: str) -> Any:
-    """What `keep` has written under the name, a path in the location; None: nothing."""
+    """Return what `keep` has written under the name, a path in the location; None: nothing."""
     files = filesystem(location)
     where = files.uri(location, *name.split("/"))
     if not files.exists(where):

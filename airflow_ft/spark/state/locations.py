@@ -82,12 +82,12 @@ class SparkLocation:
         return SparkPosition(self.uri, batch)
 
     def is_committed(self, batch: int) -> bool:
-        """Whether Spark's own commit of the batch is there; a driver asks again and again."""
+        """Return whether Spark's own commit of the batch is there; a driver asks again and again."""
         files = filesystem(self.uri)
         return files.seen(files.uri(self.uri, COMMITS, str(batch)))
 
     def ends_at(self, batch: int) -> bool:
-        """Whether Spark has begun nothing after this batch, so that another attempt may go on in this folder."""
+        """Return whether Spark has begun nothing after this batch, so that another attempt may go on in this folder."""
         return newest_batch(self.uri, OFFSETS) == newest_batch(self.uri, COMMITS) == batch
 
     def sync(self, synced: Synced) -> None:
@@ -266,7 +266,7 @@ def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
 
 
 def has_places(base: SparkPosition | None, places: Sequence[int]) -> bool:
-    """Whether the job that made `base` used its sources in the same places: else they are changed in a copy."""
+    """Return whether the job that made `base` used its sources in the same places: else they are changed in a copy."""
     if base is None:
         return True
     return told_once(SparkLocation("", "", base.location, base.batch, "").places()) == told_once(places)
@@ -332,7 +332,7 @@ def _survives(name: PurePosixPath, batch: int, last: dict[str, int]) -> bool:
 
 
 def _ends_at(files: FileSystem, location: str, batch: int, last: dict[str, int]) -> bool:
-    """Whether all of Spark's logs in a location end with that batch."""
+    """Return whether all of Spark's logs in a location end with that batch."""
     return newest_batch(location, OFFSETS) == newest_batch(location, COMMITS) == batch and all(
         source_log.newest_id(files, location, index) == number for index, number in last.items()
     )
@@ -353,7 +353,7 @@ def begins_at(uri: str, index: int) -> dict[str, Any]:
 
 
 def is_kafka(offset: Any) -> bool:
-    """Whether these are offsets of Kafka: {"topic": {"0": 17}}."""
+    """Return whether these are offsets of Kafka: {"topic": {"0": 17}}."""
     return isinstance(offset, dict) and all(
         isinstance(partitions, dict) and all(isinstance(value, int) for value in partitions.values())
         for partitions in offset.values()

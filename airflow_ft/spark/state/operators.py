@@ -60,7 +60,7 @@ def remember(location: SparkLocation, plan: Sequence[Identity]) -> None:
 
 
 def remembered(location: SparkLocation) -> tuple[Identity, ...] | None:
-    """What `remember` has kept; None in a location that is older than it."""
+    """Return what `remember` has kept; None in a location that is older than it."""
     found = note(location.uri, UIDS_FILE)
     return None if found is None else tuple(Identity(**each) for each in found)
 
@@ -71,7 +71,7 @@ def remember_code(location: SparkLocation, code: Mapping[str, str]) -> None:
 
 
 def code_of(location: SparkLocation) -> dict[str, str]:
-    """What `remember_code` has kept; {} where it has not."""
+    """Return what `remember_code` has kept; {} where it has not."""
     return note(location.uri, CODE_FILE) or {}
 
 

@@ -33,7 +33,7 @@ class Schema:
 
 
 def schemas(data: bytes, store: str = "default") -> tuple[Schema, ...]:
-    """What a schema file says; UnknownFormatError, or ValueError when it is damaged."""
+    """Return what a schema file says; UnknownFormatError, or ValueError when it is damaged."""
     try:
         reader = _Reader(data)
         version = int(reader.text().removeprefix("v"))

@@ -101,7 +101,7 @@ def changed(message: str, base: SparkPosition | None) -> tuple[str, str]:
 
 
 def _way(base: SparkPosition | None, same: list[State]) -> str:
-    """What such state can be changed to at all."""
+    """Return what such state can be changed to at all."""
     if not all(each.is_variable for each in same):
         return f"The schema of its state cannot change; that of state variables of {_KEYED} can. "
     if kept_settings(base).get(ENCODING) == "avro":

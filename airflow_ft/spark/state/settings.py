@@ -125,7 +125,7 @@ def keep_configured(
 
 
 def _changed(base: SparkPosition | None, conf: Mapping[str, str]) -> dict[str, str]:
-    """What the state has where `conf` says something else, and else than was given when it was made."""
+    """Return what the state has where `conf` says something else, and else than was given when it was made."""
     kept, given = kept_settings(base), _given(base)
     if given is None:
         return {}
@@ -160,7 +160,7 @@ def kept_settings(base: SparkPosition | None) -> dict[str, str]:
 
 
 def _given(base: SparkPosition | None) -> dict[str, str] | None:
-    """What `remember_given` has kept; None where it has not: in locations that are older than it."""
+    """Return what `remember_given` has kept; None where it has not: in locations that are older than it."""
     found: dict[str, str] | None = None if base is None else note(base.location, _GIVEN)
     return found
 

@@ -61,7 +61,7 @@ class SourceChange:
         return {n: name for n, name in enumerate(self.now) if name not in self.before and name not in self.left}
 
     def standing(self, of_base: Standing) -> Standing:
-        """Where the job's sources stand, by their places; `of_base`: by those in the location."""
+        """Return where the job's sources stand, by their places; `of_base`: by those in the location."""
         offsets: dict[int, Mapping[str, Any]] = {}
         ids: dict[int, Mapping[str, str]] = {}
         for new, name in enumerate(self.now):
@@ -85,7 +85,7 @@ def known_sources(base: SparkPosition | None) -> frozenset[str]:
 
 
 def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str]) -> SourceChange | None:
-    """What has to be done with a copy of `base` before a job with these sources can go on there; None: nothing.
+    """Return what has to be done with a copy of `base` before a job with these sources can go on there; None: nothing.
 
     ConfigurationError where it would be a guess which source is which.
     """
@@ -168,7 +168,7 @@ def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mappi
 
 
 def _lines(location: SparkLocation) -> list[str]:
-    """Where the sources stand, a line each."""
+    """Return where the sources stand, a line each."""
     if location.batch < 0:
         return [offsets_line(start) for start in location.offsets(-1)]
     return by_source(location, entry(location.uri, OFFSETS, location.batch))

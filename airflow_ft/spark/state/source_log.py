@@ -56,7 +56,7 @@ def newest_id(files: FileSystem, location: str, index: str) -> int:
 
 
 def survives(name: PurePosixPath, last: dict[str, int]) -> bool:
-    """Whether a file below `sources/` belongs to the ids up to `last`: what was not published is listed anew.
+    """Return whether a file below `sources/` belongs to the ids up to `last`: what was not published is listed anew.
 
     An entry of a batch that never was would have to be read by the next attempt as it was listed then: a file that
     went, or was replaced, would stand in the way for ever.
@@ -96,7 +96,7 @@ def all_entries(files: FileSystem, location: str, index: str, last: int) -> list
 
 
 def count(files: FileSystem, location: str, index: str, last: int) -> int:
-    """How many entries `all_entries` would find: they are not read one by one."""
+    """Return how many entries `all_entries` would find: they are not read one by one."""
     where = (files.uri(location, FOLDER, index, name) for name in _names(files, location, index, last))
     return sum(read_checked(files, each).count(b"\n{") for each in where)
 

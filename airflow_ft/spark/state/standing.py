@@ -96,7 +96,7 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
 
 
 def without(told: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
-    """What is told of all topics but these."""
+    """Return what is told of all topics but these."""
     return {topic: each for topic, each in told.items() if topic not in topics}
 
 

@@ -91,7 +91,7 @@ class Timers:
         return True
 
     def has_more(self) -> bool:
-        """Whether the micro-batch that was begun here has moved the watermark on."""
+        """Return whether the micro-batch that was begun here has moved the watermark on."""
         if self.forced is None:
             return False
         of_it, after_it = watermark(self._location, self.forced)
@@ -129,7 +129,7 @@ def _is_on(spark: SparkSession) -> bool:
 
 
 def _waits_for_the_clock(plan: Any) -> bool:
-    """Whether an operator of a logical plan does."""
+    """Return whether an operator of a logical plan does."""
     clock = _CLOCKS.get(plan.getClass().getSimpleName())
     if clock is not None and getattr(plan, clock)().toString().startswith("ProcessingTime"):
         return True

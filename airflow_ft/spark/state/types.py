@@ -19,7 +19,7 @@ def of_json(schema: Mapping[str, Any]) -> Fields:
 
 
 def differences(before: Fields, after: Fields, within: str = "") -> str:
-    """What has changed, field by field: `n int -> bigint, note string added`."""
+    """Return what has changed, field by field: `n int -> bigint, note string added`."""
     found = []
     for name, old in before.items():
         if name not in after:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def deletes(config: CheckpointConfig, *, failed: bool) -> bool:
-    """Whether nothing is kept of a stream that has failed for good, or was asked to stop."""
+    """Return whether nothing is kept of a stream that has failed for good, or was asked to stop."""
     if failed:
         return config.externalized_retention is ExternalizedRetention.NO_EXTERNALIZED_CHECKPOINTS
     return config.externalized_retention is not ExternalizedRetention.RETAIN_ON_CANCELLATION

@@ -52,7 +52,7 @@ class Story:
         self._below_a_warning = self._below_a_frame = self._in_an_error = False
 
     def tells(self, line: str) -> bool:
-        """Whether the line is for everybody."""
+        """Return whether the line is for everybody."""
         indented = line[:1].isspace()
         if self._below_a_warning and indented:  # the line of code that it is about
             return False

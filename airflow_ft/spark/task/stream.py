@@ -108,7 +108,7 @@ def stream_step(
         return make_request(row, taken, attempt)
 
     def compute() -> bool:
-        """Whether a driver has ended as it was asked; else there is nothing to compute any more."""
+        """Return whether a driver has ended as it was asked; else there is nothing to compute any more."""
         nonlocal looked
         while not stopping.is_asked() or stopping.is_to_drain():
             try:
@@ -188,7 +188,7 @@ def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirma
 
 
 def _lacks_drain(context: Context, asked: Sequence[Request]) -> bool:
-    """Whether one of them is to drain, and the stream had been asked to stop before it could be heard."""
+    """Return whether one of them is to drain, and the stream had been asked to stop before it could be heard."""
     store, pipeline = context.store, context.pipeline
     if not any(request.arguments.get(DRAIN) for request in asked) or drain_of(store, pipeline) is not None:
         return False
@@ -284,7 +284,7 @@ class _Stopping:
         return bool(self._asked)
 
     def is_to_drain(self) -> bool:
-        """Whether it was asked to drain, and nobody has."""
+        """Return whether it was asked to drain, and nobody has."""
         return self._drain and not self.killed and drain_of(self._store, self._pipeline) is None
 
     def look(self, driver: Driver | None) -> None:
