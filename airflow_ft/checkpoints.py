@@ -54,7 +54,7 @@ class Gate:
     def is_open(self, store: Store, pipeline: str) -> dict[str, Any] | None:
         """{"pipeline", "number": newest confirmed one, 0: none} when open; None when closed, or no such pipeline.
 
-        PipelineHaltedError when it cannot open any more, since the pipeline was renamed.
+        PipelineHaltedError if the pipeline was renamed, so that the gate can never open.
         """
         try:
             latest = store.latest_confirmed(pipeline)

@@ -91,7 +91,7 @@ def run_is_over(run: RunKey) -> bool:
 
 
 def is_paused(dag_id: str) -> bool:
-    """Return whether somebody has paused the DAG."""
+    """Return whether the DAG is paused."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)

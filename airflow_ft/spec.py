@@ -351,7 +351,7 @@ class PipelineSpec:
 
     @property
     def is_rendered(self) -> bool:
-        """Return whether `checkpointing` can be told: nothing of it is Jinja."""
+        """Return whether `checkpointing` is known before a run: none of it is Jinja."""
         given = self.checkpointing
         return isinstance(given, CheckpointConfig) or not any(map(is_template, given.values()))
 

@@ -229,12 +229,12 @@ def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) 
 
 
 def unseen(pipeline: str) -> HTTPException:
-    """Return what whoever may not see a pipeline is answered."""
+    """Return the answer to a user who may not see a pipeline."""
     return HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
 
 
 def may_read_values(user: BaseUser, dags: Collection[str]) -> bool:
-    """Return whether the user may see what the pipeline's operators know: whoever may read the XComs of all its DAGs.
+    """Return whether the user may see the pipeline's state: a user who may read the XComs of all its DAGs.
 
     State is made of the rows that a job reads, and kept for its next run. What Airflow has of that kind are XComs: whom
     an administrator keeps from them, he keeps from data, and not from runs and logs.

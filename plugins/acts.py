@@ -65,7 +65,7 @@ def declared(dag_ids: Sequence[str]) -> dict[str, Declared]:
 
 
 def _known(dag: SerializedDagModel) -> tuple[str, ...]:
-    """Return what it does, read anew when the DAG has changed: the page asks every few seconds."""
+    """Return the DAG's acts; cached until the DAG changes, since the page asks every few seconds."""
     key = (dag.dag_id, dag.dag_hash)
     if key not in _KNOWN:
         if len(_KNOWN) >= _MOST_KNOWN:

@@ -49,7 +49,7 @@ def savepoints(name: str, user: GetUserDep) -> answers.Savepoints:
 
 @router.get("/pipelines/{name}/savepoints/{folder}")
 def savepoint(name: str, folder: str, user: GetUserDep) -> answers.SavepointWhole:
-    """Return what one tells of itself. Names and sizes of its files are compared, and not what is in them."""
+    """Describe a savepoint. Compares names and sizes of its files, not their contents."""
     with seen(name, visible_dags(user)) as (store, _), turn():
         parent = _folder(store, name)
         if folder not in filesystem(parent).names(parent):

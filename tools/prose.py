@@ -29,7 +29,6 @@ DIALECT = re.compile(
 )
 MOST_WORDS = 30
 RIDDLE = re.compile(r"(?:What|Whether|How|Where|Who|Whom|Whose|Of|That)\b")
-SKIPPED_PAGES = {"LICENSE"}
 
 
 def main(arguments: list[str]) -> int:

@@ -69,7 +69,7 @@ def check_text(argument: str, value: object, *, optional: bool = False, of: str 
 
 
 def is_resolved_later(value: object) -> bool:
-    """Return whether it stands for a value that there is only in a run, as Airflow's XComArg does."""
+    """Return whether its value is known in a run only, as that of Airflow's XComArg."""
     return hasattr(value, "iter_references") and hasattr(value, "resolve") and not isclass(value)
 
 
@@ -170,6 +170,14 @@ def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise ConfigurationError(f"{of}: {argument} is {shown(value)}.", remedy=f"give a number of {what}, at least 1.")
     return number
+
+
+def whole_number(argument: str, value: object, *, least: int = 0) -> int:
+    """Return a whole number, also from text that Jinja made of it; ConfigurationError for anything else."""
+    text = str(value).strip()
+    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise ConfigurationError(f"{argument} is {shown(value)}.", remedy=f"give a whole number from {least}.")
+    return int(text)
 
 
 def check_seconds(argument: str, value: object, *, of: str = "") -> None:

@@ -51,7 +51,7 @@ class DeadLetters:
         return DeadLetters(sink=self.sink)
 
     def exceeded(self, dead: int, rows: int) -> str:
-        """Return what is to be said of so many of a checkpoint's rows; "": they are allowed."""
+        """Return why a checkpoint with this many dead letters fails; "": they are allowed."""
         allowed = []
         if self.max_rows is not None and dead > self.max_rows:
             allowed.append(f"max_rows={self.max_rows:,}")

@@ -97,7 +97,7 @@ def worst(checks: Iterable[Check]) -> Verdict:
 
 
 def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> list[Check]:
-    """Return how the pipeline stands in the decision log: halted, quarantined, in doubt, at work.
+    """Check the pipeline's condition in the decision log: halted, quarantined, in doubt, active.
 
     `is_declared`: a DAG declares it, so it may be one that never ran.
     """
@@ -105,10 +105,10 @@ def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> l
     try:
         row = store.pipeline(pipeline)
     except KeyError:
-        tell = exam.warn if is_declared else exam.problem
+        report = exam.warn if is_declared else exam.problem
         new = "nothing, if it is new; else" if is_declared else f"if it is new, {_OF_DAG.format(pipeline)}; else"
         known = known_text([each.name for each in store.pipelines()], pipeline)
-        tell("history", "the decision log does not know it: it never ran", f"{new} --store. {known}")
+        report("history", "the decision log does not know it: it never ran", f"{new} --store. {known}")
         return exam.checks
 
     def may_go_on() -> None:

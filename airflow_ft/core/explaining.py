@@ -106,7 +106,7 @@ def pipeline_acts(overview: Overview) -> tuple[str, ...]:
     acts: list[str] = []
     if not is_open and condition in (Condition.FAILED, Condition.NOT_RUNNING, Condition.LATE):
         acts.append("retire")
-    # A process that is at work keeps the epoch: these acts would be refused.
+    # An active process keeps the epoch, so these acts would be refused.
     is_held = overview.is_at_work and overview.leases > 0
     if condition is not Condition.QUARANTINED and not is_held:
         acts.append("recover")

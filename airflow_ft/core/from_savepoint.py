@@ -99,12 +99,12 @@ class FromSavepoint:
 
     @property
     def is_given(self) -> bool:
-        """Return whether there is a savepoint to go on from, when nothing is Jinja any more."""
+        """Return whether a savepoint is named; call it after rendering."""
         return self.path.strip() not in ("", "None")
 
     @property
     def is_beginning(self) -> bool:
-        """Return whether everything is to be read anew, when nothing is Jinja any more."""
+        """Return whether the run is a full refresh; call it after rendering."""
         return self.path.strip() == BEGINNING
 
     @property

@@ -41,7 +41,7 @@ class CheckpointingMode(StrEnum):
 
     @property
     def waits(self) -> bool:
-        """Return whether votes are waited for before anything is decided."""
+        """Return whether the decision waits for votes."""
         return self is not CheckpointingMode.AT_LEAST_ONCE
 
 

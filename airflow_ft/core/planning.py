@@ -253,7 +253,7 @@ def is_proven(checkpoint: Checkpoint, participant: str) -> bool:
 
 
 def tombstone_detail(reason: Reason, message: str, after: AfterAbort) -> dict[str, Any]:
-    """Return what a tombstone says, so that whoever finds it can finish the abort as it was meant."""
+    """Return the content of a tombstone, from which any process can finish the abort."""
     return {"reason": reason.value, "message": message, "after": after.value}
 
 

@@ -261,7 +261,7 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def tally(self, pipeline: str) -> Tally:
-        """Return how many checkpoints have ended how, over all of its history; costs the same whatever its length."""
+        """Count the ended checkpoints by outcome; the cost does not depend on the length of the history."""
 
     def number_at(self, pipeline: str, at: datetime) -> int:
         """Up to which number all were triggered at that time or before; 0: none was. Some 20 look-ups of a million."""
@@ -734,7 +734,7 @@ class Participant(Protocol):
         """
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """Return what the sink remembers of the pipeline, whoever owns it; None: nothing."""
+        """Return what the sink remembers of the pipeline under any owner; None: nothing."""
 
     def adopt(self, fence: Fence, number: int) -> None:
         """Makes the sink remember `number` as the last delivered one, under `fence`, whatever stands there.
@@ -758,7 +758,7 @@ class Participant(Protocol):
         """
 
     def heuristic(self, plan: Plan) -> str:
-        """Return what somebody has committed of this *undecided* number by hand, and how it is settled; "": nothing.
+        """Return what was committed of this *undecided* number by hand, and how to resolve it; "": nothing.
 
         Only a TWO_PHASE participant can have such an outcome. The caller makes sure that nobody has decided.
         """

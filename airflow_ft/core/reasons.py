@@ -42,7 +42,7 @@ class AbortReason(StrEnum):
 
     @property
     def cause(self) -> str:
-        """Return what happened, as far as whoever aborted it could know."""
+        """Return what happened, as far as the aborting process knew."""
         return _ABORTS[self].cause
 
     @property

@@ -44,7 +44,7 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Timing:
-        """Return what of a checkpoint tells it."""
+        """Return the times and sizes of a checkpoint."""
         segment = checkpoint.segment
         return cls(
             checkpoint.number,

@@ -51,7 +51,7 @@ Sent = tuple[Delivered, str]
 def by_target(
     delivered: Iterable[Delivered], participant: str, target: Callable[[Mapping[str, Any]], str]
 ) -> dict[str, list[Sent]]:
-    """Return what went into one target, whatever its sinks were called; `target` says which by a sink's settings."""
+    """Return what went into one target, under any names of its sinks; `target` names it by a sink's settings."""
     sent: dict[str, list[Sent]] = {}
     for each in delivered:
         for name, given in each.plan.participant(participant).sinks.items():

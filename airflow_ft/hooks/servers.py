@@ -29,7 +29,7 @@ class _TestedHook(BaseHook):
         self.conn_id = conn_id
 
     def test_connection(self) -> tuple[bool, str]:
-        """Return whether the server is reached and lets the user in, and what to tell; no secret is in it."""
+        """Return whether the server can be reached and accepts the login, with a message that holds no secret."""
         try:
             return True, self._try(task_connections(self.conn_id))
         except AirflowFtError as error:

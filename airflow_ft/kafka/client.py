@@ -124,7 +124,7 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def is_refusal(error: KafkaError) -> bool:
-    """Return whether trying again is of no use before somebody has changed the environment."""
+    """Return whether a retry is useless until the environment changes."""
     return error.code() in _REFUSED
 
 

@@ -10,9 +10,9 @@ from airflow.sdk import BaseOperator
 from airflow_ft import settings
 from airflow_ft.acts.names import READING
 from airflow_ft.acts.requester import Requester
-from airflow_ft.core.arguments import shown
+from airflow_ft.core.arguments import whole_number
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.core.lease import Worker
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
@@ -90,10 +90,7 @@ def number_of(value: Any) -> int | None:
     """A checkpoint's number, also as Jinja makes text of it; None where none is given. ConfigurationError."""
     if value is None or str(value).strip() in ("", "None"):
         return None
-    text = str(value).strip()
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise ConfigurationError(f"checkpoint is {shown(value)}.", remedy="give its number, from 1.")
-    return int(text)
+    return whole_number("checkpoint", value, least=1)
 
 
 def check_number_given(value: Any) -> None:

@@ -45,7 +45,7 @@ class ConfirmOperator(CheckpointOperator):
         return pipeline_steps.told(confirmation)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return what OpenLineage is told (`airflow_ft.openlineage`); called by its provider alone."""
+        """Return the facts for OpenLineage (`airflow_ft.openlineage`); its provider calls this."""
         from airflow_ft.openlineage import lineage
 
         return lineage(self, task_instance, writes=True)

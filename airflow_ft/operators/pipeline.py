@@ -161,7 +161,7 @@ def _tasks(spec: PipelineSpec) -> ConfirmOperator:
     """The tasks of a scheduled pipeline; returns the last one."""
     names = plan_delivery(declared(spec.sinks), spec.commit_point).names
     recover = RecoverOperator(task_id="recover", spec=spec)
-    # A trigger rule of the DAG's default_args is for what stands before the group, so for `recover` alone.
+    # A trigger rule of the DAG's default_args concerns tasks before the group, so it applies to `recover` only.
     after = TriggerRule.ALL_SUCCESS
     stage = StageOperator(task_id="stage", spec=spec, trigger_rule=after)
     recover >> stage

@@ -87,11 +87,11 @@ class StageOperator(CheckpointOperator):
         return found.to_json()
 
     def staging(self, spec: PipelineSpec, run: steps.Context) -> dict[str, Any]:
-        """Return what the step is told, in any case; `spec` has its defaults."""
+        """Return the arguments of every step; `spec` has its defaults."""
         return pipeline_steps.staging(spec, run, task_connections, self.spec, self._remember)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return what OpenLineage is told (`airflow_ft.openlineage`); called by its provider alone."""
+        """Return the facts for OpenLineage (`airflow_ft.openlineage`); its provider calls this."""
         from airflow_ft.openlineage import lineage
 
         return lineage(self, task_instance, writes=self.writes)

@@ -115,7 +115,7 @@ def write_metadata(uri: str, savepoint: Savepoint) -> None:
 
 
 def read_metadata(uri: str) -> Savepoint:
-    """Return what a savepoint tells; its files are not looked at (see `verify`).
+    """Read a savepoint's description; `verify` reads its files.
 
     ConfigurationError when there is none, or it is of a newer format; WalCorruptError when `_metadata` is damaged.
     """

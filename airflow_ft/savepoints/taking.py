@@ -133,7 +133,7 @@ def finish(uri: str, copied: SparkLocation, told: Savepoint) -> Savepoint:
 
 
 def not_written(folder: str, error: OSError, pipeline: str) -> TransientError:
-    """Return what to tell of a folder into which nothing can be written."""
+    """Return the error for a folder that cannot be written."""
     return TransientError(
         f"nothing can be written to {folder}: {error.strerror or error}.",
         remedy="is the disk full, is it mounted, and may this user write there?",

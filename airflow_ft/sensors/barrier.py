@@ -102,7 +102,7 @@ class BarrierSensor(GateSensor):
         return BarrierGate(tuple(self.pipelines), alignment=alignment, opens_at=opens_at, **given)
 
     def look(self, context: Context, store: Store) -> dict[str, Any] | None:
-        """Return what the gate says; the first look tells who keeps it closed."""
+        """Return the answer of the gate; the first look logs which pipelines keep it closed."""
         first = self._gate is None
         if self._gate is None:
             self._gate = self.gate(context, store)

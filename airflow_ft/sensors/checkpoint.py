@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.checkpoints import Gate
-from airflow_ft.core.arguments import check_text, shown
+from airflow_ft.core.arguments import check_text, whole_number
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey
@@ -87,8 +87,8 @@ class CheckpointSensor(GateSensor):
             )
         for name, text in (("dag_id", dag_id), ("run_id", run_id)):
             check_text(name, text, optional=True, of="CheckpointSensor")
-        if not is_late(number):
-            _number(number)
+        if number is not None and not is_late(number):
+            whole_number("number", number)
         for name, at in (("as_of", as_of), ("after", after)):
             if at is not None and not is_late(at):
                 given_time(name, at)
@@ -101,7 +101,7 @@ class CheckpointSensor(GateSensor):
     def gate(self, context: Context, store: Store) -> Gate:
         """The condition, after rendering. ConfigurationError for text that is none."""
         if self.number is not None:
-            return Gate(number=_number(self.number))
+            return Gate(number=whole_number("number", self.number))
         if self.dag_id_of_run is not None and self.run_id is not None:
             return Gate(run=RunKey(self.dag_id_of_run, self.run_id))
         if self.as_of is not None:
@@ -131,13 +131,3 @@ class CheckpointSensor(GateSensor):
     def told(self, opened: dict[str, Any]) -> None:
         """What opened it is final: a confirmed checkpoint stays confirmed."""
         self.log.info("open: checkpoint %s is confirmed", opened["number"])
-
-
-def _number(number: object) -> int | None:
-    """A checkpoint's number, also as Jinja makes text of it. ConfigurationError: it is none."""
-    if number is None:
-        return None
-    text = str(number).strip()
-    if isinstance(number, bool) or not (text.isascii() and text.isdigit()):
-        raise ConfigurationError(f"number is {shown(number)}.", remedy="give a whole number.")
-    return int(text)

@@ -104,7 +104,7 @@ class System:
         return connections(conn_id) if conn_id else ConnectionInfo(plan.name, "")
 
     def called(self, plan: ParticipantPlan) -> str:
-        """Return how people are told of a participant."""
+        """Return the name of a participant in messages."""
         return f"{'connection' if self.connects else 'participant'} {plan.name}"
 
     def require_clients(self) -> None:

@@ -141,7 +141,7 @@ def _is_gone(error: BaseException) -> bool:
 
 
 def gone(folder: str, what: str) -> TransientError:
-    """Return what to tell when something is missing that was there, or should be."""
+    """Return the error for something that is missing."""
     require(folder)
     return TransientError(
         f"Spark's state in {folder} has no {what} (any more).",

@@ -90,5 +90,5 @@ def run_detail(run: RunKey) -> dict[str, Any]:
 
 
 def lease_text(lease: Lease) -> str:
-    """Return who is at work."""
+    """Describe the process that holds a lease."""
     return f"{lease.holder} ({lease.task}, try {lease.try_number})" if lease.task else lease.holder

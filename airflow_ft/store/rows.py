@@ -239,7 +239,7 @@ def to_lag(row: Row) -> Lag:
 
 @stored("checkpoint")
 def to_timing(row: Row) -> Timing:
-    """Return what of a row of `checkpoint` tells how long it took."""
+    """Return the times and sizes in a row of `checkpoint`."""
     return Timing(  # by position, since a page reads a thousand
         row["number"],
         _state(row),
@@ -263,7 +263,7 @@ def _total(row: Row) -> int:
 
 @stored("checkpoint")
 def to_delivered(row: Row) -> Delivered:
-    """Return what of a row of a completed `checkpoint` tells what it has brought."""
+    """Return the rows and the time of a completed `checkpoint`."""
     return Delivered(row["number"], _total(row), to_time(row["completed_at"]))
 
 

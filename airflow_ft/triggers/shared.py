@@ -106,7 +106,7 @@ class Reader:
         found = hooks.find_configured_store(self._setting, task_connections) if known else None
         if known and found is None:
             raise StoreUnavailableError(
-                "the decision log is not there any more.", remedy="see whether its disk is mounted; it is asked again."
+                "the decision log is gone.", remedy="check whether its disk is mounted; the trigger tries again."
             )
         opened = found or hooks.open_configured_store(self._setting)
         self._address = address

@@ -25,7 +25,7 @@ InLog = Callable[[SegmentReader, str, WalFile], Iterator[list[Row]]]
 
 
 def rows_of(db: DbApi, sql: str, at_once: int = 10_000) -> Iterator[Sequence[Row]]:
-    """Return what a query finds, so many rows at a time."""
+    """Return the rows of a query in batches."""
     cursor = db.cursor()
     cursor.execute(sql)
     return iter(partial(cursor.fetchmany, at_once), [])

@@ -44,7 +44,7 @@ class Load(ABC):
         return {}
 
     def all(self) -> int:
-        """Return how many went in. DeclinedError: some are refused, or so many that they are not set aside."""
+        """Return how many rows went in. DeclinedError: some are refused, or too many to be set aside."""
         return sum(
             self._put(file, first, batch)
             for file in self.reader.files(self.sink)

@@ -56,7 +56,7 @@ class Place:
 
     @property
     def is_bucket(self) -> bool:
-        """Return whether it is in an object store: what is written there is durable, and is changed by nobody."""
+        """Return whether it is in an object store, where written objects are durable and never change."""
         return isinstance(self.files, Objects)
 
     def uri(self, *names: str) -> str:
@@ -105,7 +105,7 @@ class Place:
         return self.uri(LOG, f"{version:020}.json")
 
     def mark(self, version: int) -> object:
-        """Return what tells the entry of a version from any other one; None: there is none."""
+        """Return the identity of a version's entry; None if there is none."""
         uri = self.commit_uri(version)
         if isinstance(self.files, Objects):
             return self.files.mark(uri)

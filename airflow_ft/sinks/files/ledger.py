@@ -312,7 +312,7 @@ class Ledger:
     # --- markers -------------------------------------------------------------------------------------------------
 
     def marker_uri(self, number: int) -> str:
-        """Return where the marker of a number stands."""
+        """Return the URI of a number's marker."""
         return self.uri("markers", f"{number:010}.json")
 
     def marker(self, number: int) -> Marker | None:

@@ -94,7 +94,7 @@ class Objects:
         return any(self._under(uri)) or self._ask(uri, self._size) is not None
 
     def mark(self, uri: str) -> str | None:
-        """Return what tells an object from any other one in its place; None: there is none."""
+        """Return the identity of an object; None if there is none."""
         import obstore
 
         try:

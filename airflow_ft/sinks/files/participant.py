@@ -267,7 +267,7 @@ class FilesParticipant:
                         self.ledger.remove_marker(number)
 
     def heuristic(self, plan: Plan) -> str:
-        """Return whether the rows of it are visible: somebody has moved the folder."""
+        """Return whether its rows are visible because someone moved the folder."""
         with self._telling(plan):
             where = self.ledger.published(plan.number)
             manifest = self.ledger.manifest(where) if self.ledger.has_been_of(plan.pipeline) else None
@@ -418,7 +418,7 @@ class FilesParticipant:
         )  # fmt: skip
 
     def _is_waste(self, number: int, mine: int, head: Owned) -> bool:
-        """Return whether what is prepared of a number, by an older attempt, is wanted by nobody."""
+        """Return whether an older attempt's prepared rows of a number are orphans."""
         return number == mine or number <= head.floor or self.ledger.marker(number) is not None
 
     def _prepared(self, plan: Plan, ranks: Sequence[Rank]) -> tuple[Rank, dict[str, Any] | None]:

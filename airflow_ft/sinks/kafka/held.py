@@ -289,7 +289,7 @@ class HeldParticipant(KafkaParticipant):
 def holding(
     clients: KafkaClients, coordinator: TransactionCoordinator, sinks: Collection[KafkaSink]
 ) -> Mapping[str, Any]:
-    """Return what a producer is to be told whose transaction is held: above all how long it may stay open.
+    """Return the settings of a producer whose transaction is held, above all how long it may stay open.
 
     Raises:
         SinkAccessError: the brokers cannot have it ended by another process, or not hold it for so long.

@@ -34,7 +34,7 @@ class Grant:
 
 
 def needed(pipeline: str, conn_id: str, token_topic: str, topics: Iterable[str]) -> Sequence[Grant]:
-    """Return what a pipeline needs on one cluster, whatever its strategy."""
+    """Return the permissions that a pipeline needs on one cluster with any strategy."""
     ids = f"airflow_ft.{pipeline}.{conn_id}."
     return (
         Grant("transactional-id", ids, ("Write", "Describe"), "its transactions", is_prefix=True),

@@ -58,7 +58,7 @@ class PlainParticipant(KafkaParticipant):
         return self._done
 
     def proof(self, plan: Plan) -> Proof | None:
-        """Return what this object was told last; None: it knows nothing of this number."""
+        """Return this object's last proof if it belongs to the plan; otherwise None."""
         found = self._done
         return found if found is not None and (found.number, found.digest) == (plan.number, plan.digest) else None
 

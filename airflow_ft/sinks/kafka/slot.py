@@ -89,7 +89,7 @@ class Slot:
         return token
 
     def has_written(self, fence: Fence) -> bool:
-        """Return whether the last transaction of this object has written the token in this epoch; nobody is asked."""
+        """Return whether this object's last transaction wrote the token in this epoch; asks no server."""
         mine = self._written
         return mine is not None and (mine.installation, mine.epoch) == (fence.installation, fence.epoch)
 

@@ -100,7 +100,7 @@ class Token:
         return (self.number, *self.delivered_by)
 
     def delivery(self, number: int) -> Delivery | None:
-        """Return how `number` was delivered; None when this token does not know (any more)."""
+        """Return how `number` was delivered; None if the token does not hold it."""
         return next((delivery for delivery in self.history if delivery.number == number), None)
 
     def taken_over(self, fence: Fence, now: datetime) -> Token:
@@ -109,7 +109,7 @@ class Token:
         return replace(self, epoch=epoch, attempt=attempt, written_at=now)
 
     def needs_renewal(self, now: datetime) -> bool:
-        """Return whether it was written so long ago (or at a time so strange) that it should be committed again."""
+        """Return whether it is old enough to be committed again, or has an impossible time."""
         return not timedelta(0) <= now - self.written_at < RENEW_AFTER
 
     def metadata(self) -> str:

@@ -124,7 +124,7 @@ class Transaction(Sender):
         self.committed = token
 
     def identity(self) -> ProducerIdentity:
-        """Return who this producer is, for whoever ends its transaction (with `hold` only)."""
+        """Return the identity of this producer, which ends its transaction from outside (with `hold` only)."""
         doing = "asking librdkafka for the producer's identity"
         deadline = time.monotonic() + self._clients.timeout
         with self._failures(doing):

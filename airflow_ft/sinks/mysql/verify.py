@@ -64,7 +64,7 @@ def verify(
 
 
 def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) -> list[list[_Sent]]:
-    """Return what went into one table, whatever its plans and sinks were called. By key it is compared by itself."""
+    """Compare what went into one table under any names of plans and sinks. Upserts are compared separately."""
     groups: dict[tuple[str, str], list[_Sent]] = {}
     for each in delivered:
         plan = each.plan.participant(participant)

@@ -129,7 +129,7 @@ def _valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _varying(type: pa.DataType, column: Column) -> bytes | None:
-    """Return what stands before each value; None: they have no such form."""
+    """Return the bytes before each value; None if the type has no binary form."""
     if column.element:
         return None
     if is_text(type):

@@ -189,7 +189,7 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
 
 
 def _without_rows(session: Session, name: str, sink: PostgresSink, table: Table) -> Iterator[AirflowFtError]:
-    """Yield what keeps any rows out, whatever their columns are."""
+    """Yield what refuses rows with any columns."""
     yield from judged_table(session, sink, table, pa.schema([]), name)
     if sink.strategy == "upsert":
         needed = [*sink.key_columns, *([sink.change_column] if sink.change_column else [])]

@@ -186,7 +186,7 @@ class PreparedParticipant(LocalParticipant):
         return proof
 
     def heuristic(self, plan: Plan) -> str:
-        """Return what somebody has committed by COMMIT PREPARED."""
+        """Return what was committed by hand (COMMIT PREPARED)."""
         return self._persist("looking for what was committed by hand", lambda: self._heuristic(plan), plan=plan)
 
     def _heuristic(self, plan: Plan) -> str:

@@ -107,7 +107,7 @@ class LagWatch:
             self._look_and_tell()
 
     def _look_and_tell(self) -> bool:
-        """Return whether to go on."""
+        """Return whether to continue."""
         try:
             number, positions = self._published() or (0, {})
             if lags := self.look(number, positions):

@@ -173,7 +173,7 @@ class Publisher:
             pass
 
     def settled(self, within: float) -> bool:
-        """Return whether nothing is open, after so many seconds at most; raises what prevented a publication."""
+        """Wait up to these seconds, and return whether nothing is open; raise what prevented a publication."""
         with self._changed:
             self._changed.wait_for(lambda: self._open is None or self.failure is not None, within)
             self._raise()

@@ -566,7 +566,7 @@ class Requests:
         self._end = folder / END
 
     def is_to_end(self, within: float = 0.0) -> bool:
-        """Return whether a stream is to end after the checkpoint under way; waits for that for so many seconds."""
+        """Wait up to these seconds, and return whether the stream is to end after its current checkpoint."""
         deadline = time.monotonic() + within
         while not self._end.exists():
             if (left := deadline - time.monotonic()) <= 0:

@@ -50,7 +50,7 @@ def drain_of(store: Store, pipeline: str, through: int | None = None) -> Checkpo
 
 
 def refuse(drain: Checkpoint) -> ConfigurationError:
-    """Return what a run meets that comes after a drain, and was not told to go on."""
+    """Return the error for a run after a drain that makes no choice how to continue."""
     name = drain.pipeline
     return ConfigurationError(
         f"the pipeline was drained by checkpoint {drain.number}: what was open in its windows is delivered, and would"

@@ -128,7 +128,7 @@ def is_known(base: SparkPosition | None, memory: Memory | None) -> bool:
 
 
 def may_be_left(location: SparkLocation) -> bool:
-    """Return whether the location was restored just now, and whoever did so has allowed that state is left behind."""
+    """Return whether the location was just restored with permission to leave state behind."""
     told = note(location.uri, RESTORED_FILE)
     return told is not None and bool(told["allow_non_restored_state"]) and told["batch"] == location.batch
 

@@ -61,7 +61,7 @@ class SourceChange:
         return {n: name for n, name in enumerate(self.now) if name not in self.before and name not in self.left}
 
     def standing(self, of_base: Standing) -> Standing:
-        """Return where the job's sources stand, by their places; `of_base`: by those in the location."""
+        """Return the positions of the job's sources by place; `of_base`: by the places in the location."""
         offsets: dict[int, Mapping[str, Any]] = {}
         ids: dict[int, Mapping[str, str]] = {}
         for new, name in enumerate(self.now):
@@ -168,7 +168,7 @@ def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mappi
 
 
 def _lines(location: SparkLocation) -> list[str]:
-    """Return where the sources stand, a line each."""
+    """Return the positions of the sources, one per line."""
     if location.batch < 0:
         return [offsets_line(start) for start in location.offsets(-1)]
     return by_source(location, entry(location.uri, OFFSETS, location.batch))

@@ -108,7 +108,7 @@ def stream_step(
         return make_request(row, taken, attempt)
 
     def compute() -> bool:
-        """Return whether a driver has ended as it was asked; else there is nothing to compute any more."""
+        """Return whether a driver has ended on request; otherwise nothing is left to compute."""
         nonlocal looked
         while not stopping.is_asked() or stopping.is_to_drain():
             try:
@@ -284,7 +284,7 @@ class _Stopping:
         return bool(self._asked)
 
     def is_to_drain(self) -> bool:
-        """Return whether it was asked to drain, and nobody has."""
+        """Return whether a drain was requested that no process has made."""
         return self._drain and not self.killed and drain_of(self._store, self._pipeline) is None
 
     def look(self, driver: Driver | None) -> None:

@@ -66,7 +66,7 @@ def make(folder: str, spark: Path, conf: Mapping[str, str], jars: Sequence[str],
 
 
 def _head(file: Path) -> bytes:
-    """Return what the JVM writes last: nothing but zeros while it is at work, or when it was ended."""
+    """Return what the JVM writes last: only zeros while it runs, or if it was killed."""
     with file.open("rb") as opened:
         return opened.read(4)
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_ft.core.errors import together
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof
-from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalFile, WalReader
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof
+from airflow_ft.core.ports import SegmentReader, WalFile
 from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.refused import Refused
 from airflow_ft.sinks.sqlite.columns import read_columns
-from airflow_ft.sinks.sqlite.file import SqliteFile
-from airflow_ft.sinks.sqlite.ledger import Ledger
-from airflow_ft.sinks.sqlite.participant import SqliteParticipant, _Load
-from airflow_ft.sinks.sqlite.spec import SqliteSink
+from airflow_ft.sinks.sqlite.participant import _Load
 from airflow_ft.sinks.sqlite.verify import verify as verify
 from airflow_ft.sinks.view import OneFile
+from tests.conformance.designs.beside import BesideParticipant
 
 _NOTES = """
 CREATE TABLE IF NOT EXISTS chunks (
@@ -28,23 +25,10 @@ CREATE TABLE IF NOT EXISTS chunks (
 _MINE = "pipeline = ? AND participant = ? AND number = ?"
 
 
-def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """See `airflow_ft.core.ports.Participant`."""
-    sinks = {name: SqliteSink(conn_id=plan.name, **settings) for name, settings in plan.sinks.items()}
-    return ChunkedParticipant(plan.name, sinks, SqliteFile.of(connection), wal)
-
-
-class ChunkedParticipant(SqliteParticipant):
+class ChunkedParticipant(BesideParticipant):
     """See the module."""
 
-    @contextmanager
-    def _writing(
-        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
-    ) -> Iterator[tuple[sqlite3.Connection, Ledger]]:
-        with super()._writing(fence, plan, create=create, keep=keep) as (db, ledger):
-            if create:
-                db.execute(_NOTES)
-            yield db, ledger
+    created = _NOTES
 
     def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
         readers = [self.wal.open(segment) for segment in plan.segments]
@@ -88,3 +72,6 @@ class ChunkedParticipant(SqliteParticipant):
         count = _Load(name, table, OneFile(reader, file), letters, db, read_columns(db, table)).all()
         db.execute("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", (*key, count))
         return count
+
+
+open_participant = ChunkedParticipant.opened

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_ft.core.errors import DeclinedError
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
-from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.core.ports import SegmentReader
 from airflow_ft.core.remnants import PreparedEnding
 from airflow_ft.sinks.base.prepared import counted, owner_of
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import values
-from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.judging import insert_statement
-from airflow_ft.sinks.sqlite.ledger import Ledger
-from airflow_ft.sinks.sqlite.participant import SqliteParticipant
-from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sinks.sqlite.verify import verify as verify
+from tests.conformance.designs.beside import BesideParticipant
 
 _STAGED = """
 CREATE TABLE IF NOT EXISTS staged (
@@ -28,23 +24,10 @@ CREATE TABLE IF NOT EXISTS staged (
 _MINE = "pipeline = ? AND participant = ?"
 
 
-def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """See `airflow_ft.core.ports.Participant`."""
-    sinks = {name: SqliteSink(conn_id=plan.name, **settings) for name, settings in plan.sinks.items()}
-    return StagedParticipant(plan.name, sinks, SqliteFile.of(connection), wal)
-
-
-class StagedParticipant(SqliteParticipant):
+class StagedParticipant(BesideParticipant):
     """See the module."""
 
-    @contextmanager
-    def _writing(
-        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
-    ) -> Iterator[tuple[sqlite3.Connection, Ledger]]:
-        with super()._writing(fence, plan, create=create, keep=keep) as (db, ledger):
-            if create:
-                db.execute(_STAGED)
-            yield db, ledger
+    created = _STAGED
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         with self._writing(fence, plan) as (db, ledger):
@@ -127,3 +110,6 @@ class StagedParticipant(SqliteParticipant):
             head = ledger.head()
             if head is not None and head.rank <= fence.rank:
                 self._drop(db, fence.pipeline, 1 << 62)
+
+
+open_participant = StagedParticipant.opened
