@@ -125,7 +125,7 @@ class DryRun:
                 yield "  " + ", ".join(f"{name}={_short(value)}" for name, value in row.items())
         for check in self.checks:
             if check.verdict is not Verdict.OK:
-                remedy = f" Remedy: {check.remedy}" if check.remedy else ""
+                remedy = f"\nFix: {check.remedy}" if check.remedy else ""
                 yield f"{check.verdict.upper()} {check.subject}: {check.name}: {check.text}{remedy}"
         if not self.would_be_refused:
             yield "the sinks would take it" if self.checkpoints else "the sinks are ready"

@@ -99,7 +99,7 @@ def _file(url: str) -> tuple[int, int] | None:
 _opened = _Opened()
 _turn = Turns(
     AT_ONCE,
-    "wait for the decision log. Remedy: see whether its database answers ([airflow_ft] store); the page asks again by"
+    "wait for the decision log.\nFix: see whether its database answers ([airflow_ft] store); the page asks again by"
     " itself.",
 )
 

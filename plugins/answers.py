@@ -21,13 +21,15 @@ from airflow_ft.spark.state.operators import Operator
 
 
 class Failure(TypedDict):
-    """An error that a run, or a sink, met last. `message`: what happened, `remedy`: what to do; "": not known.
+    """The last error of a run or of a sink. `message`: what happened, `remedy`: what to do; "": not known.
 
+    kind, code: the error's class and stable code. reason: the abort or halt reason that it leads to; "": none.
     dag_id, run_id, map_index, task_id, try_number: whose log says more; "", -1 and 0: there is none.
     """
 
     kind: str
     code: str
+    reason: str
     message: str
     remedy: str
     dag_id: str

@@ -109,9 +109,9 @@ async def _told(request: Request, error: Exception) -> JSONResponse:
         asked = isinstance(error, ConfigurationError) and not isinstance(error.__cause__, ImportError)
         return JSONResponse({"detail": str(error)}, 400 if asked else 503)
     if isinstance(error, ImportError):
-        text = f"{error.name or error} is not installed. Remedy: install airflow-ft there with all that it needs"
+        text = f"{error.name or error} is not installed.\nFix: install airflow-ft there with all that it needs"
     else:
-        text = f"{error}. Remedy: let the user of the API server read it"
+        text = f"{error}.\nFix: let the user of the API server read it"
     return JSONResponse({"detail": f"on the API server: {text}, or use `airflow ft` where tasks run."}, 503)
 
 

@@ -180,6 +180,7 @@ def failure(told: Failure) -> answers.Failure:
     return {
         "kind": told.kind,
         "code": told.code,
+        "reason": told.reason,
         "message": told.message,
         "remedy": told.remedy,
         "dag_id": told.dag_id,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_ft.state.positions import Position
 
 AT_ONCE = 4
-turn = Turns(AT_ONCE, "are reading files of pipelines. Remedy: try again, or use `airflow ft`.")
+turn = Turns(AT_ONCE, "are reading files of pipelines.\nFix: try again, or use `airflow ft`.")
 """Wherever files are read."""
 KEPT = 4
 IDLE_SECONDS = 60.0

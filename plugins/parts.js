@@ -94,7 +94,7 @@ export const taskPage = ({ dag_id, run_id, map_index }, task, tries = 0) =>
  * @type {Part<{ of: Schemas["Failure"] }>}
  */
 export const LastError = ({ of }) => h(Box, null,
-  h(Fact, { name: of.kind + (of.code ? ` (${of.code})` : "") }, of.message),
+  h(Fact, { name: of.kind + (of.code ? ` [${of.code}]` : "") }, of.message),
   of.remedy && h(Fact, { name: say.remedy }, of.remedy),
   of.at && h(Fact, { name: say.at }, when(of.at)),
   of.task_id && h(Fact, { name: say.log }, h(Link, { to: taskPage(of, of.task_id, of.try_number) }, fill(say.tried, { task: of.task_id, tries: of.try_number }))));

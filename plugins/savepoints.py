@@ -73,7 +73,7 @@ def _folder(store: Store, name: str) -> str:
             raise HTTPException(
                 503,
                 f"the API server does not find {folder}, although savepoints of {name} were put there."
-                " Remedy: mount it there under the same path, or use `airflow ft savepoint list` where tasks run.",
+                "\nFix: mount it there under the same path, or use `airflow ft savepoint list` where tasks run.",
             )
     return folder
 

@@ -89,7 +89,7 @@ def look_up(
         raise HTTPException(
             413,
             f"what is known of the key are {len(text):,} characters, and {MOST_BYTES:,} are shown here."
-            f" Remedy: `airflow ft state get {name} ...`.",
+            f"\nFix: `airflow ft state get {name} ...`.",
         )
     return Response(text, media_type="application/json")
 
@@ -118,7 +118,7 @@ def _position(store: Store, name: str, at: int | None) -> Position:
         if not filesystem(root).exists(root):
             raise HTTPException(
                 503,
-                f"the API server does not find {root}, where the state of {name} lies. Remedy: mount the folder there"
+                f"the API server does not find {root}, where the state of {name} lies.\nFix: mount the folder there"
                 " under the same path, or use `airflow ft state` where tasks run.",
             )
     found = positions.confirmed(store, name, at)

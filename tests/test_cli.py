@@ -100,7 +100,7 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(
     doubts = {row["pipeline"]: row for row in json.loads(ft("in-doubt", "-o", "json"))}
     assert doubts.keys() == {"a", "b"} and doubts["a"]["state"] == "HALTED (SINK_MOVED)"
     for act in (("resume", "a", "--yes"), ("retire", "a", "--yes"), ("rewind", "a", "--yes"), ("recover", "b")):
-        with pytest.raises(SystemExit, match=r"newer .*Remedy: install the version of airflow-ft"):
+        with pytest.raises(SystemExit, match=r"newer .*Fix: install the version of airflow-ft"):
             ft(*act)
 
 
@@ -467,7 +467,7 @@ def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
     run = RunKey("dag", "run")
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, run, None)
-    with pytest.raises(SystemExit, match=r"dag/run is at work.*Remedy: stop it"):
+    with pytest.raises(SystemExit, match=r"dag/run is at work.*Fix: stop it"):
         ft("retire", PIPELINE, "--yes")
     assert "dag/run" in ft("pipelines")
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
@@ -746,17 +746,17 @@ def test_doctor_reads_a_dag_that_never_ran(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, r"there is no \S+a_dag.py\. Remedy: name the file"),
+        (None, r"there is no \S+a_dag.py\.\nFix: name the file"),
         (
             "import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n",
-            r"ConfigurationError: .* list of names\. Remedy: write \[\"a\"\]\.$",
+            r"ConfigurationError: .* list of names\.\nFix: write \[\"a\"\]\.$",
         ),
         (
             "import airflow_ft as ft\n\nft.KafkaSource(topic='a')\n",
-            r"unexpected keyword argument 'topic' \(line 3\) Remedy: mend",
+            r"unexpected keyword argument 'topic' \(line 3\)\nFix: mend",
         ),
         ("x = 1\nwith DAG\n", r"SyntaxError: .* \(line 2\)"),
-        ("import airflow_ft as ft\n", r"no DAG of \S+a_dag.py has the pipeline 'new'\. Remedy: name the file"),
+        ("import airflow_ft as ft\n", r"no DAG of \S+a_dag.py has the pipeline 'new'\.\nFix: name the file"),
     ],
 )
 def test_a_dag_that_cannot_be_read_is_told_in_a_line(

@@ -171,7 +171,7 @@ def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"folder": Path("/data")}, r"job_args\['folder'\] is a PosixPath, which .* Remedy: .* str\(path\)"),
+        ({"folder": Path("/data")}, r"job_args\['folder'\] is a PosixPath, which .*\nFix: .* str\(path\)"),
         ({"since": [1, {"at": date(2026, 1, 2)}]}, r"job_args\['since'\]\[1\]\['at'\] is a date, .*isoformat"),
         ({"rate": lambda n: n}, r"job_args\['rate'\] is the function <lambda>"),
         ({"names": {"a"}}, r"job_args\['names'\] is a set"),

@@ -84,7 +84,7 @@ def test_a_source_is_told_as_one() -> None:
     declared = {"orders": KafkaSource(topics=["t"], starting_offsets="{{ x }}")}
     with pytest.raises(ConfigurationError) as told:
         rebuild(declared, {"orders": {**plain(declared["orders"]), "starting_offsets": "yesterday"}}, kind="source")
-    assert str(told.value).startswith("source 'orders': KafkaSource: starting_offsets is 'yesterday'. Remedy: give ")
+    assert str(told.value).startswith("source 'orders': KafkaSource: starting_offsets is 'yesterday'.\nFix: give ")
     assert not told.value.sink
 
 

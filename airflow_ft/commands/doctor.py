@@ -107,7 +107,7 @@ def _task(pipeline: str, file: str) -> StageOperator:
     for path, error in bag.import_errors.items():
         told = _told(error, path)
         whole = "mend the DAG; `python FILE` shows the whole traceback."
-        raise ConfigurationError(f"{path} cannot be imported: {told}", remedy="" if "Remedy: " in told else whole)
+        raise ConfigurationError(f"{path} cannot be imported: {told}", remedy="" if "Fix: " in told else whole)
     tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, StageOperator)]
     for task in tasks:
         if task.pipeline == pipeline:

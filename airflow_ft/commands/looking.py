@@ -80,7 +80,7 @@ def _say_unknown(error: Exception) -> None:
     """Airflow alone knows that a killed run is over: without it such a pipeline is shown as RUNNING."""
     sys.stderr.write(
         f"Airflow's database cannot be read here ({type(error).__name__}): a run that was killed is shown as RUNNING."
-        " Remedy: set [database] sql_alchemy_conn on this machine, or look at the page.\n"
+        "\nFix: set [database] sql_alchemy_conn on this machine, or look at the page.\n"
     )
 
 

@@ -1,7 +1,7 @@
-"""Every error of the package: what happened, to what, and what to do. Terminal and transient are types.
+"""All errors of the package. Each has a class, a stable code, fields, a message and a remedy.
 
-`TransientError`: trying again (Airflow's retry) may help. `TerminalError`: it will not, until a person or the next
-run acts. Messages never contain secrets: connections are named by their id.
+Airflow retries a `TransientError`. It does not retry a `TerminalError`: a person or the next run must act first.
+Codes are listed in `docs/errors.md`. Messages never contain secrets: they name connections by their id.
 """
 
 from __future__ import annotations
@@ -18,10 +18,16 @@ from airflow_ft.core.reasons import AbortReason
 class AirflowFtError(Exception):
     """Base of all errors of this package.
 
-    `what` says what happened, `remedy` what to do; the keyword arguments name where (pipeline, checkpoint, sink ...)
-    and appear in the message in that order, when given.
+    Args:
+        what: what happened, in one or two sentences without secrets.
+        code: the stable name of this kind of error, such as `column_missing`; by default that of the class.
+        remedy: what to do, with the real names in it.
+        pipeline, checkpoint, participant, sink, column, row: where; they precede `what` in the message.
+        fields: other names and values that the message contains, for programs and tests. No secrets.
     """
 
+    code: str = "unexpected"
+    """The stable name of this kind of error. Programs compare this, and never the message."""
     abort_reason: ClassVar[AbortReason] = AbortReason.STAGE_FAILED
     """The reason of a checkpoint that this error ends before it is published."""
     unconnected: int = False
@@ -31,6 +37,7 @@ class AirflowFtError(Exception):
         self,
         what: str,
         *,
+        code: str = "",
         remedy: str = "",
         pipeline: str = "",
         checkpoint: int = 0,
@@ -38,8 +45,11 @@ class AirflowFtError(Exception):
         sink: str = "",
         column: str = "",
         row: str = "",
+        **fields: Any,
     ) -> None:
         self.what = what
+        self.code = code or type(self).code
+        self.fields = fields
         self.remedy = remedy
         self.pipeline = pipeline
         self.checkpoint = checkpoint
@@ -51,7 +61,7 @@ class AirflowFtError(Exception):
 
     @property
     def headline(self) -> str:
-        """Return where, and what happened: the message without the remedy."""
+        """Return where, and what happened: the message without code and remedy."""
         where = ", ".join(
             f"{label} {value!r}" if isinstance(value, str) else f"{label} {value}"
             for label, value in (
@@ -67,7 +77,7 @@ class AirflowFtError(Exception):
         return f"{where}: {self.what}" if where else self.what
 
     def _text(self) -> str:
-        return f"{self.headline} Remedy: {self.remedy}" if self.remedy else self.headline
+        return f"{self.headline} [{self.code}]" + (f"\nFix: {self.remedy}" if self.remedy else "")
 
     def located(self, **where: str | int) -> AirflowFtError:
         """Fills in what was not known where the error was raised (pipeline=, checkpoint=, ...); returns itself."""
@@ -118,13 +128,19 @@ class TerminalError(AirflowFtError):
 class ConfigurationError(TerminalError, ValueError):
     """A name, setting or combination that cannot work; raised when the DAG is parsed wherever possible."""
 
+    code = "invalid_configuration"
+
 
 class StateMeaningError(ConfigurationError):
     """The keys, functions or settings of the job differ from those that made its state."""
 
+    code = "state_meaning_changed"
+
 
 class NewerReleaseError(ConfigurationError):
     """A newer release has written something that this one does not know. It touches nothing then."""
+
+    code = "newer_release"
 
     def __init__(self, what: str, **where: Any) -> None:
         remedy = "install the version of airflow-ft that wrote it, or a newer one; nothing was changed."
@@ -134,12 +150,14 @@ class NewerReleaseError(ConfigurationError):
 class JobError(TerminalError):
     """The user's PySpark code raised, or returned what was not asked for."""
 
+    code = "job_failed"
     abort_reason = AbortReason.JOB_FAILED
 
 
 class DeadLettersError(TerminalError):
     """A checkpoint has more dead letters than its pipeline allows: nothing of it is published."""
 
+    code = "too_many_dead_letters"
     abort_reason = AbortReason.TOO_MANY_DEAD_LETTERS
 
 
@@ -154,6 +172,7 @@ class FencedError(TransientError):
     STORE_BEHIND_SINK.
     """
 
+    code = "fenced"
     abort_reason = AbortReason.FENCED
 
     def __init__(self, what: str, *, head_epoch: int = 0, head_attempt: int = 0, **where: Any) -> None:
@@ -165,9 +184,13 @@ class FencedError(TransientError):
 class LeaseHeldError(TransientError):
     """Another process is at work on the pipeline right now."""
 
+    code = "lease_held"
+
 
 class TurnHeldError(TransientError):
     """Another run of the DAG is between its `recover` and its `confirmed`; `holder` names it."""
+
+    code = "turn_held"
 
     def __init__(self, what: str, *, holder: RunKey, **where: Any) -> None:
         self.holder = holder
@@ -177,6 +200,7 @@ class TurnHeldError(TransientError):
 class StateConflictError(TransientError):
     """A conditional write did not apply: somebody else moved the checkpoint on. Read the state again."""
 
+    code = "state_conflict"
     abort_reason = AbortReason.PUBLISH_FAILED
 
 
@@ -186,15 +210,18 @@ class StoreUnavailableError(TransientError):
     `unanswered` is true when a write was sent and its answer lost: it may still arrive.
     """
 
+    code = "store_unavailable"
     abort_reason = AbortReason.PUBLISH_FAILED
 
-    def __init__(self, what: str, *, unanswered: bool = False, remedy: str = "") -> None:
+    def __init__(self, what: str, *, unanswered: bool = False, **where: Any) -> None:
         self.unanswered = unanswered
-        super().__init__(what, remedy=remedy)
+        super().__init__(what, **where)
 
 
 class StoreCorruptError(TerminalError):
     """A row of the decision log is not what was written. Nothing is concluded from it (I8)."""
+
+    code = "store_corrupt"
 
     def __init__(self, what: str, **where: Any) -> None:
         remedy = "keep the decision log as it is for a look at it, and restore its backup (docs/recovery.md)."
@@ -204,6 +231,7 @@ class StoreCorruptError(TerminalError):
 class PipelineHaltedError(TerminalError):
     """The pipeline stands still until a person acts (`airflow ft resume`)."""
 
+    code = "pipeline_halted"
     abort_reason = AbortReason.HALTED
 
 
@@ -231,6 +259,8 @@ def require_understood(row: Pipeline) -> None:
 class QuarantinedError(TerminalError):
     """A checkpoint is QUARANTINED: nothing later is delivered until a person has settled it (`airflow ft in-doubt`)."""
 
+    code = "checkpoint_quarantined"
+
 
 # --- sinks -------------------------------------------------------------------------------------------------------
 
@@ -238,12 +268,16 @@ class QuarantinedError(TerminalError):
 class SinkUnavailableError(TransientError):
     """The system cannot be reached, or the outcome could not be read; the checkpoint stays as it is."""
 
+    code = "sink_unavailable"
+
 
 class SinkAccessError(TransientError):
     """Reached, but refused: wrong password, missing privilege, missing table or topic, unsafe server setting.
 
     Mending the environment is enough; the staged rows stay valid.
     """
+
+    code = "sink_access"
 
 
 PROPOSED = "`airflow ft setup PIPELINE --dag FILE --print --tables` proposes it."
@@ -257,6 +291,8 @@ class UnfitTargetError(SinkAccessError):
     is a DeclinedError.
     """
 
+    code = "target_unfit"
+
 
 class DeclinedError(TerminalError):
     """The sink refuses these rows or their schema: the checkpoint is aborted and the pipeline rewound.
@@ -264,20 +300,30 @@ class DeclinedError(TerminalError):
     Raised only when nothing of the checkpoint is visible in that sink.
     """
 
+    code = "declined"
     abort_reason = AbortReason.DECLINED
 
 
-def together(problems: Sequence[AirflowFtError], told: str = "things do not fit") -> AirflowFtError:
-    """One error for them all, to be raised: the only one itself; of several the type of the first terminal one.
+def together(problems: Sequence[AirflowFtError], what: str = "problems") -> AirflowFtError:
+    """Return one error for all of `problems`: a single one itself, otherwise a list of the type of the first terminal.
 
-    `told` is what there are several of.
+    `what` names in the plural what there are several of. `fields["codes"]` has the codes of all.
     """
     first = next((problem for problem in problems if isinstance(problem, TerminalError)), problems[0])
     if len(problems) == 1:
         return first
-    listed = "".join(f"\n{number}. {problem}" for number, problem in enumerate(problems, 1))
+    listed = "".join(
+        f"\n{number}. {problem}".replace("\nFix:", "\n   Fix:") for number, problem in enumerate(problems, 1)
+    )
+    codes = [problem.code for problem in problems]
     error: AirflowFtError = type(first).__new__(type(first))
-    AirflowFtError.__init__(error, f"{len(problems)} {told}:{listed}", remedy="mend all of them.")
+    AirflowFtError.__init__(
+        error,
+        f"{len(problems)} {what}:{listed}",
+        code=codes[0] if len(set(codes)) == 1 else "several_problems",
+        remedy="correct all of them.",
+        codes=codes,
+    )
     sinks = {problem.sink for problem in problems}
     return error.located(sink=sinks.pop()) if len(sinks) == 1 else error
 
@@ -285,14 +331,19 @@ def together(problems: Sequence[AirflowFtError], told: str = "things do not fit"
 class NotDeliveredError(TerminalError):
     """A checkpoint of this run is not confirmed."""
 
+    code = "not_delivered"
+
 
 class FoundProblemsError(TerminalError):
     """What was to be looked at is not as it should be: rows are missing or doubled, or a system would stop a run."""
+
+    code = "problems_found"
 
 
 class HaltError(TerminalError):
     """The sink and the store contradict each other: the pipeline is HALTED with `reason`."""
 
+    code = "halted"
     abort_reason = AbortReason.HALTED
 
     reason: HaltReason
@@ -301,18 +352,21 @@ class HaltError(TerminalError):
 class StoreBehindSinkError(HaltError):
     """The sink is newer than the store: the store was restored from a backup, or is another one."""
 
+    code = "store_behind_sink"
     reason = HaltReason.STORE_BEHIND_SINK
 
 
 class TokenLostError(HaltError):
     """A token is gone or lower than the plan's predecessor, or what it proves is gone with its target."""
 
+    code = "token_lost"
     reason = HaltReason.TOKEN_LOST
 
 
 class ForeignOwnerError(HaltError):
     """The sink's head belongs to another installation (a deleted or second store)."""
 
+    code = "foreign_owner"
     reason = HaltReason.FOREIGN_OWNER
 
 
@@ -322,6 +376,7 @@ class HeuristicCommitError(HaltError):
     The X/Open XA specification calls it a heuristic outcome: XA_HEURCOM, or XA_HEURMIX when it is a part.
     """
 
+    code = "heuristic_commit"
     reason = HaltReason.HEURISTIC_COMMIT
 
 
@@ -334,12 +389,16 @@ class StageError(TransientError):
     What it had published stays; the rest never existed, and the next attempt computes it again.
     """
 
+    code = "stage_failed"
+
 
 class RestartsExhaustedError(TerminalError):
     """A stream has failed more often than its restart strategy allows, by what trying again may have mended.
 
     Nothing is lost: a new run goes on at the newest checkpoint.
     """
+
+    code = "restarts_exhausted"
 
 
 class SealError(StageError):
@@ -348,6 +407,7 @@ class SealError(StageError):
     In a stream it counts for `CheckpointConfig.tolerable_failures`.
     """
 
+    code = "seal_failed"
     abort_reason = AbortReason.SEAL_FAILED
 
 
@@ -358,12 +418,14 @@ class DataLossError(TerminalError):
     Nothing is lost by this error, and nothing is published; a person says whether to go on without those records.
     """
 
+    code = "data_loss"
     abort_reason = AbortReason.DATA_LOSS
 
 
 class CheckpointExpiredError(TransientError):
     """A micro-batch took longer than CheckpointConfig.timeout: it is ABORTED(EXPIRED) and computed again."""
 
+    code = "checkpoint_expired"
     abort_reason = AbortReason.EXPIRED
 
 
@@ -376,12 +438,15 @@ class StorageUnavailableError(TransientError, OSError):
     Also an OSError with its number, as a local disk raises it.
     """
 
-    def __init__(self, what: str, *, number: int = 0, remedy: str = "", **where: Any) -> None:
-        super().__init__(what, remedy=remedy, **where)
+    code = "storage_unavailable"
+
+    def __init__(self, what: str, *, number: int = 0, **where: Any) -> None:
+        super().__init__(what, **where)
         self.errno = number
 
 
 class WalCorruptError(TerminalError):
     """A published file or manifest is missing or does not match its checksum."""
 
+    code = "wal_corrupt"
     abort_reason = AbortReason.SEAL_FAILED

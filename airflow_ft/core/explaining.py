@@ -38,7 +38,7 @@ def explained(store: Store, overview: Overview) -> str:
 
 def is_refused(problem: Failure) -> bool:
     """Return whether the sink refused: the next try then fails, too, unless a person changes something."""
-    return problem.code == AbortReason.DECLINED.value or problem.kind not in _PASSING
+    return problem.reason == AbortReason.DECLINED.value or problem.kind not in _PASSING
 
 
 def waiting_for(checkpoint: Checkpoint) -> Mapping[str, Failure | None]:
@@ -88,7 +88,7 @@ def _quarantined(checkpoint: Checkpoint) -> str:
 def refuses_rows(checkpoint: Checkpoint) -> bool:
     """Return whether a participant is known to refuse rows of it."""
     return any(
-        each is not None and each.code == AbortReason.DECLINED.value for each in waiting_for(checkpoint).values()
+        each is not None and each.reason == AbortReason.DECLINED.value for each in waiting_for(checkpoint).values()
     )
 
 

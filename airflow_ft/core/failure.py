@@ -16,13 +16,14 @@ class Failure:
 
     Attributes:
         kind: the class of the error.
-        code: its reason (`AbortReason`, `HaltReason`); "": it has none.
+        code: its stable code (`AirflowFtError.code`); "": an error of another package.
         message: what happened, and where; without secrets.
         remedy: what to do; "": not known.
         dag_id, run_id, map_index: the run that failed; "" and -1: none, or not known.
         task_id: the task of that run; "": none, or a program.
         try_number: the try of that task; 0: none.
         at: microseconds since 1970, UTC, by the store's clock; 0: not stored yet.
+        reason: the `AbortReason` or `HaltReason` that the error leads to; "": none.
     """
 
     kind: str
@@ -35,12 +36,13 @@ class Failure:
     task_id: str = ""
     try_number: int = 0
     at: int = 0
+    reason: str = ""
 
     @property
     def text(self) -> str:
-        """The error in one paragraph: class, code, message and remedy."""
-        code = f" ({self.code})" if self.code else ""
-        return f"{self.kind}{code}: {self.message}" + (f" Remedy: {self.remedy}" if self.remedy else "")
+        """The error as text: class, code and message; the remedy on a line of its own."""
+        code = f" [{self.code}]" if self.code else ""
+        return f"{self.kind}{code}: {self.message}" + (f"\nFix: {self.remedy}" if self.remedy else "")
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the decision log, bounded in size."""

@@ -32,7 +32,15 @@ def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", t
     if isinstance(error, AirflowFtError):
         error.filled(pipeline)
         message, remedy = str(without_secrets(error.headline)), str(without_secrets(error.remedy))
-        return Failure(kind, _code(error), message, remedy, task_id=task_id, try_number=try_number)
+        return Failure(
+            kind,
+            error.code,
+            message,
+            remedy,
+            task_id=task_id,
+            try_number=try_number,
+            reason=_reason(error),
+        )
     message = f"a {kind} ended it."
     remedy = "see the log of the task." if task_id else "see the log of the program."
     return Failure(kind, "", message, remedy, task_id=task_id, try_number=try_number)
@@ -62,7 +70,7 @@ def note_problem(store: Store, pipeline: str, epoch: int, number: int, participa
         log.debug("the error of %s was not stored:", participant, exc_info=problem)
 
 
-def _code(error: AirflowFtError) -> str:
+def _reason(error: AirflowFtError) -> str:
     if isinstance(error, HaltError):
         return error.reason.value
     cause = error.__cause__

@@ -179,7 +179,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         return (
             f"Run {self.ended or self.turn} ended before it was confirmed, and reported no error: its process was"
             f" killed, or a person ended it.{self.no_run_follows}"
-            " Remedy: see the logs of its tasks in Airflow; clear them, or start a new run."
+            "\nFix: see the logs of its tasks in Airflow; clear them, or start a new run."
         )
 
     @property
@@ -188,19 +188,19 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         if self.paused:
             return (
                 "Its DAG is paused or deleted, so the stream does not run."
-                f" Remedy: unpause the DAG, or bring it back, and trigger a run.{last}"
+                f"\nFix: unpause the DAG, or bring it back, and trigger a run.{last}"
             )
         if self.turn is not None:
             return (
                 f"No process of run {self.turn} renews its lease: it was killed, or waits to be tried again."
-                f" Remedy: see the log of its task in Airflow.{last}"
+                f"\nFix: see the log of its task in Airflow.{last}"
             )
         if self.ended is not None:
             return (
                 f"Run {self.ended} ended, and reported no error: its process was killed, or a person ended it."
-                " Remedy: see the log of its task in Airflow, and trigger a new run."
+                "\nFix: see the log of its task in Airflow, and trigger a new run."
             )
-        return "The stream was stopped. Remedy: trigger a run of its DAG; or retire the pipeline, if it should not run."
+        return "The stream was stopped.\nFix: trigger a run of its DAG; or retire the pipeline, if it should not run."
 
 
 def failed_text(failure: Failure) -> str:

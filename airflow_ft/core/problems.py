@@ -43,7 +43,7 @@ class Problem:
     @property
     def text(self) -> str:
         """All of it."""
-        return f"{self.headline}: {self.cause} Remedy: {self.remedy}"
+        return f"{self.headline}: {self.cause}\nFix: {self.remedy}"
 
 
 def problems(
@@ -116,7 +116,7 @@ def _trouble(overview: Overview, condition: Condition) -> Problem:
     if failure is not None and condition is Condition.FAILED:
         cause, remedy = f"{failed_text(replace(failure, remedy=''))}{overview.no_run_follows}", failure.remedy
     else:
-        cause, _, remedy = overview.text_of(condition).partition(" Remedy: ")
+        cause, _, remedy = overview.text_of(condition).partition("\nFix: ")
     log_of = f"Its log is that of the task {failure.task_id}." if failure is not None and failure.task_id else ""
     return Problem(overview.name, condition, cause, f"{remedy} {log_of}".strip() or "see the logs of its tasks.")
 

@@ -40,7 +40,7 @@ class PipelineWarning:
 
     def __str__(self) -> str:
         subject = f" ({self.subject})" if self.subject else ""
-        return f"{self.code}{subject}: {self.message}" + (f" Remedy: {self.remedy}" if self.remedy else "")
+        return f"{self.code}{subject}: {self.message}" + (f"\nFix: {self.remedy}" if self.remedy else "")
 
 
 class TakesWarnings(Protocol):

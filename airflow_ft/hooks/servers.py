@@ -33,7 +33,7 @@ class _TestedHook(BaseHook):
         try:
             return True, self._try(task_connections(self.conn_id))
         except AirflowFtError as error:
-            text = f"{error.what} Remedy: {error.remedy}" if error.remedy else error.what
+            text = f"{error.what}\nFix: {error.remedy}" if error.remedy else error.what
             return False, text.replace(f"{self.conn_id!r}", "this connection")
 
     @abstractmethod

@@ -67,7 +67,7 @@ class DoctorOperator(CheckpointOperator):
         checks = examine(patient, lambda: open_configured_store(spec.store), task_connections, participant_factory())
         for check in checks:
             say = self.log.info if check.verdict is Verdict.OK else self.log.warning
-            remedy = f" Remedy: {check.remedy}" if check.remedy else ""
+            remedy = f"\nFix: {check.remedy}" if check.remedy else ""
             say("%s: %s: %s: %s%s", check.verdict.value, check.subject, check.name, check.text, remedy)
         verdict = worst(checks)
         if verdict is Verdict.PROBLEM or (verdict is Verdict.WARNING and self.fail_on_warning):

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def fail(log: Any, error: AirflowFtError) -> NoReturn:
-    """Raises it as Airflow's, having told it in the task's log: what happened, and the remedy on a line of its own.
+    """Log the error and raise it as Airflow's: the remedy has its own line in the task's log.
 
-    A `TerminalError` fails the task at once, another one lets Airflow try again. What it was made of (tracebacks of
-    drivers and of Spark) is logged at level DEBUG.
+    A `TerminalError` fails the task at once. Airflow retries another one. Level DEBUG logs the tracebacks of drivers
+    and of Spark.
     """
-    log.error("%s: %s", type(error).__name__, error.headline)
+    log.error("%s [%s]: %s", type(error).__name__, error.code, error.headline)
     if error.remedy:
-        log.error("Remedy: %s", error.remedy)
+        log.error("Fix: %s", error.remedy)
     log.debug("how it came about:", exc_info=error)
     kind = AirflowFailException if isinstance(error, TerminalError) else AirflowException
     raise kind(str(error)) from None

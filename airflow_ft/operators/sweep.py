@@ -115,7 +115,7 @@ class RecoverAllOperator(BaseOperator):
                     needs.append(f"{each.pipeline}: {each.error}")
         if needs:
             raise AirflowFailException(
-                "somebody has to act. " + "; ".join(needs) + " Remedy: `airflow ft in-doubt` says what each sink holds."
+                "somebody has to act. " + "; ".join(needs) + "\nFix: `airflow ft in-doubt` says what each sink holds."
             )
         return result
 

@@ -65,7 +65,7 @@ class TellingOperations:
             told = replace(failure, dag_id=run.dag_id, run_id=run.run_id, map_index=run.map_index, at=write.now)
             write.set_pipeline(failure=json_text(told.to_json()), retired=0)
             task = f" in {told.task_id} (try {told.try_number})" if told.task_id else ""
-            what = f"{told.kind} ({told.code})" if told.code else told.kind
+            what = f"{told.kind} [{told.code}]" if told.code else told.kind
             write.event(
                 EventKind.FAILED,
                 f"run {run} failed{task}: {what}: {shortened(told.message)}",

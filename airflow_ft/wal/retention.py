@@ -84,7 +84,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     deleted: list[str] = []
     home = files.uri(root, pipeline)
     if told := owners.shared(files, home, files.names(home)):
-        log.warning("%s Remedy: %s", told, owners.REMEDY)
+        log.warning("%s\nFix: %s", told, owners.REMEDY)
         return deleted
     for folder in _old(files, home, is_old):
         batches = files.names(folder)

@@ -63,5 +63,5 @@ def faults(root: Locator) -> list[str]:
 @cache
 def _axe() -> str:
     file = local_folder() / "js" / "node_modules" / "axe-core" / "axe.min.js"
-    assert file.exists(), f"there is no {file}. Remedy: make install ONLY=js"
+    assert file.exists(), f"there is no {file}.\nFix: make install ONLY=js"
     return file.read_text()

@@ -13,11 +13,11 @@ from tests.store.scene import PIPELINE, RUN
 
 pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
 
-DOWN = json.dumps({"detail": "the decision log cannot be opened. Remedy: start it."})
+DOWN = json.dumps({"detail": "the decision log cannot be opened.\nFix: start it."})
 PROXY = "<html><body><h1>502 Bad Gateway</h1></body></html>"
 BETWEEN = "a proxy answered instead of Airflow"
 ANSWERS = {
-    "JSON": (503, DOWN, "application/json", "the decision log cannot be opened. Remedy: start it."),
+    "JSON": (503, DOWN, "application/json", "the decision log cannot be opened.\nFix: start it."),
     "HTML": (502, PROXY, "text/html", f"status 502: {BETWEEN}"),
     "no words": (502, "", "text/plain", f"status 502: {BETWEEN}"),
     "JSON without words": (504, '{"detail": ""}', "application/json", f"status 504: {BETWEEN}"),

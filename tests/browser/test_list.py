@@ -66,7 +66,7 @@ def test_what_needs_a_person_comes_first_and_says_why(visit: Visit) -> None:
         expect(row).to_contain_text(state)
     expect(pipelines.row(HALTED)).to_contain_text("TOKEN_LOST: the transaction of checkpoint 2 is gone")
     expect(pipelines.row(QUARANTINED)).to_contain_text("Checkpoint 1 (decided) is in quarantine: db refuses")
-    expect(pipelines.row(IN_DOUBT)).to_contain_text("the table has no column note. Remedy: add the column")
+    expect(pipelines.row(IN_DOUBT)).to_contain_text("the table has no column note.\nFix: add the column")
     expect(pipelines.row(IN_DOUBT)).to_contain_text("fails again until the cause is removed")
     expect(pipelines.row(FAILED)).to_contain_text("failed in receipts.stage (try 2): JobError (JOB_FAILED)")
     expect(pipelines.row(NOT_RUNNING)).to_contain_text("The stream was stopped")

@@ -363,7 +363,7 @@ def test_what_does_not_go_by_itself_is_not_set_anew(world: World) -> None:
     decided(world)
     log = world.systems["log"]
     log.token_is_gone, log.last, log.expires = True, 0, False
-    with pytest.raises(StoreBehindSinkError, match=r"lost all that it remembered .* Remedy: bring it back"):
+    with pytest.raises(StoreBehindSinkError, match=r"lost all that it remembered .*\nFix: bring it back"):
         resolver(world).redeliver(2)
     assert log.rows == [1] and state(world, 2) is S.COMMITTING
 

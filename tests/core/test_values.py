@@ -122,7 +122,7 @@ def test_an_error_names_the_place_the_reason_and_the_remedy() -> None:
     error.located(pipeline="shop", checkpoint=7, participant="mysql_default", sink="not me")
     assert str(error) == (
         "pipeline 'shop', checkpoint 7, connection 'mysql_default', sink 'orders', column 'id':"
-        " NULL in a NOT NULL column. Remedy: mend the job."
+        " NULL in a NOT NULL column.\nFix: mend the job."
     )
 
 

@@ -357,7 +357,7 @@ def test_a_missed_deadline_tells_what_is_late(shop: Shop) -> None:
     )
     for line in lines:
         pipeline, condition, text = json.loads(line)
-        assert (pipeline, condition) == ("orders", "LATE") and "Remedy: " in text
+        assert (pipeline, condition) == ("orders", "LATE") and "Fix: " in text
     airflow.fail("too_slow", run_id, "never")
 
 
@@ -368,7 +368,7 @@ def test_a_table_that_does_not_fit_is_told_before_anything_is_computed(shop: Sho
     assert states["templated.stage"] == "failed", states
     text = airflow.log_text("templated", run_id, "templated.stage")
     assert "too_narrow has no column 'amount'" in text and "Nothing was computed yet" in text
-    assert re.search(r'"event": ?"Remedy: ', text), "on a line of its own"
+    assert re.search(r'"event": ?"Fix: ', text), "on a line of its own"
     assert all(checkpoint.is_settled for checkpoint in airflow.checkpoints("templated"))
 
 

@@ -164,7 +164,7 @@ def test_another_folder_under_the_same_name_is_refused_by_name(job: Job) -> None
     assert job.run("numbers") == {"a": 1}
     request, elsewhere = job.request("numbers"), job.pipeline.folder / "in" / "more"
     other = FileSource(path=str(elsewhere), schema="k string")
-    with pytest.raises(JobError, match=r"reads .*/in/more, and its newest .*/in/numbers.*Remedy: take the folder back"):
+    with pytest.raises(JobError, match=r"reads .*/in/more, and its newest .*/in/numbers.*Fix: take the folder back"):
         job.pipeline.complete(replace(request, sources={"numbers": other.to_json()}))
     job.add("more", "b")
     job.add("numbers", "a")

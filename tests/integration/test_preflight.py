@@ -129,9 +129,7 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
 def test_a_log_that_cannot_be_written_is_told_before_spark_is_started(world: RealWorld, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     spec = settings.resolved(replace(declared(world), wal_root=str(tmp_path / "file" / "wal")))
-    words = (
-        r"pipeline '\S+': the write-ahead log cannot be written to \S+/file/wal: .*Remedy: .*\[airflow_ft\] wal_root"
-    )
+    words = r"pipeline '\S+': the write-ahead log cannot be written to \S+/file/wal: .*Fix: .*\[airflow_ft\] wal_root"
     with pytest.raises(StageError, match=words):
         pipeline_steps.require_log(spec)
     with pytest.raises(StageError, match=words):

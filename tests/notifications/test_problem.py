@@ -79,12 +79,10 @@ def test_each_problem_is_told_with_cause_and_remedy(store: Store) -> None:
     halted, kept, late = told(ProblemNotifier(heard))
     assert halted == (
         "pipeline broken is HALTED: it is HALTED (TOKEN_LOST): it is gone."
-        " Remedy: when the cause is gone, `airflow ft resume broken`."
+        "\nFix: when the cause is gone, `airflow ft resume broken`."
     )
-    assert kept.startswith(
-        "pipeline kept is QUARANTINED: it is QUARANTINED: the table is locked. Remedy: `airflow ft in"
-    )
-    assert late.startswith("pipeline slow is LATE: nothing was confirmed for 0:00:00. Remedy: see what its newest run")
+    assert kept.startswith("pipeline kept is QUARANTINED: it is QUARANTINED: the table is locked.\nFix: `airflow ft in")
+    assert late.startswith("pipeline slow is LATE: nothing was confirmed for 0:00:00.\nFix: see what its newest run")
 
 
 def test_a_notifier_of_a_provider_renders_the_problem_each_time_anew(store: Store) -> None:
@@ -170,7 +168,7 @@ def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store:
         tx.change("UPDATE pipeline SET changed_at = 1 WHERE name = 'dead'")
     found = told(ProblemNotifier(heard, pipelines=["well", "stopped", "dead"]))
     assert [each.split(": ")[0] for each in found] == ["pipeline dead is NOT_RUNNING", "pipeline well is FAILED"]
-    assert "the job raised" in found[1] and "Remedy: correct it." in found[1] and "task stage" in found[1]
+    assert "the job raised" in found[1] and "Fix: correct it." in found[1] and "task stage" in found[1]
     SENT.clear()
     assert not told(ProblemNotifier(heard, pipelines=["well"], conditions=["HALTED"]))
     stopped.complete(1)

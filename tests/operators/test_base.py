@@ -101,7 +101,7 @@ def test_the_remedy_stands_on_a_line_of_its_own(caplog: pytest.LogCaptureFixture
     with pytest.raises(AirflowFailException):
         fail(logging.getLogger("task"), error)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert told == ["JobError: pipeline 'orders': the job raised.", "Remedy: mend it."]
+    assert told == ["JobError: pipeline 'orders': the job raised.", "Fix: mend it."]
     assert [record.exc_info is not None for record in caplog.records] == [False, False, True], "the rest is for DEBUG"
 
 

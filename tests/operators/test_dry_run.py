@@ -69,7 +69,7 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
     stage = StageOperator(task_id="stage", spec=spec(dry_run=True))
     told = execute(stage)
     assert told["rows"] == {"orders": 1} and "samples" not in told
-    with pytest.raises(AirflowFailException, match=r"no such table.*Remedy: make it"):
+    with pytest.raises(AirflowFailException, match=r"no such table.*Fix: make it"):
         execute(StageOperator(task_id="shown", spec=spec(dry_run=True, dry_run_samples=3)))
     assert samples == [0, 3]  # its log shows values only where the author says so
 

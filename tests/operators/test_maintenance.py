@@ -173,7 +173,7 @@ def test_a_nightly_run_may_say_its_parameters_itself(world: World) -> None:
 @pytest.mark.parametrize(
     ("actions", "words"),
     [
-        (["reset-state"], r"no action 'reset-state'\. Remedy: did you mean 'reset_state'\? Known are: recover, "),
+        (["reset-state"], r"no action 'reset-state'\.\nFix: did you mean 'reset_state'\? Known are: recover, "),
         (["verify", "dead-leter"], "did you mean 'dead_letter'"),
         (["adopt"], "no action 'adopt'"),
         ([], "actions is empty"),
@@ -271,7 +271,7 @@ def test_other_parameters_are_not_passed_over_either(world: World) -> None:
 def test_a_pipeline_that_is_not_there_is_named_with_the_known_ones(world: World, action: str) -> None:
     world.store.register(PIPELINE)
     number = {"checkpoint": 1} if action in SETTLING else {}
-    with pytest.raises(AirflowFailException, match=r"knows no pipeline 'nothing'\. Remedy: known are: orders"):
+    with pytest.raises(AirflowFailException, match=r"knows no pipeline 'nothing'\.\nFix: known are: orders"):
         trigger(action, pipeline="nothing", **number)
 
 
@@ -353,7 +353,7 @@ def test_what_is_decided_is_not_rewound_and_the_remedy_is_in_the_log(world: Worl
     decided(world)
     with capture_logs() as lines, pytest.raises(AirflowException, match="it is COMMITTING"):
         run("rewind")
-    remedy = "Remedy: settle it first: `airflow ft in-doubt --pipeline orders`."
+    remedy = "Fix: settle it first: `airflow ft in-doubt --pipeline orders`."
     assert remedy in [line["event"] for line in lines if line["log_level"] == "error"]
     assert world.store.checkpoint(PIPELINE, 1).state is S.COMMITTING
 
@@ -408,7 +408,7 @@ def test_doctor_fails_with_what_it_has_found(world: World) -> None:
     assert "checkpoint 1 was confirmed last" in told and "pipeline orders" in told.log
     world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
     events = signed(world)
-    with pytest.raises(AirflowFailException, match=r"pipeline 'orders': .*it is gone.*Remedy: "):
+    with pytest.raises(AirflowFailException, match=r"pipeline 'orders': .*it is gone.*Fix: "):
         trigger("doctor")
     assert signed(world) == events
 
@@ -439,7 +439,7 @@ def test_verify_fails_when_rows_are_missing_or_doubled(tmp_path: Path, monkeypat
             trigger("verify")
         assert "DOUBLED: 1 more rows equal delivered ones" in trigger("verify", allow_repeated=True, tries=2)
         sql("DELETE FROM orders WHERE id = 2007")
-        with pytest.raises(AirflowFailException, match=r"1 rows are missing; .*\. Remedy: "):
+        with pytest.raises(AirflowFailException, match=r"1 rows are missing; .*\.\nFix: "):
             trigger("verify", allow_repeated=True)
         assert "20 of 20 rows are there" in trigger("verify", checkpoint=1, allow_repeated=True)
 

@@ -116,7 +116,7 @@ def test_files_that_the_api_server_does_not_find_are_told_with_a_remedy(
     assert told.status_code == 503 and f"{scene.counts.path.as_uri()} is missing" in told.json()["detail"]
     shutil.rmtree(scene.root)
     told = ask(f"{PIPELINE}/state")
-    assert told.status_code == 503 and "Remedy: mount the folder there under the same path" in told.json()["detail"]
+    assert told.status_code == 503 and "Fix: mount the folder there under the same path" in told.json()["detail"]
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db/below-a-file/ft.db")
     told = ask(f"{PIPELINE}/state")
     assert told.status_code == 503 and "below-a-file" in told.json()["detail"]
@@ -130,10 +130,10 @@ def test_a_folder_that_may_not_be_read_and_a_package_that_is_missing_are_told(
         refused = PermissionError(13, "Permission denied", "/wal/x")
         patch.setattr("airflow_ft.wal.filesystem.LocalFileSystem.names", _raising(refused))
         told = ask(f"{PIPELINE}/state")
-        assert told.status_code == 503 and "Permission denied: '/wal/x'. Remedy: let the user" in told.json()["detail"]
+        assert told.status_code == 503 and "Permission denied: '/wal/x'.\nFix: let the user" in told.json()["detail"]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert told.status_code == 503 and "pyarrow is not installed. Remedy: install airflow-ft" in told.json()["detail"]
+    assert told.status_code == 503 and "pyarrow is not installed.\nFix: install airflow-ft" in told.json()["detail"]
 
 
 def _raising(error: Exception) -> Any:

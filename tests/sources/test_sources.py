@@ -108,7 +108,7 @@ def test_an_option_that_differs_from_the_connection_is_refused() -> None:
     same = KafkaSource(topics=["a"], options={"kafka.security.protocol": "SSL", "kafka.max.poll.records": "5"})
     options = same.reader_options(_connection(**{"security.protocol": "SSL"}))
     assert (options["kafka.security.protocol"], options["kafka.max.poll.records"]) == ("SSL", "5")
-    with pytest.raises(ConfigurationError, match=r"connection differ in kafka\.security\.protocol\. Remedy: "):
+    with pytest.raises(ConfigurationError, match=r"connection differ in kafka\.security\.protocol\.\nFix: "):
         same.reader_options(_connection(**{"security.protocol": "PLAINTEXT"}))
 
 

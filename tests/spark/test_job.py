@@ -52,8 +52,8 @@ def _run(spark: SparkSession, folder: Path, fault: str) -> Segment:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("list", r"transform returned list, not a DataFrame of Spark\. Remedy: return one, such as"),
-        ("nothing", r"transform returned NoneType, not .*Remedy: end the function with `return`"),
+        ("list", r"transform returned list, not a DataFrame of Spark\.\nFix: return one, such as"),
+        ("nothing", r"transform returned NoneType, not .*Fix: end the function with `return`"),
         ("pandas", r"transform returned pandas\.DataFrame, not a DataFrame of Spark.*mapInPandas.*createDataFrame"),
         ("pandas on spark", r"returned pyspark\.pandas\.DataFrame, not .*frame\.to_spark\(\)"),
         ("pandas split", r"split, for orders, returned pandas\.DataFrame, not .*createDataFrame"),
@@ -130,7 +130,7 @@ def test_arguments_go_to_the_class_or_to_transform(spark: SparkSession) -> None:
 def test_arguments_that_the_job_does_not_take_are_named(
     spark: SparkSession, job: str, arguments: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(JobError, match=rf"job {job}: {words}\. Remedy: job_args has {next(iter(arguments))}: let it"):
+    with pytest.raises(JobError, match=rf"job {job}: {words}\.\nFix: job_args has {next(iter(arguments))}: let it"):
         Job(job, arguments).transform(spark, Sources(spark, {}, {}))
 
 

@@ -319,7 +319,7 @@ def test_another_encoding_is_refused_by_name_and_shown_by_spark(world: World) ->
         world.spark.conf.set(name, value)
     world.run(variables, "update")
     with world.state() as state:
-        with pytest.raises(ConfigurationError, match=r"is encoded as avro.* Remedy: .*`dataframe\(spark, operator\)`"):
+        with pytest.raises(ConfigurationError, match=r"is encoded as avro.*\nFix: .*`dataframe\(spark, operator\)`"):
             state.get(0, "key-", "one")
         frame = state.dataframe(world.spark, 0, "one")
         assert {row.key.k for row in frame.collect()} == {f"key-{'x' * k}" for k in range(KEYS)}

@@ -67,7 +67,7 @@ def test_files_that_go_before_they_are_read_move_it_to_the_newest_checkpoint_onc
         scene.counts.forget(0)
         scene.counts.forget(1)
         assert found.get(0, "a") == {"count": 3} and found.number == 3
-    gone = pytest.raises(TransientError, match=r"has no version 2 \(any more\).* Remedy: try again")
+    gone = pytest.raises(TransientError, match=r"has no version 2 \(any more\).*\nFix: try again")
     with state.open(PIPELINE, store=scene.store, at=2) as old, gone:
         old.get(0, "a")
 

@@ -78,7 +78,7 @@ def test_whoever_acts_on_it_is_refused_and_nothing_is_changed(scene: Scene, act:
     scene.stage(1)
     halt(scene.store, PIPELINE)
     before = scene.store.pipeline(PIPELINE), scene.told()
-    with pytest.raises(NewerReleaseError, match=rf"'orders'.*{NEW}.*newer airflow-ft.*Remedy: install the version"):
+    with pytest.raises(NewerReleaseError, match=rf"'orders'.*{NEW}.*newer airflow-ft.*Fix: install the version"):
         ACTS[act](scene)
     assert (scene.store.pipeline(PIPELINE), scene.told()) == before
 
@@ -156,7 +156,7 @@ def test_what_decides_of_a_checkpoint_is_refused_by_name(scene: Scene, column: s
     other.stage(1)
     scene.stage(1)
     write(store, f"UPDATE checkpoint SET {column} = ? WHERE pipeline = ? AND number = 1", value, PIPELINE)
-    with pytest.raises(NewerReleaseError, match=rf"'orders', checkpoint 1: .*{value}.*newer one.*Remedy: install"):
+    with pytest.raises(NewerReleaseError, match=rf"'orders', checkpoint 1: .*{value}.*newer one.*Fix: install"):
         store.checkpoint(PIPELINE, 1)
     assert [each.name for each in store.overview()] == [PIPELINE, "other"]
     assert not list(problems(store))
