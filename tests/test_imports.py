@@ -97,7 +97,7 @@ def test_starting_the_airflow_command_loads_nothing_heavy(tmp_path: Path) -> Non
 
 
 @pytest.mark.airflow
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("dag", sorted(path.stem for path in (ROOT / "dags").glob("[a-z]*.py")))
 def test_an_example_dag_is_parsed_without_spark(dag: str, tmp_path: Path) -> None:
     modules, seconds = modules_after(f"import airflow_ft.example_dags.{dag}", tmp_path, hidden=True)

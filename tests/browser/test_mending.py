@@ -42,7 +42,7 @@ from tests.browser.server import ADMIN, MAINTENANCE, ApiServer
 from tests.integration.real_world import expected
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page"), pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECONDS = 120.0
 """So long may the run of an act take: a scheduler starts it, and others work beside this test."""
@@ -444,7 +444,7 @@ def windows(place: Place, pipeline: str) -> dict[int, int]:
 
 
 @pytest.mark.spark
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("action", sorted(STREAMS))
 def test_a_stream_is_stopped_by_a_click(action: str, place: Place, airflow: ApiServer, visit: Visit) -> None:
     """A real one, which Spark computes and Airflow runs."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.testing import ParticipantConformance
-from tests.tiers import PARTS, TWELFTHS, content_number
+from tests.tiers import TWELFTHS, content_number
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30  # bytes
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     takes some fifty: `tests/sinks/delta/test_bucket.py` tries some of them. Before each of as many others may come.
     """
     if not config.getoption("--all"):
-        ParticipantConformance.places = (content_number() // PARTS % TWELFTHS, TWELFTHS)
+        ParticipantConformance.places = (content_number() % TWELFTHS, TWELFTHS)
         ParticipantConformance.patience = 3.0
     for item in items:
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")

@@ -18,7 +18,7 @@ from tests.conformance.values import EARLY, by_place
 from tests.sinks.postgres.test_types import EXTENSIONS, MADE, VALUES
 from tools.servers import Database, Postgres
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 _AS_TEXT = re.compile(r"uuid|interval|inet|cidr|macaddr|bit|xml|ts|citext|hstore|ltree|range|positive|\[\]")
 REFUSED = {
     "out of range": ("smallint", pa.array([-(2**15) - 1, 2**15], pa.int64())),

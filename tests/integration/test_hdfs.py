@@ -35,7 +35,7 @@ from tests.integration.test_stage_overlap import FILES, ROWS, Shop
 from tests.integration.test_stream import World as Streaming
 from tools.servers import Database, Hdfs, Kafka
 
-pytestmark = [pytest.mark.rotating(among="HDFS"), pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.sampled(among="HDFS"), pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1200)]
 KEYS = ("a", "b")
 # The client decides on both: by its own default each block would count 384 MB of a quota until it is closed.
 CONF = {"spark.hadoop.dfs.replication": "1", "spark.hadoop.dfs.blocksize": str(1 << 20)}

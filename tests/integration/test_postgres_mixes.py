@@ -31,7 +31,7 @@ from tests.sinks.postgres.test_local import AT_THE_END
 from tests.sinks.postgres.world import QUICK
 from tools.servers import Database
 
-pytestmark = [pytest.mark.rotating, pytest.mark.server, pytest.mark.chaos]
+pytestmark = [pytest.mark.sampled, pytest.mark.server, pytest.mark.chaos]
 
 MIXES: Mapping[str, Mapping[str, tuple[str, str]]] = {  # sink -> (database, strategy)
     "local alone": {"a": ("one", "local")},

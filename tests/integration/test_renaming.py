@@ -15,7 +15,7 @@ import pytest
 from tests.integration.test_running import ROOT, Plain
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.airflow,
     pytest.mark.spark,
     pytest.mark.slow,

@@ -42,7 +42,7 @@ from tests.store.test_telling import TestProblems, TestWarnings
 from tests.store.test_upgrade import TestUpgrade, write_version_1
 from tools.servers import Postgres
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 
 __all__ = [
     "TestAborts",

@@ -25,7 +25,7 @@ from tools.servers import Hdfs
 
 pytestmark = pytest.mark.timeout(300)
 ALL: Callable[[PurePosixPath], bool] = lambda name: True  # noqa: E731
-on_hdfs = pytest.mark.rotating(among="HDFS")
+on_hdfs = pytest.mark.sampled(among="HDFS")
 
 
 @pytest.fixture(params=["local", pytest.param("hdfs", marks=on_hdfs)])

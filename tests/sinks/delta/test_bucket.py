@@ -26,7 +26,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.slow
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY], ids=["a request", "a reply"])
 def test_what_is_lost_on_the_way_of_a_commit_comes_once(s3: S3, tmp_path: Path, fate: Fate) -> None:
     """Here and there; the conformance kit loses each."""

@@ -80,7 +80,7 @@ OTHERS = {
 
 
 @pytest.mark.server
-@pytest.mark.rotating
+@pytest.mark.sampled
 def test_a_trial_sends_rows_unless_the_table_is_plain(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make(PLAIN, **UPSERT, change_column="op")
     sent: list[str] = []

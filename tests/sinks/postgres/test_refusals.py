@@ -15,7 +15,7 @@ from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.test_local import drop_user, limited
 from tests.sinks.postgres.world import quick, table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 UPSERT: dict[str, Any] = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
 CHANGES = {**UPSERT, "change_column": "op"}

@@ -22,7 +22,7 @@ from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.test_local import drop_user, limited
 from tests.sinks.postgres.world import QUICK, table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 ORDERS = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, floats float8, texts text[], at timestamptz, day date, bytes bytea,"
