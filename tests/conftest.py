@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from tests import units
 from tests.class_archives import java_options
 from tests.tiers import Tiers, add_options
 from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Server
@@ -37,6 +38,7 @@ S = TypeVar("S", bound=Server)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
+    units.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,6 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
     os.environ["DEFAULT_ARTIFACT_REPOSITORY"] = _maven_repository().as_uri()
     config.pluginmanager.register(FailuresAtOnce(config))
+    config.pluginmanager.register(units.Placed())
+    if config.getoption("--unit"):
+        config.pluginmanager.register(units.UnitTests(_run / "instead of servers"))
     config.pluginmanager.register(Tiers(config))
 
 

@@ -13,6 +13,8 @@ from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import PIPELINE, Scene
 from tests.store.standing import differences
 
+pytestmark = pytest.mark.slow
+
 S = CheckpointState
 ROUNDS = 25
 

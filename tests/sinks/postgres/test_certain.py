@@ -13,7 +13,7 @@ from airflow_ft.sinks.postgres.catalog import Column
 from airflow_ft.sinks.postgres.certain import fills, takes
 from airflow_ft.sinks.postgres.session import Session
 from tests.sinks.postgres.conftest import Make
-from tests.sinks.postgres.test_refusals import changes
+from tests.sinks.postgres.servers.test_refusals import changes
 from tests.sinks.postgres.world import table_of
 
 UPSERT: dict[str, Any] = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
