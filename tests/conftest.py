@@ -30,7 +30,6 @@ from tests.tiers import Tiers, add_options
 from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Server
 from tools.servers.base import local_folder
 
-_SERVER_FIXTURES = frozenset({"mariadb", "mysql", "postgres", "kafka", "hdfs", "s3", "any_mysql", "own_server"})
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
 
 S = TypeVar("S", bound=Server)
@@ -112,7 +111,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever uses a server is marked so."""
     for item in items:
-        if _SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        if units.SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
 
 

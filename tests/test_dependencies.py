@@ -9,6 +9,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]

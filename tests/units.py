@@ -1,8 +1,7 @@
 """Which tests are unit tests, and what keeps them so: `make unit` runs pytest with `--unit`.
 
-A unit test needs no server, no Spark session, no Airflow process and no browser. Its folders tell: a test is a unit test
-unless one of its folders is named in `ELSEWHERE`. `--unit` leaves these folders out before it imports anything from
-them, and leaves out tests marked `slow` or `release`.
+A unit test needs no server, no Spark session, no Airflow process and no browser. A test is a unit test unless one of
+its folders is named in `ELSEWHERE`, or it is marked `slow` or `release`. `--unit` imports nothing from other folders.
 
 With `--unit` a test that starts a server, a JVM or a process of Airflow fails, and names what it started.
 """
@@ -33,9 +32,10 @@ ELSEWHERE = {
 """Name of a folder -> its tests, which are no unit tests."""
 MARKS = ("slow", "release")
 """Tests in other folders with one of these marks are no unit tests either."""
-NEEDS = frozenset({"mariadb", "mysql", "postgres", "kafka", "hdfs", "s3", "any_mysql", "own_server", "servers_folder"})
-NEEDS |= frozenset({"spark", "chromium"})
-"""Fixtures that start something which no unit test uses."""
+SERVERS = frozenset({"mariadb", "mysql", "postgres", "kafka", "hdfs", "s3", "any_mysql", "own_server"})
+"""Fixtures that start a server."""
+NEEDS = SERVERS | {"servers_folder", "spark", "chromium"}
+"""Fixtures that no unit test uses."""
 MISPLACED = pytest.StashKey[list[str]]()
 """Collected tests in folders of unit tests that use one of `NEEDS`."""
 _PROGRAMS = ("java", "airflow", "chromium", "google-chrome", "mariadbd", "mysqld", "postgres")
@@ -143,9 +143,9 @@ def _refuse_airflow(event: str, arguments: tuple[Any, ...]) -> None:
         raise RuntimeError("a unit test started a process of Airflow. Fix: move it to a folder named servers.")
 
 
-def is_airflow(command: str | bytes | Sequence[Any]) -> bool:
+def is_airflow(command: object) -> bool:
     """Return whether a command line is one of Airflow."""
-    if isinstance(command, str | bytes):
+    if isinstance(command, str | bytes) or not isinstance(command, Sequence):
         return False
-    words = [os.fsdecode(word) for word in command]
+    words = [str(word) for word in command]
     return words[1:3] == ["-m", "airflow"] or Path(words[0]).name == "airflow"
