@@ -107,6 +107,9 @@ class UnitTests:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
+    def pytest_report_header(self) -> str:
+        return "unit tests: without a server, a Spark session, a process of Airflow and a browser"
+
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         return True if collection_path.is_relative_to(TESTS) and not in_unit_folder(collection_path) else None
 
