@@ -1,7 +1,8 @@
 """Which tests are unit tests, and what keeps them so: `make unit` runs pytest with `--unit`.
 
 A unit test needs no server, no Spark session, no Airflow process and no browser. A test is a unit test unless one of
-its folders is named in `ELSEWHERE`, or it is marked `slow` or `release`. `--unit` imports nothing from other folders.
+its folders is named in `ELSEWHERE`, or it is marked `slow` or `release`. `--unit` imports nothing from other folders,
+and takes of matrices what the fixed set has (`tests/tiers.py`).
 
 With `--unit` a test that starts a server, a JVM or a process of Airflow fails, and names what it started.
 """
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.tiers import fixed_set, not_fixed
 from tools.servers import Server
 
 TESTS = Path(__file__).parent
@@ -114,10 +116,11 @@ class UnitTests:
         return True if collection_path.is_relative_to(TESTS) and not in_unit_folder(collection_path) else None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in MARKS)]
+        left_out = set(not_fixed(items, fixed_set()))
+        left_out.update(item for item in items if any(item.get_closest_marker(mark) for mark in MARKS))
         if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in set(left_out)]
+            config.hook.pytest_deselected(items=list(left_out))
+            items[:] = [item for item in items if item not in left_out]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
