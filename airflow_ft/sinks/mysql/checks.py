@@ -39,7 +39,8 @@ class Check:
 
     `by_statistics` tells whether any value offends, or is None when only the rows can tell. `named`: the refusal shows
     some of the values. `by_table`: another column would take the offending values as they are (a wider one, say), so
-    that the rows need not be computed again. `code` is the error's.
+    that the rows need not be computed again. `problem` names the kind of misfit in one word, for programs, and `code`
+    is the error's.
     """
 
     found: str
@@ -49,6 +50,7 @@ class Check:
     by_statistics: Statistics | None
     named: bool = False
     by_table: bool = True
+    problem: str = ""
     code: str = "value_unfit"
 
     def misfit(self, column: str, values: str = "") -> str:
@@ -65,12 +67,13 @@ def null_checks(column: Column) -> Sequence[Check]:
     return (
         Check(
             found="NULL", allowed=f"no NULL ({why})", remedy=f"Fill the values in the job, or {remedy}.",
-            offends=pc.is_null, by_statistics=lambda s: s.nulls > 0, by_table=False, code="null_refused",
+            offends=pc.is_null, by_statistics=lambda s: s.nulls > 0, by_table=False, problem="null",
+            code="null_refused",
         ),
     )  # fmt: skip
 
 
 NULL_IN_A_DELETE = Check(
     "NULL in the key of a delete", "no NULL, because it is in the key", "Remove such rows in the job.",
-    pc.is_null, lambda s: s.nulls > 0, by_table=False, code="null_refused",
+    pc.is_null, lambda s: s.nulls > 0, by_table=False, problem="null", code="null_refused",
 )  # fmt: skip

@@ -42,7 +42,7 @@ def _range(low: Decimal, high: Decimal, column: Column) -> Check:
 
     return Check(
         "a number out of range", f"{low} to {high} ({column.full_type})", _WIDEN,
-        offends, lambda s: _outside(s, low, high),
+        offends, lambda s: _outside(s, low, high), problem="range",
     )  # fmt: skip
 
 
@@ -66,6 +66,7 @@ def into_decimal(kind: pa.DataType, column: Column) -> Sequence[Check]:
             Check(
                 "a number with too many digits before the point", f"less than {limit:f} ({column.full_type})", _WIDEN,
                 lambda a: _magnitude_reaches(a, limit), lambda s: any(abs(v) >= limit for v in _extremes(s)),
+                problem="digits",
             )
         )  # fmt: skip
     if column.unsigned:
@@ -73,7 +74,7 @@ def into_decimal(kind: pa.DataType, column: Column) -> Sequence[Check]:
             Check(
                 "a negative number", column.full_type, _DROP_UNSIGNED,
                 lambda a: pc.less(_wide(a), pa.scalar(Decimal(0), _wide(a).type)),
-                lambda s: any(v < 0 for v in _extremes(s)),
+                lambda s: any(v < 0 for v in _extremes(s)), problem="sign",
             )
         )  # fmt: skip
     if pa.types.is_decimal(kind) and kind.scale > scale:
@@ -82,7 +83,7 @@ def into_decimal(kind: pa.DataType, column: Column) -> Sequence[Check]:
                 "digits after the point that the column would cut off",
                 f"{scale} digits after the point ({column.full_type})",
                 "Round in the job, or widen the column's scale.",
-                lambda a: pc.not_equal(pc.round(_wide(a), ndigits=scale), _wide(a)), None,
+                lambda a: pc.not_equal(pc.round(_wide(a), ndigits=scale), _wide(a)), None, problem="scale",
             )
         )  # fmt: skip
     return checks
@@ -96,8 +97,9 @@ def _wide(array: pa.Array) -> pa.Array:
 def _refuse_true(column: Column) -> Check:
     """DECIMAL(2,2) and the like end below 1."""
     return Check(
-        "true, which is stored as 1", column.full_type, "Widen the column.", lambda a: a, lambda s: s.maximum == "True"
-    )
+        "true, which is stored as 1", column.full_type, "Widen the column.", lambda a: a,
+        lambda s: s.maximum == "True", problem="range",
+    )  # fmt: skip
 
 
 def _magnitude_reaches(array: pa.Array, limit: Decimal) -> pa.Array:
@@ -123,6 +125,7 @@ def into_float(kind: pa.DataType, column: Column) -> Objection | Sequence[Check]
         Check(
             "NaN or infinity", "finite numbers", "Make such values null in the job.",
             lambda a: pc.invert(pc.is_finite(a)), lambda s: s.nans > 0 or s.infinities > 0, by_table=False,
+            problem="nan",
         )
     )  # fmt: skip
     if column.unsigned:
@@ -130,6 +133,7 @@ def into_float(kind: pa.DataType, column: Column) -> Objection | Sequence[Check]
             Check(
                 "a negative number", f"{column.full_type}", _DROP_UNSIGNED,
                 lambda a: pc.less(a, 0.0), lambda s: s.minimum is not None and float(s.minimum) < 0,
+                problem="sign",
             )
         )  # fmt: skip
     return checks

@@ -35,7 +35,7 @@ def into_text(column: Column, repertoire: Repertoire | None) -> Sequence[Check]:
             Check(
                 "a text that ends in blanks, which CHAR drops", "no blanks at the end",
                 "Use VARCHAR for the column, or trim in the job.",
-                lambda a: pc.ends_with(a, " "), None,
+                lambda a: pc.ends_with(a, " "), None, problem="blanks",
             )
         )  # fmt: skip
     return checks
@@ -50,6 +50,7 @@ def into_labels(column: Column) -> Sequence[Check]:
         Check(
             what, f"{labels} (letter by letter, whatever the collation)",
             "Correct the values in the job, or add the label to the column.", labels.unknown, None, named=True,
+            problem="label",
         ),
     )  # fmt: skip
 
@@ -62,6 +63,7 @@ def into_json(kind: pa.DataType, column: Column, repertoire: Repertoire | None) 
             Check(
                 "a nested value with NaN or infinity, which JSON cannot hold", "finite numbers",
                 "Make such values null in the job.", json_columns.not_finite, None, by_table=False,
+                problem="nan",
             )
         )  # fmt: skip
     if json_columns.has_times(kind):
@@ -69,7 +71,7 @@ def into_json(kind: pa.DataType, column: Column, repertoire: Repertoire | None) 
             Check(
                 "a nested date or time outside of the years 1 to 9999, whose text no other program reads",
                 "years of four digits", "Make such values null in the job.", json_columns.beyond_years, None,
-                by_table=False,
+                by_table=False, problem="year",
             )
         )  # fmt: skip
     if column.type in TEXTS and column.octets is not None and column.octets < _WHOLE_MEMORY:
@@ -88,7 +90,7 @@ def into_bytes(column: Column) -> Sequence[Check]:
             Check(
                 f"a value shorter than {limit} bytes, which BINARY pads", column.full_type,
                 "Use VARBINARY for the column.",
-                lambda a: pc.less(pc.binary_length(a), scalar(limit, pa.int64())), None,
+                lambda a: pc.less(pc.binary_length(a), scalar(limit, pa.int64())), None, problem="padding",
             )
         )  # fmt: skip
     return checks
@@ -98,6 +100,7 @@ def _characters(limit: int, column: Column) -> Check:
     return Check(
         f"a text longer than {limit} characters", column.full_type, "Cut it in the job, or widen the column.",
         lambda a: pc.greater(pc.utf8_length(a), limit), lambda s: (s.max_characters or 0) > limit,
+        problem="length",
     )  # fmt: skip
 
 
@@ -114,6 +117,7 @@ def _octets(limit: int, column: Column, where: str = "") -> Check:
         f"a value longer than {limit} bytes{where and ' of UTF-8'}", f"{column.full_type}{where}",
         "Cut it in the job, or use a larger type for the column.",
         lambda a: pc.greater(pc.binary_length(a), limit), lambda s: (s.max_bytes or 0) > limit,
+        problem="length",
     )  # fmt: skip
 
 
@@ -121,6 +125,7 @@ def _repertoire(repertoire: Repertoire, column: Column) -> Check:
     return Check(
         f"a character that {column.charset} does not have", f"{column.full_type} in {column.charset}",
         "Make the column utf8mb4, or replace the character in the job.", repertoire.lacks, None,
+        problem="charset",
     )  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def _between(
     return Check(
         "a date out of range", f"{lowest} to {highest} ({column.full_type})",
         "Correct the values in the job" + (", or use DATETIME (years 1000 to 9999)." if by_table else "."),
-        offends, by_statistics, by_table=by_table,
+        offends, by_statistics, by_table=by_table, problem="range",
     )  # fmt: skip
 
 
@@ -92,6 +92,6 @@ def _fraction_checks(kind: pa.DataType, column: Column) -> Sequence[Check]:
         Check(
             "fractions of a second that the column would round", f"{digits} digits ({column.full_type})",
             "Truncate in the job (date_trunc), or widen the column to DATETIME(6).", offends, None,
-            by_table=digits < MOST_DIGITS,
+            by_table=digits < MOST_DIGITS, problem="fraction",
         ),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -121,13 +122,13 @@ class Target:
         late = self.timestamps_to_2106
         return judge(kind, column, source=source, timestamps_to_2106=late, repertoires=self.repertoires)
 
-    def _declined(self, code: str, what: str, remedy: str, column: str, row: str = "") -> DeclinedError:
-        text, table = f"{what}.", str(self.table.name)
-        return DeclinedError(text, code=code, remedy=remedy, sink=self.sink, column=column, row=row, table=table)
+    def _declined(self, code: str, what: str, remedy: str, column: str, **more: str) -> DeclinedError:
+        given = more | {"sink": self.sink, "column": column, "table": str(self.table.name)}
+        return DeclinedError(f"{what}.", code=code, remedy=remedy, **cast("Any", given))
 
-    def _unfit(self, code: str, what: str, remedy: str, column: str, row: str = "") -> UnfitTargetError:
-        text, table = f"{what}.", str(self.table.name)
-        return UnfitTargetError(text, code=code, remedy=remedy, sink=self.sink, column=column, row=row, table=table)
+    def _unfit(self, code: str, what: str, remedy: str, column: str, **more: str) -> UnfitTargetError:
+        given = more | {"sink": self.sink, "column": column, "table": str(self.table.name)}
+        return UnfitTargetError(f"{what}.", code=code, remedy=remedy, **cast("Any", given))
 
 
 def read_target(session: Session, name: str, sink: MySqlSink, schema: str) -> Target:
@@ -168,7 +169,8 @@ def misfits(target: Target, schema: pa.Schema) -> list[AirflowFtError]:
         verdict = target.judge(schema.field(written.source).type, column, written.source)
         if isinstance(verdict, Objection):
             say = target._unfit if verdict.by_table else target._declined
-            problems.append(say(verdict.code, f"{verdict.found} ({name})", verdict.remedy, written.source))
+            what, allowed = f"{verdict.found} ({name})", column.full_type
+            problems.append(say(verdict.code, what, verdict.remedy, written.source, allowed=allowed))
     return problems
 
 
@@ -242,6 +244,7 @@ def _question(column: Column, question: Question) -> Check:
         question.refused,
         None,
         by_table=False,
+        problem="syntax",
     )
 
 
@@ -352,7 +355,7 @@ def _look(target: Target, batch: pa.RecordBatch, source: str, column: Column, ch
 def _refusal(target: Target, source: str, column: Column, check: Check, row: str, values: str = "") -> AirflowFtError:
     say = target._unfit if check.by_table else target._declined
     what = check.misfit(f"{target.table.name}.{column.name}", values)
-    return say(check.code, what, check.remedy, source, row)
+    return say(check.code, what, check.remedy, source, row=row, problem=check.problem, allowed=check.allowed)
 
 
 def _describe(target: Target, batch: pa.RecordBatch, source: str, index: int, first: int) -> str:
