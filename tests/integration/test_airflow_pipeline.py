@@ -440,9 +440,8 @@ def test_map_indexes_that_render_to_one_pipeline_are_told(shop: Shop) -> None:
     assert sorted(confirmed.values()) == ["failed", "success"], states
     [refused] = [index for index, state in confirmed.items() if state == "failed"]
     assert states[("same.same.recover", refused)] == "failed", "not a row of it is computed, and it says so"
-    assert f"has the same pipeline as run same_name/{run_id}[{1 - refused}]" in airflow.log_text(
-        "same_name", run_id, "same.same.recover"
-    )
+    told = airflow.log_text("same_name", run_id, "same.same.recover")
+    assert "[map_index_conflict]" in told and f"same_name/{run_id}[{1 - refused}]" in told
     assert len(shop.database.sql("SELECT id FROM same_name")) == 4
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import threading
@@ -21,6 +22,7 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file, link_tr
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.raising import raises
 from tools.servers import Hdfs
 
 pytestmark = pytest.mark.timeout(300)
@@ -129,10 +131,10 @@ def test_what_is_not_there(root: str, files: FileSystem) -> None:
     with pytest.raises(FileNotFoundError):
         files.size(nowhere)
     for call in (files.read, files.open):
-        with pytest.raises(WalCorruptError, match="nowhere is missing"):
+        with raises(WalCorruptError, "file_missing", path=nowhere):
             call(nowhere)
     files.remove_tree(nowhere)
-    with pytest.raises(WalCorruptError, match="nowhere is missing"):
+    with raises(WalCorruptError, "file_missing", path=nowhere):
         files.link_tree(nowhere, files.uri(root, "copy"), ALL)
 
 
@@ -252,7 +254,7 @@ def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> No
     part = files.uri(second.location, *reader.files("rows")[0].path.split("/"))
     files.replace(part, files.read(part)[:-1] + b"!")
     reader = open_wal().open(second)
-    with pytest.raises(WalCorruptError, match="does not match its checksum"):
+    with raises(WalCorruptError, "checksum_mismatch", path=part):
         list(reader.batches("rows", reader.files("rows")[0]))
 
 
@@ -261,7 +263,7 @@ def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> No
 
 @pytest.mark.parametrize("uri", ["hdfs:///wal", "hdfs://somebody@127.0.0.1:8020/wal", "hdfs://127.0.0.1:8020"])
 def test_a_place_has_a_name_node_and_a_path_and_no_user(uri: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"names no place on HDFS.*hdfs://NAMENODE:PORT/PATH"):
+    with raises(ConfigurationError, "path_invalid", path=uri):
         filesystem(uri)
 
 
@@ -277,22 +279,24 @@ def test_who_may_not_write_is_told_whom_to_ask(hdfs: Hdfs, monkeypatch: pytest.M
     filesystem(root).make_folder(root)
     hdfs_module._client(f"{hdfs.host}:{hdfs.port}").set_permission(root.removeprefix(hdfs.url), 0o755)
     monkeypatch.setenv("HADOOP_USER_NAME", "mallory")
-    with pytest.raises(StorageUnavailableError, match=r"user=mallory, access=WRITE.*HADOOP_USER_NAME"):
+    with raises(StorageUnavailableError, "privilege_missing") as refused:
         filesystem(root).write(f"{root}/x", b"")
+    assert refused.error is not None
+    assert "user=mallory, access=WRITE" in refused.error.headline and "HADOOP_USER_NAME" in refused.error.remedy
 
 
 def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
-    with pytest.raises(ConfigurationError, match=r"airflow-ft\[hdfs\]"):
+    with raises(ConfigurationError, "package_missing", package="hdfs-native"):
         filesystem("hdfs://nowhere:1/").exists("hdfs://nowhere:1/")
 
 
 @on_hdfs
 def test_what_is_no_name_node_is_named(hdfs: Hdfs) -> None:
     for authority in ("127.0.0.1:1", "no-such-host.invalid:8020"):
-        with pytest.raises(StorageUnavailableError, match=f"hdfs://{authority}/wal cannot be reached.*NameNode"):
+        with raises(StorageUnavailableError, "server_unreachable", path=f"hdfs://{authority}/wal"):
             filesystem(f"hdfs://{authority}/wal").exists(f"hdfs://{authority}/wal")
-    with pytest.raises(ConfigurationError, match=r"names no NameNode that is known here.*HADOOP_CONF_DIR"):
+    with raises(ConfigurationError, "namenode_unknown", path="hdfs://cluster/wal"):
         filesystem("hdfs://cluster/wal").exists("hdfs://cluster/wal")
 
 
@@ -324,7 +328,7 @@ def test_a_name_node_that_dies_stands_still_or_is_full(own_hdfs: Hdfs, monkeypat
     table = pa.table({"id": range(1000)})
     segment = write_segment(SegmentFolder(root, "p", 1, 1, 0), 1, {"rows": table})
     own_hdfs.kill()
-    with pytest.raises(StorageUnavailableError, match=r"cannot be reached.*it is tried again"):
+    with raises(StorageUnavailableError, "server_unreachable"):
         open_wal().open(segment)
     own_hdfs.start()
     reader = open_wal().open(segment)
@@ -334,14 +338,13 @@ def test_a_name_node_that_dies_stands_still_or_is_full(own_hdfs: Hdfs, monkeypat
     own_hdfs.pause()
     with monkeypatch.context() as patch:
         patch.setattr(hdfs_module, "TIMEOUT", 1.0)
-        with pytest.raises(StorageUnavailableError, match="no answer within 1 s"):
+        with raises(StorageUnavailableError, "server_unreachable", errno=errno.ETIMEDOUT):
             files.exists(root)
     own_hdfs.resume()
     assert files.exists(root)
 
     own_hdfs.admin("-setSpaceQuota", "1m", "/wal")
-    with pytest.raises(StorageUnavailableError, match=r"quota.*raise the quota of the folder") as full:
+    with raises(StorageUnavailableError, "limit_reached", errno=errno.EDQUOT):
         write_segment(SegmentFolder(root, "p", 1, 2, 0), 2, {"rows": table})
-    assert full.value.errno
     own_hdfs.admin("-clrSpaceQuota", "/wal")
     write_segment(SegmentFolder(root, "p", 1, 3, 0), 2, {"rows": table})
