@@ -158,6 +158,7 @@ def test_the_documentation_is_there_without_a_log_or_a_network(
         docs("kafka", "--search", "x")
 
 
+@pytest.mark.slow
 def test_a_page_is_rendered_for_a_terminal_alone(parser: ArgumentParser) -> None:
     command = [sys.executable, "-m", "airflow", "ft", "docs", "tutorial"]
     ours, theirs = pty.openpty()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "pymysql", "confluent_kafka", "kafka", "psycopg2", "hdfs_native"}
 

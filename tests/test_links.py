@@ -20,7 +20,7 @@ import pytest
 
 from airflow_ft.links import PipelineLink
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 

@@ -29,7 +29,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     A million rows into a server take too long for each change: SQLite shows the same. So do answers that are lost at
     each of the hundred requests that a checkpoint of forty files is: with one file they are thirty. A Delta table in S3
-    takes some fifty: `tests/sinks/delta/test_bucket.py` tries some of them. Before each of as many others may come.
+    takes some fifty: `tests/sinks/delta/servers/test_bucket.py` tries some of them. Before each of as many others may
+    come.
     """
     if not config.getoption("--all"):
         ParticipantConformance.places = (content_number() % TWELFTHS, TWELFTHS)

@@ -15,7 +15,7 @@ from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
 from tests.conformance.values import EARLY, by_place
-from tests.sinks.postgres.test_types import EXTENSIONS, MADE, VALUES
+from tests.sinks.postgres.servers.test_types import EXTENSIONS, MADE, VALUES
 from tools.servers import Database, Postgres
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled]

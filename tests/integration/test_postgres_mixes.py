@@ -27,7 +27,7 @@ from tests.core.world import Crash, Fault, crash
 from tests.density import stride
 from tests.integration.test_mysql_mixes import Mix
 from tests.sinks.postgres.deaths import AtStatement, Death
-from tests.sinks.postgres.test_local import AT_THE_END
+from tests.sinks.postgres.servers.test_local import AT_THE_END
 from tests.sinks.postgres.world import QUICK
 from tools.servers import Database
 

@@ -13,6 +13,8 @@ import pytest
 
 from tools.release.build import ROOT, build, unexpected
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.sampled(among="slow checks")
 def test_two_clones_build_the_same_bytes_of_what_belongs_there(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.wal import open_wal
 from tests.sinks.postgres.conftest import Make
-from tests.sinks.postgres.test_local import drop_user, limited
+from tests.sinks.postgres.servers.test_local import drop_user, limited
 from tests.sinks.postgres.world import QUICK, table_of
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled]

@@ -14,7 +14,7 @@ import pytest
 from tests.sinks.delta.world import table_of, world_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.sampled(among="Spark drivers")]
-JARS = Path(__file__).parents[2] / ".local" / "jars" / "delta"
+JARS = Path(__file__).parents[3] / ".local" / "jars" / "delta"
 ROWS = pa.table(
     {
         "id": pa.array([1, 2, 3], pa.int64()),

@@ -18,7 +18,7 @@ from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import Fate, World
 from tests.density import stride
-from tests.sinks.delta.test_crashes import ids, small
+from tests.sinks.delta.servers.test_crashes import ids, small
 from tests.sinks.delta.world import TableInBucket, participant_of, table_of
 from tools.servers import S3
 
