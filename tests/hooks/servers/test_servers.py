@@ -100,7 +100,7 @@ def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:
         port = master.getsockname()[1]
         assert tested(conn_type="spark", host="spark://127.0.0.1", port=port) == (
             True,
-            f"spark://127.0.0.1:{port}: 127.0.0.1:{port} takes connections",
+            f"spark://127.0.0.1:{port}: 127.0.0.1:{port} accepts connections",
         )
     found, text = tested(conn_type="spark", host="127.0.0.1", port=port)
     assert not found and "no Spark master answers" in text and "refused" in text
