@@ -115,7 +115,7 @@ def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:
 def test_sqlite_is_tested_as_a_sink_opens_it(tested: Any, tmp_path: Path) -> None:
     file = tmp_path / "shop.db"
     found, text = tested(conn_type="sqlite", host=str(file))
-    assert found and text.endswith(f"{file} will be made") and not file.exists()
+    assert found and text.endswith(f"{file} will be created") and not file.exists()
     found, text = tested(conn_type="sqlite", host="shop.db")
     assert not found and "absolute path" in text
     file.write_text("no database " * 100)
