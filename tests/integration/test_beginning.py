@@ -82,11 +82,12 @@ def test_everything_is_read_anew_without_state_and_numbers_go_on(pipeline: Stage
         _add(pipeline, n)
         assert _delivered(pipeline) == {2 * n + 2}
     before = pipeline.store.pipeline(PIPELINE).base
-    with pytest.raises(StateConflictError, match="its rows are in db, log, where they would stand twice"):
+    with pytest.raises(StateConflictError) as told:
         _begin_anew(pipeline, Later.REFUSE)
-    with pytest.raises(ConfigurationError, match="nothing that state could be computed for alone"):
+    assert "db, log" in told.value.headline
+    with pytest.raises(ConfigurationError):
         _begin_anew(pipeline, Later.CONTINUE)
-    with pytest.raises(ConfigurationError, match="under its own name"):
+    with pytest.raises(ConfigurationError):
         _begin_anew(pipeline, rename=True)
     assert pipeline.store.pipeline(PIPELINE).base == before
     _begin_anew(pipeline)
@@ -189,12 +190,10 @@ def test_records_that_were_not_read_yet_are_not_passed_over(
     _send(kafka, topic, 3, at=hour[1])
     _send(kafka, topic, 4, at=hour[2])
     _begin_anew(pipeline)
-    told = rf"partition 0 of topic '{topic}' was read up to 2, and would begin at 3\. That would pass over up to 1 rec"
-    for _ in range(2):
-        with pytest.raises(DataLossError, match=told):
-            at(starting_offsets=hour[2])
-    with pytest.raises(DataLossError, match="up to 2 records"):
-        at(starting_offsets="latest")
+    for start, records in ((hour[2], "1 record"), (hour[2], "1 record"), ("latest", "2 records")):
+        with pytest.raises(DataLossError) as told:
+            at(starting_offsets=start)
+        assert f"'{topic}'" in told.value.headline and records in told.value.headline
     assert at(starting_offsets=hour[1]) == [3, 4], "from where it stands on nothing is passed over"
     _send(kafka, topic, 5, at=hour[1])
     _send(kafka, topic, 6, at=hour[2])

@@ -65,7 +65,7 @@ def test_a_healthy_pipeline_that_never_ran(world: RealWorld) -> None:
         "never ran",
         "survive a power cut",
         "first prepare creates them",
-        "tokens are forgotten 7 days",
+        "deletes tokens 7 days",
         "java",
     ):
         assert words in text, text

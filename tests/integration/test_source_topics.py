@@ -74,10 +74,11 @@ def test_a_topic_that_was_recreated_is_data_loss_before_anything_is_read(
 
     recreate(kafka.bootstrap, topic, _numbers("new", written))
     for _ in range(2):
-        with pytest.raises(DataLossError, match=rf"topic '{topic}' was deleted and recreated") as caught:
+        with pytest.raises(DataLossError) as caught:
             pipeline.stage(_request(pipeline, kafka, strict))
-    for part in (old, '{"0":100}', "fail_on_data_loss=False", "Nothing was read", "'kafka_default'"):
-        assert part in str(caught.value)
+    for part in (f"'{topic}'", old, '{"0":100}', "'kafka_default'"):
+        assert part in caught.value.headline
+    assert "fail_on_data_loss=False" in caught.value.remedy
     assert len(pipeline.checkpoints()) == 1, "not even a number was given out"
 
     lenient = replace(strict, fail_on_data_loss=False)
@@ -85,7 +86,7 @@ def test_a_topic_that_was_recreated_is_data_loss_before_anything_is_read(
     assert result.rows == {"orders": written}
     assert _values(pipeline) == sorted(_numbers("old", 100) + _numbers("new", written))
     (new,) = _ids(pipeline).values()
-    assert new != old and new in str(caught.value)
+    assert new != old and new in caught.value.headline
     assert any("the new one is read from its beginning" in line for line in pipeline.lines)
 
     fill(kafka.bootstrap, topic, ["after"])
@@ -122,11 +123,9 @@ def test_a_topic_that_is_recreated_while_it_is_read_is_not_published(
     pipeline.complete(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
     fill(kafka.bootstrap, topic, ["more"])
     arguments["point"] = point
-    error, words = (
-        (DataLossError, "deleted and recreated") if strict else (StageError, "recreated while they were read")
-    )
-    with pytest.raises(error, match=words):
+    with pytest.raises(DataLossError if strict else StageError) as caught:
         pipeline.stage(_request(pipeline, kafka, source, "Recreating", job_arguments=arguments))
+    assert "recreated" in caught.value.headline and topic in caught.value.headline
     assert len(pipeline.published()) == 1
     assert (tmp_path / "once").exists()
     if not strict:
@@ -201,8 +200,9 @@ def test_a_pattern_gains_and_loses_topics(pipeline: StageWorld, kafka: Kafka, to
         assert pipeline.complete(_request(pipeline, kafka, strict)).rows == {"orders": 1}, "one that appears is no loss"
         assert set(_ids(pipeline)) == {stays, goes, f"{stays}-late"}
         kafka.delete_topic(goes)
-        with pytest.raises(DataLossError, match=rf"topic '{goes}' was deleted \(its id was"):
+        with pytest.raises(DataLossError) as gone:
             pipeline.stage(_request(pipeline, kafka, strict))
+        assert f"'{goes}'" in gone.value.headline and "recreated" not in gone.value.headline
         fill(kafka.bootstrap, stays, ["more"])
         assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 1}
         assert set(_ids(pipeline)) == {stays, f"{stays}-late"}
@@ -227,12 +227,12 @@ def test_many_topics_are_compared_by_one_answer(
     recreate(kafka.bootstrap, first, ["new"])
     kafka.delete_topic(more[0])
     try:
-        with pytest.raises(DataLossError, match="recreated") as caught:
+        with pytest.raises(DataLossError) as caught:
             pipeline.stage(_request(pipeline, kafka, strict))
     finally:
         kafka.create_topic(more[0], 1)
-    assert f"topic '{first}' was deleted and recreated" in caught.value.what
-    assert f"topic '{more[0]}' was deleted (its id was" in caught.value.what
+    assert f"topic '{first}'" in caught.value.what and "recreated" in caught.value.what
+    assert f"topic '{more[0]}'" in caught.value.what
     assert more[1] not in caught.value.what
 
 
@@ -241,8 +241,9 @@ def test_a_listed_topic_that_is_gone_is_named(pipeline: StageWorld, kafka: Kafka
     fill(kafka.bootstrap, topic, ["one"])
     pipeline.complete(_request(pipeline, kafka, source))
     kafka.delete_topic(topic)
-    with pytest.raises(StageError, match=f"topic '{topic}' of source 'numbers' does not exist.*create it"):
+    with pytest.raises(StageError) as caught:
         pipeline.stage(_request(pipeline, kafka, source))
+    assert f"'{topic}'" in caught.value.headline and "'numbers'" in caught.value.headline
     kafka.create_topic(topic, 1)
     fill(kafka.bootstrap, topic, _numbers("new", 2))
     assert pipeline.complete(_request(pipeline, kafka, source)).rows == {"orders": 2}
@@ -252,12 +253,14 @@ def test_a_frozen_origin_counts_the_records_of_its_topic_alone(pipeline: StageWo
     """The first attempt froze "latest" and died; then the topic was recreated, before anything was published."""
     strict = KafkaSource(topics=[topic], starting_offsets="latest")
     fill(kafka.bootstrap, topic, _numbers("before", 5))
-    with pytest.raises(JobError, match="colour"):
+    with pytest.raises(JobError) as failed:
         pipeline.stage(_request(pipeline, kafka, strict, "Faulty", job_arguments={"fault": "split"}))
+    assert "colour" in failed.value.headline
     assert pipeline.published() == []
     recreate(kafka.bootstrap, topic, _numbers("new", 8))
-    with pytest.raises(DataLossError, match="recreated"):
+    with pytest.raises(DataLossError) as caught:
         pipeline.stage(_request(pipeline, kafka, strict))
+    assert "recreated" in caught.value.headline
     lenient = replace(strict, fail_on_data_loss=False)
     assert pipeline.complete(_request(pipeline, kafka, lenient)).rows == {"orders": 8}
     assert len(pipeline.published()) == 1
@@ -291,8 +294,9 @@ def test_records_that_are_gone_before_they_were_read_are_told_with_the_way_on(
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for answer in admin.delete_records([TopicPartition(topic, 0, 7)]).values():
         answer.result(60)
-    with pytest.raises(DataLossError, match=rf"\[3, 9\) for topic partition {topic}-0") as caught:
+    with pytest.raises(DataLossError) as caught:
         pipeline.stage(_request(pipeline, kafka, strict))
+    assert f"[3, 9) for topic partition {topic}-0" in caught.value.headline
     assert "fail_on_data_loss=False" in caught.value.remedy
     assert len(pipeline.published()) == 1
     lenient = replace(strict, fail_on_data_loss=False)

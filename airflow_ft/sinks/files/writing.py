@@ -74,9 +74,10 @@ class Files:
                 checksum = hashlib.file_digest(cast("io.BufferedReader", copied), "sha256").hexdigest()
         if checksum != file.sha256:
             raise WalCorruptError(
-                f"{source} does not match its checksum",
+                f"{source} does not match its checksum.",
                 sink=sink,
-                remedy="restore the file from a backup; the rows are not delivered as they are",
+                remedy=f"Restore {source} from a backup. These rows are not delivered.",
+                path=source,
             )
         self._written.append(WalFile(name, file.rows, file.bytes, file.sha256))
 
