@@ -16,6 +16,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spark.state.settings import ENCODING
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.raising import raises
 
 pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
@@ -93,7 +94,7 @@ def test_without_avro_nothing_grows_and_other_operators_never_do(pipeline: Stage
 
 
 def test_avro_is_refused_for_operators_that_cannot_have_it(pipeline: StageWorld) -> None:
-    with pytest.raises(JobError, match=rf"keeps state of aggregation, which cannot be encoded as {ENCODING}=avro says"):
+    with raises(JobError, "state_unfit", setting=ENCODING, operator="aggregation"):
         _run(pipeline, 0, "count", job="Counts", conf=AVRO)
 
 
