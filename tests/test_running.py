@@ -38,7 +38,7 @@ def test_what_needs_airflow_is_refused(arguments: dict[str, Any], words: str) ->
     [
         ({"run_id": 5}, "run_id is 5"),
         ({"turn_timeout": 60}, "turn_timeout is 60"),
-        ({"wal_root": "/wal"}, "wal_root cannot be given beside a specification"),
+        ({"wal_root": "/wal"}, "wal_root"),
     ],
 )
 def test_arguments_of_its_own_are_checked(arguments: dict[str, Any], words: str) -> None:

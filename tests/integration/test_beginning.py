@@ -32,6 +32,7 @@ from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest
 from tests.conftest import TopicFactory
 from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tests.raising import raises
 from tests.store.scene import Scene
 from tools.servers import Database, Kafka
 
@@ -82,11 +83,11 @@ def test_everything_is_read_anew_without_state_and_numbers_go_on(pipeline: Stage
         _add(pipeline, n)
         assert _delivered(pipeline) == {2 * n + 2}
     before = pipeline.store.pipeline(PIPELINE).base
-    with pytest.raises(StateConflictError, match="its rows are in db, log, where they would stand twice"):
+    with raises(StateConflictError, "rows_would_repeat", sinks=["db", "log"]):
         _begin_anew(pipeline, Later.REFUSE)
-    with pytest.raises(ConfigurationError, match="nothing that state could be computed for alone"):
+    with raises(ConfigurationError, "arguments_conflict", argument="later"):
         _begin_anew(pipeline, Later.CONTINUE)
-    with pytest.raises(ConfigurationError, match="under its own name"):
+    with raises(ConfigurationError, "arguments_conflict", argument="rename"):
         _begin_anew(pipeline, rename=True)
     assert pipeline.store.pipeline(PIPELINE).base == before
     _begin_anew(pipeline)
