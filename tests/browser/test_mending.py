@@ -217,7 +217,7 @@ def without_the_refused(world: Broken, _: Place) -> None:
     aside = of_checkpoint(found)[ARCHIVE]
     [file] = aside.files
     assert aside.rows == 1 and "nobody wants it" in aside.reasons[0]
-    assert f"order {REFUSED}" in str(pq.read_table(local_path(file)).to_pylist())
+    assert f"order {REFUSED}" in f"{pq.read_table(local_path(file)).to_pylist()}"
 
 
 def rewound(world: Broken, _: Place) -> None:
@@ -420,8 +420,9 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
         )
     expect(condition(page := visit.pipeline(old.pipeline), "RENAMED")).to_be_visible()
     expect(page.visit.page.get_by_text("it continues as new-name, after checkpoint 2.", exact=True)).to_be_visible()
-    with raises(PipelineHaltedError, "pipeline_halted", pipeline=old.pipeline):
+    with raises(PipelineHaltedError, "pipeline_halted", pipeline=old.pipeline) as renamed:
         old.stage()
+    assert "new-name" in renamed.value.headline and "checkpoint 2" in renamed.value.headline
     new.stage()
     new.deliver()
     assert new.ids() == both([1, 2, 3])

@@ -470,7 +470,7 @@ def test_a_test_run_acts_on_no_checkpoint(shop: Shop, command: tuple[str, ...]) 
         told = airflow.command(*command)
     except CalledProcessError as error:
         raise AssertionError(error.output[-5000:]) from None
-    assert f"`airflow {command[0]} test` would act on the checkpoints of other runs, so this is a dry run" in told
+    assert f"`airflow {command[0]} test` would act on the checkpoints of other runs. So this is a dry run" in told
     assert standing() == before
     if command[0] == "dags":
         assert re.search(r"templated: (\d+ checkpoints? would be delivered|nothing is new)", told), told[-3000:]

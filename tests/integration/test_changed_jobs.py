@@ -20,6 +20,7 @@ from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld
 from tests.integration.stage_world import world as stage_world
+from tests.raising import raises
 
 pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
@@ -98,17 +99,17 @@ def test_operators_come_and_go_and_the_count_goes_on(pipeline: StageWorld, tmp_p
     # Moved: what was read in between is in both.
     assert run([("b", 5), ("a", 6)], numbers, ("n", "more")) == {"a": 4}
     # Left out, which has to be allowed.
-    with pytest.raises(ConfigurationError) as refused:
+    with raises(ConfigurationError, "operator_missing") as missing:
         pipeline.stage(_request(pipeline, COUNTED, conf, distinct=[("n", "more")], count="counts"))
-    assert "'numbers'" in refused.value.what
+    assert missing.error is not None and "'numbers' (dropDuplicates)" in missing.error.headline
     _restore(pipeline, tmp_path / "savepoints", allow=False)
-    with pytest.raises(ConfigurationError) as refused:
+    with raises(ConfigurationError, "operator_missing") as missing:
         pipeline.stage(_request(pipeline, COUNTED, conf, distinct=[("n", "more")], count="counts"))
-    assert "--allow-non-restored-state" in refused.value.remedy
+    assert missing.error is not None and "--allow-non-restored-state" in missing.error.remedy
     _restore(pipeline, tmp_path / "savepoints", allow=True)
     assert run([("a", 1), ("a", 6)], ("n", "more")) == {"a": 5}, "`more` has not seen 1, and `numbers` is gone"
     # It was allowed for that once.
-    with pytest.raises(ConfigurationError) as refused:
+    with raises(ConfigurationError, "operator_missing") as refused:
         pipeline.stage(_request(pipeline, COUNTED, conf, distinct=[], count="counts"))
     assert "'more'" in refused.value.what
     _restore(pipeline, tmp_path / "savepoints", allow=True)
@@ -126,14 +127,14 @@ def test_state_goes_on_with_the_keys_and_functions_that_have_made_it(pipeline: S
 
     assert stage(1) == [1] and stage(2, alias="key") == [3], "the name of a column has no meaning"
     published = len(pipeline.published())
-    for arguments, told in (
-        ({"function": "max"}, ("'totals'", "sum(numbers.n)", "max(numbers.n)")),
+    for arguments, names in (
+        ({"function": "max"}, ("'totals' (an aggregation)", "sum(numbers.n)", "max(numbers.n)")),
         ({"by": "l"}, ("'totals'", "numbers.k", "numbers.l")),
-        ({"distinct": "m"}, ("'distinct'", "numbers.n", "numbers.m")),
+        ({"distinct": "m"}, ("'distinct' (dropDuplicates)", "numbers.n", "numbers.m")),
     ):
-        with pytest.raises(StateMeaningError) as refused:
+        with raises(StateMeaningError, "state_meaning_changed") as caught:
             pipeline.stage(pipeline.request("stage_jobs:Aggregated", sources, job_arguments=arguments))
-        assert all(part in refused.value.what for part in told)
+        assert caught.error is not None and all(name in caught.error.headline for name in names)
     assert len(pipeline.published()) == published
     uri, taken = take(pipeline.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     assert taken.operators[0].meaning["functions"] == [["sum(numbers.n)"]] and read_metadata(uri) == taken
@@ -142,9 +143,9 @@ def test_state_goes_on_with_the_keys_and_functions_that_have_made_it(pipeline: S
         pipeline.stage(pipeline.request("stage_jobs:Aggregated", sources, job_arguments={"function": "max"}))
     _go_on(pipeline, uri, allow_changed_state=True)
     assert stage(9, function="max") == [9] and stage(10, function="max") == [10], "3 was a sum"
-    with pytest.raises(StateMeaningError) as refused:
+    with raises(StateMeaningError, "state_meaning_changed") as changed:
         stage(11)
-    assert "max(numbers.n)" in refused.value.what and "sum(numbers.n)" in refused.value.what
+    assert changed.error is not None and "max(numbers.n)" in changed.error.headline
 
 
 def test_operators_with_state_of_their_own_are_moved_and_the_number_of_each_goes_on(pipeline: StageWorld) -> None:
@@ -166,9 +167,9 @@ def test_operators_with_state_of_their_own_are_moved_and_the_number_of_each_goes
     uri, taken = take(pipeline.store, PIPELINE, str(pipeline.folder / "savepoints"), "a test")
     assert [each.uid for each in taken.operators] == ["firsts", "new", "by-pandas", "by-rows"], uri
     changed = [("firsts", "firsts"), ("rows", "new"), ("rows", "by-pandas"), ("rows", "by-rows")]
-    with pytest.raises(ConfigurationError) as refused:
+    with raises(ConfigurationError, "operators_unmatched") as refused:
         pipeline.stage(_request(pipeline, COMPOSED, {}, branches=changed))
-    assert "'by-pandas'" in refused.value.what and "transformWithStateInPandas" in refused.value.what
+    assert refused.error is not None and "'by-pandas'" in refused.error.headline
 
 
 @pytest.mark.release

@@ -129,7 +129,9 @@ def test_a_changed_operator_is_terminal_and_says_what_changed(pipeline: StageWor
     _add(pipeline, 0)
     pipeline.complete(_request(pipeline, "count"))
     _add(pipeline, 1)
-    with pytest.raises(ConfigurationError) as refused:
+    with raises(
+        ConfigurationError, "state_settings_changed", settings={PARTITIONS: "3"}, kept={PARTITIONS: "2"}
+    ) as refused:
         pipeline.stage(_request(pipeline, "count", conf={PARTITIONS: "3"}))
     assert PARTITIONS in refused.value.what and "airflow ft reset-state orders" in refused.value.remedy
     with raises(JobError, "state_unfit", condition="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE") as caught:
@@ -138,9 +140,9 @@ def test_a_changed_operator_is_terminal_and_says_what_changed(pipeline: StageWor
     assert "airflow ft reset-state orders" in caught.error.remedy
     assert _counts(pipeline) == [{2}]
 
-    with pytest.raises(StateConflictError) as kept:
+    with raises(StateConflictError, "action_refused", checkpoint=1) as caught:
         pipeline.reset_state()
-    assert (kept.value.pipeline, kept.value.checkpoint) == (PIPELINE, 1) and "airflow ft rewind" in kept.value.remedy
+    assert caught.error is not None and "airflow ft rewind orders" in caught.error.remedy
     epoch = pipeline.store.pipeline(PIPELINE).epoch
     pipeline.store.rewind(PIPELINE, epoch, 1, None, "not delivered")
     assert pipeline.reset_state() is None, "a pipeline that starts anew has no state"

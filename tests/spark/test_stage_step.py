@@ -34,6 +34,7 @@ from airflow_ft.spark.task.launcher import raise_if_fenced
 from airflow_ft.spark.task.stage import stage_step
 from tests.core.systems import NoArchive
 from tests.core.world import PIPELINE, RUN, World
+from tests.raising import raises
 from tests.waiting import wait_for
 
 POSITION = SparkPosition("file:///spark/1-1", 4)
@@ -180,10 +181,10 @@ def test_after_a_drain_a_run_is_refused_unless_it_is_to_go_on(tmp_path: Path, la
     stage(context(world))
     world.store.leave_turn(PIPELINE, RUN)
     other = context(world, run=RunKey("dag", "run-2"))
-    with pytest.raises(ConfigurationError) as caught:
+    with raises(ConfigurationError, "pipeline_drained", checkpoint=2) as drained:
         stage(other)
-    assert "checkpoint 2" in caught.value.what
-    assert all(way in caught.value.remedy for way in ("reset-state", "resume_drained=True"))
+    assert drained.error is not None
+    assert "airflow ft reset-state" in drained.error.remedy and "resume_drained=True" in drained.error.remedy
     assert len(launched) == 1
     assert stage(other, resume_drained=True) is not None and len(launched) == 2
 
