@@ -223,6 +223,7 @@ class _Meddling:
         return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.AT_LEAST_ONCE])
 def test_a_rewind_between_any_two_questions_does_not_open_it(alignment: Alignment, tmp_path: Path) -> None:
     """What is rewound counts as settled; its rows come again, under later numbers."""

@@ -120,6 +120,7 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(
             ft(*act)
 
 
+@pytest.mark.slow
 def test_the_documentation_is_there_without_a_log_or_a_network(
     parser: ArgumentParser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_every_error_is_explained() -> None:
             assert re.search(rf"^\|[^|]*\b{name}\b[^|]*\| {again} \|", page, re.MULTILINE), name
 
 
+@pytest.mark.slow
 def test_every_error_of_what_somebody_has_written_ends_with_a_remedy() -> None:
     """As docs/errors.md promises."""
     written = {"ConfigurationError", "JobError", "SinkAccessError", "UnfitTargetError", "DeclinedError"}

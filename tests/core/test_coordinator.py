@@ -473,6 +473,7 @@ def test_what_a_sink_of_somebody_else_raises_when_it_is_to_forget_fails_nothing(
     assert sorted(world.systems["db"].markers) == [3, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1, 4])
 def test_sinks_are_told_to_forget_only_now_and_then(world: World, lost: int) -> None:
     """Also where a first attempt always dies, so that every number that is delivered has the same remainder."""

@@ -93,6 +93,7 @@ def retaining_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "RETAINED_TOGETHER", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("max_rows", [0, 1000])
 @pytest.mark.parametrize("mix", MIXES)
@@ -117,6 +118,7 @@ def test_what_is_published_between_any_two_calls_is_delivered_too(tmp_path: Path
     assert at > 20
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.usefixtures("retaining_each")
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -171,6 +173,7 @@ def test_a_stage_that_was_replaced_delivers_nothing_more(tmp_path: Path, mix: st
     assert at > 10
 
 
+@pytest.mark.slow
 def test_what_is_delivered_in_a_long_stage_does_not_stay_among_the_open_ones(tmp_path: Path) -> None:
     """Else each checkpoint would cost more than the one before it."""
     world = World(tmp_path, max_rows=1)
