@@ -85,7 +85,7 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
     try:
         table = read_table(session, TableName.parse(name), "")
     except SinkAccessError as error:
-        return replace(report, error=error.what)
+        return replace(report, error=error.what, error_code=error.code)
     # Of an optional sink for which the job returned nothing there are no columns.
     readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
     newest, newest_sink = sent[-1]
