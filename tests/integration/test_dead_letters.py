@@ -18,6 +18,7 @@ import pytest
 from airflow_ft.core.config import CheckpointConfig
 from airflow_ft.core.errors import (
     AirflowFtError,
+    DeclinedError,
     SinkUnavailableError,
     StateConflictError,
     TransientError,
@@ -170,8 +171,9 @@ def make(any_mysql_database: Database) -> Iterator[Callable[[str, int], Refusing
 def test_refused_rows_and_only_those_are_set_aside(make: Callable[..., Refusing], strategy: str) -> None:
     world = make(strategy)
     world.decide(2)
-    with pytest.raises(SinkUnavailableError, match=r"it is decided, but refused.*--dead-letter 1"):
+    with pytest.raises(SinkUnavailableError) as refused:
         recover(world.store, world.pipeline, world.open, Worker(), lease_seconds=0.03)
+    assert isinstance(refused.value.__cause__, DeclinedError) and "--dead-letter 1" in refused.value.remedy
     assert world.dead() == world.in_folder() == [], "only a person sets rows aside"
 
     found = world.resolver().dead_letter(1)
@@ -241,8 +243,9 @@ def test_what_is_not_decided_or_wrong_as_a_whole_is_refused(
     world.databases["mariadb"].sql("ALTER TABLE orders CHANGE title name VARCHAR(100)")
     world.database.sql(f"ALTER TABLE orders ADD CONSTRAINT refuses {CONSTRAINT}")
     monkeypatch.setattr(refused_rows, "MAX_ROWS", 0)
-    with pytest.raises(SinkUnavailableError, match="so many are not set aside"):
+    with pytest.raises(SinkUnavailableError) as refused:
         world.resolver().dead_letter(1)
+    assert isinstance(refused.value.__cause__, DeclinedError) and refused.value.__cause__.code == "too_many_refused"
     assert world.dead() == [] and world.checkpoint().state is S.COMMITTING
 
 
