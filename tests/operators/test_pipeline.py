@@ -326,7 +326,7 @@ K, F, M, C, CC = KafkaSource, FileSource, MySqlSink, KafkaSink, CheckpointConfig
         (F, {"path": "/data", "schema": "id int", "max_files_per_trigger": "one"}, "max_files_per_trigger is 'one'"),
         (F, {"path": "/data", "schema": "id int", "options": 5}, "options is 5"),
         (M, {"table": 5}, "MySqlSink: table is 5"),
-        (M, {"table": "t", "conn_id": 5}, "conn_id is 5"),
+        (M, {"table": "t", "conn_id": 5}, "5 is not a connection id"),
         (M, {"table": "t", "strategy": ["xa"]}, "strategy is a list"),
         (M, {"table": "t", "columns": ["id"]}, "columns is a list"),
         (M, {"table": "t", "columns": {"{{ ds }}": "id"}}, "a name in columns is '{{ ds }}'"),
