@@ -116,10 +116,10 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
         "connection 'wrong': .*Access denied",
         "connection 'away': .*Can't connect",
         "connection 'cluster', sink 'copies': topic 'no-such-topic' does not exist.*--print --tables",
-        r"connection 'stock', sink 'stock': .*no_stock.*\[table_missing\]\s+Fix: .*--print --tables",
-        r"connection 'local', sink 'own': .*no_table.*\[table_missing\]\s+Fix: .*--print --tables",
+        "connection 'stock', sink 'stock': there is no table .*no_stock.*--print --tables",
+        "connection 'local', sink 'own': there is no table no_table.*--print --tables",
         r"participant 'files-\S+', sink 'files': .*no folder",
-        r"participant 'delta-\S+', sink 'table': .*delta.*\[table_missing\]",
+        r"participant 'delta-\S+', sink 'table': there is no table .*delta",
         "Nothing was computed yet",
     ):
         assert re.search(words, text), (words, text)

@@ -171,8 +171,8 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
         raise UnfitTargetError(
             f"table {name} does not exist, or the connection's user may not use its schema.",
             code="table_missing",
-            remedy=f"Create the table {name}: {PROPOSED} If it exists, name its schema (`schema.table`). A name that was"
-            " created without quotes is in lower case.",
+            remedy=f"Create the table {name}: {PROPOSED} If it exists, name its schema (`schema.table`). A name that"
+            " was created without quotes is in lower case.",
             sink=sink,
             table=str(name),
         )
