@@ -25,7 +25,7 @@ from tests.integration.converted_states import CASES
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(1200),

@@ -26,7 +26,7 @@ from tests.sinks.mysql.committer import Committer, StoppingSegment
 from tests.sinks.mysql.world import THE_ROWS, MySqlWorld, each_way, make_world, orders
 from tools.servers import Database, MariaDb, MySql
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 
 ROWS = 150_000  # more than one batch, so that a process can stop between two
 

@@ -223,7 +223,7 @@ def test_a_target_that_is_no_innodb_table_is_unfit(
         world.participant(plan).prepare(plan, world.fence())
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 @pytest.mark.parametrize(
     ("kind", "options", "setting"),
     [
@@ -251,7 +251,7 @@ def test_a_server_that_may_forget_commits_is_refused_unless_allowed(
         world.server.sql("SET GLOBAL read_only = 0")
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_a_disabled_redo_log_is_refused_unless_allowed(own_server: Callable[..., Any], tmp_path: Path) -> None:
     with Database.fresh(own_server(MySql)) as database:
         world = make_world(database, tmp_path)
@@ -269,7 +269,7 @@ def test_a_disabled_redo_log_is_refused_unless_allowed(own_server: Callable[...,
         world.server.sql("ALTER INSTANCE ENABLE INNODB REDO_LOG")
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 @pytest.mark.parametrize(("flush", "safe"), [(1, True), (3, True), (0, False)])
 def test_what_mariadb_writes_through_at_each_commit_is_accepted(
     own_server: Callable[..., Any], tmp_path: Path, flush: int, safe: bool
@@ -283,7 +283,7 @@ def test_what_mariadb_writes_through_at_each_commit_is_accepted(
             world.participant(plan).prepare(plan, world.fence())
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_where_the_server_forbids_load_local_rows_go_by_insert(
     own_server: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,7 +298,7 @@ def test_where_the_server_forbids_load_local_rows_go_by_insert(
         assert world.count() == 3
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_mariadb_takes_inserts_and_loads_rows_where_it_forbids_prepared_statements(
     own_server: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -320,7 +320,7 @@ def test_mariadb_takes_inserts_and_loads_rows_where_it_forbids_prepared_statemen
         assert refused.error and "max_prepared_stmt_count = 16382" in refused.error.remedy
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[..., Any], tmp_path: Path) -> None:
     with Database.fresh(own_server(MariaDb, max_allowed_packet=1 << 20)) as database:
         world = make_world(database, tmp_path, orders="v LONGBLOB")

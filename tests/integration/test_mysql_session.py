@@ -52,7 +52,7 @@ def user_of(world: MySqlWorld) -> MySqlWorld:
     return world
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 @pytest.mark.parametrize("kind", [MariaDb, MySql])
 @pytest.mark.parametrize("by", ["global", "init_connect"])
 def test_settings_that_are_odd_for_everybody_change_nothing(

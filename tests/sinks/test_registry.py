@@ -29,6 +29,7 @@ PARTS = ("participant", "ready", "fitting", "doctor", "verify")
 LOGS = {"sqlite", "postgres"}  # the decision log may lie there, too
 SYSTEM = """
 from airflow_ft.sinks.registry import System
+from tests.raising import raises
 
 SYSTEM = System(kind="shelf", title="Shelves", package="shelf", clients={clients!r}, extra={extra!r})
 """
@@ -164,8 +165,8 @@ def test_what_it_does_not_offer_is_said(
     monkeypatch.setattr(setup, "_participants", lambda _: {"a_shelf": plan()})
     for printed, told in ((False, ""), (True, "-- ")):
         setup.setup(Namespace(pipeline="orders", print=printed, tables=False, output=None))
-        assert capsys.readouterr().out == f"{told}connection a_shelf: its first prepare makes what it needs\n"
-    with pytest.raises(ConfigurationError, match="'shelf' cannot be compared"):
+        assert capsys.readouterr().out.startswith(f"{told}connection a_shelf: nothing to do")
+    with raises(ConfigurationError, "verify_unsupported", kind="shelf"):
         verifying.verify_participant([], plan(), connections=pytest.fail)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.savepoints.taking import take
+from tests.raising import raises
 from tests.state.scene import Pipeline, pipeline
 from tests.store.scene import PIPELINE
 
@@ -64,14 +65,14 @@ def test_a_savepoint_is_given_by_its_folder(scene: Pipeline, ft: Callable[..., s
     uri, _ = take(scene.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     scene.confirmed({"a": 3})
     assert json.loads(ft("get", uri, "0", "a")) == {"count": 2}
-    with pytest.raises(SystemExit, match="the savepoint holds checkpoint 2 alone"):
+    with raises(SystemExit, "checkpoint_unknown", found=2, value=1):
         ft("get", uri, "0", "a", "--at", "1")
 
 
 def test_mistakes_are_told_without_a_traceback(ft: Callable[..., str], tmp_path: Path) -> None:
     for arguments, message in (
-        (("get", PIPELINE, "0", "nobody"), "as of checkpoint 2 operator 0 has nothing for that key"),
-        (("get", PIPELINE, "0", "null"), "has nothing for that key"),
+        (("get", PIPELINE, "0", "nobody"), r"checkpoint 2\. \[key_unknown\]"),
+        (("get", PIPELINE, "0", "null"), r"\[key_unknown\]"),
         (("get", PIPELINE, "0"), "0 values were given; the key has: k string"),
         (("get", PIPELINE, "1", "a"), "no operator '1' with state"),
         (("get", "other", "0", "a"), "knows no pipeline 'other'"),

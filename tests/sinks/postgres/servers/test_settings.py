@@ -20,10 +20,10 @@ from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.wal import open_wal
 from tests.raising import raises
 from tests.sinks.postgres.conftest import Make
-from tests.sinks.postgres.test_local import drop_user, limited
+from tests.sinks.postgres.servers.test_local import drop_user, limited
 from tests.sinks.postgres.world import QUICK, table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 ORDERS = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, floats float8, texts text[], at timestamptz, day date, bytes bytea,"

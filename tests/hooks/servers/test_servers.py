@@ -100,7 +100,7 @@ def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:
         port = master.getsockname()[1]
         assert tested(conn_type="spark", host="spark://127.0.0.1", port=port) == (
             True,
-            f"spark://127.0.0.1:{port}: 127.0.0.1:{port} takes connections",
+            f"spark://127.0.0.1:{port}: 127.0.0.1:{port} accepts connections",
         )
     found, text = tested(conn_type="spark", host="127.0.0.1", port=port)
     assert not found and "no Spark master answers" in text and "refused" in text
@@ -147,7 +147,7 @@ def test_every_type_has_a_form_and_a_hook_that_fits_it() -> None:
         assert manager.field_behaviours[name]["placeholders"]
 
 
-@pytest.mark.rotating(among="slow checks")
+@pytest.mark.sampled(among="slow checks")
 @pytest.mark.server
 @pytest.mark.slow
 def test_the_command_keeps_the_type_and_tests_what_it_has_stored(mariadb_database: Database, tmp_path: Path) -> None:
