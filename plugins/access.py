@@ -15,7 +15,6 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.models.dag import DagModel
 from airflow.models.dagbundle import DagBundleModel
 from airflow.utils.session import create_session
-from fastapi import HTTPException
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -32,6 +31,7 @@ from airflow_ft.store import open_store
 from airflow_ft.store.url import parse_url
 
 from . import answers
+from .refused import RefusedError
 from .turns import Turns
 
 NEWEST = 15
@@ -51,7 +51,7 @@ def configured() -> Iterator[None]:
     try:
         yield
     except AirflowFtError as error:
-        raise HTTPException(503, str(error)) from error
+        raise RefusedError.of(503, error) from error
 
 
 class _Opened:
@@ -99,8 +99,8 @@ def _file(url: str) -> tuple[int, int] | None:
 _opened = _Opened()
 _turn = Turns(
     AT_ONCE,
-    "wait for the decision log.\nFix: see whether its database answers ([airflow_ft] store); the page asks again by"
-    " itself.",
+    "wait for the decision log.",
+    remedy="Check that its database answers ([airflow_ft] store). The page asks again automatically.",
 )
 
 
@@ -228,9 +228,14 @@ def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) 
     return {"at_work": str(run) if run else "", "doing": doing if turn else []}
 
 
-def unseen(pipeline: str) -> HTTPException:
+def unseen(pipeline: str) -> RefusedError:
     """Return the answer to a user who may not see a pipeline."""
-    return HTTPException(404, f"there is no pipeline {pipeline!r} that you may see")
+    return RefusedError(
+        404,
+        f"there is no pipeline {pipeline!r} that you may see.",
+        code="pipeline_unknown",
+        remedy="Correct the name, or ask your Airflow administrator for access to its DAGs.",
+    )
 
 
 def may_read_values(user: BaseUser, dags: Collection[str]) -> bool:

@@ -73,7 +73,7 @@ def _known(dag: SerializedDagModel) -> tuple[str, ...]:
         try:
             _KNOWN[key] = _actions(dag.dag.params)
         except Exception as error:  # of another version of Airflow, for example: the page shows everything else
-            log.warning("the DAG %s cannot be read, so the page offers none of its acts: %s", dag.dag_id, error)
+            log.warning("cannot read the DAG %s, so the page does not offer its actions: %s", dag.dag_id, error)
             _KNOWN[key] = ()
     return _KNOWN[key]
 

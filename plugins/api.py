@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import requires_access_view
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from markdown_it import MarkdownIt
 
@@ -24,6 +24,7 @@ from airflow_ft.core.errors import AirflowFtError, ConfigurationError
 from airflow_ft.documentation import FOLDER, anchor, title
 
 from . import pipeline, pipelines, savepoints, state
+from .refused import RefusedError
 
 PICTURES = {".png": "image/png", ".svg": "image/svg+xml"}
 VERSION = "v1"
@@ -56,7 +57,7 @@ def create_app() -> FastAPI:
     )
     for part in (pipelines, pipeline, savepoints, state):
         app.include_router(part.router, prefix=f"/{VERSION}")
-    for kind in (AirflowFtError, OSError, ImportError):
+    for kind in (AirflowFtError, OSError, ImportError, RefusedError):
         app.add_exception_handler(kind, _told)
 
     @app.middleware("http")
@@ -73,7 +74,7 @@ def create_app() -> FastAPI:
     @app.get("/{script}.js", include_in_schema=False)
     def script(script: str) -> FileResponse:
         if script not in SCRIPTS:
-            raise HTTPException(404, f"there is no script {script!r}")
+            raise RefusedError(404, f"there is no script {script!r}.", code="path_invalid")
         # Asked for each time: the modules of two releases do not fit together.
         headers = {"Cache-Control": "no-cache"}
         return FileResponse(Path(__file__).with_name(f"{script}.js"), media_type="text/javascript", headers=headers)
@@ -82,37 +83,49 @@ def create_app() -> FastAPI:
     def picture(picture: str) -> FileResponse:
         file = next((file for file in FOLDER.glob("images/*") if file.name == picture), None)
         if file is None or file.suffix not in PICTURES:
-            raise HTTPException(404, f"there is no picture {picture!r}")
+            raise RefusedError(404, f"there is no picture {picture!r}.", code="path_invalid")
         return FileResponse(file, media_type=PICTURES[file.suffix])
 
     @app.get("/docs/observability/{name}", include_in_schema=False)
     def observability(name: str) -> FileResponse:
         file = next((file for file in FOLDER.glob("observability/*.*") if file.name == name), None)
         if file is None:
-            raise HTTPException(404, f"there is no file {name!r}")
+            raise RefusedError(404, f"there is no file {name!r}.", code="path_invalid")
         return FileResponse(file, media_type="text/plain", filename=name)
 
     @app.get("/docs/{page}", include_in_schema=False)
     def documentation(page: str) -> HTMLResponse:
         file = next((file for file in FOLDER.glob("*.md") if file.name == page), None)
         if file is None:
-            raise HTTPException(404, f"there is no page {page!r}")
+            raise RefusedError(404, f"there is no page {page!r}.", code="path_invalid")
         return HTMLResponse(_rendered(file.read_text()))
 
     return app
 
 
 async def _told(request: Request, error: Exception) -> JSONResponse:
-    """An error as one sentence: 400 for a question that cannot be answered, 503 for what is not there just now."""
-    if isinstance(error, AirflowFtError):
-        # A package that is missing here is no mistake of whoever asks.
+    """Return an error as {"detail": text, "code": its code}: 400 for a bad question, 503 for what is missing now."""
+    if isinstance(error, RefusedError):
+        refused = error
+    elif isinstance(error, AirflowFtError):
+        # A package that is missing here is not the fault of the user.
         asked = isinstance(error, ConfigurationError) and not isinstance(error.__cause__, ImportError)
-        return JSONResponse({"detail": str(error)}, 400 if asked else 503)
-    if isinstance(error, ImportError):
-        text = f"{error.name or error} is not installed.\nFix: install airflow-ft there with all that it needs"
+        refused = RefusedError.of(400 if asked else 503, error)
+    elif isinstance(error, ImportError):
+        refused = RefusedError(
+            503,
+            f"{error.name or error} is not installed on the API server.",
+            code="package_missing",
+            remedy="Install airflow-ft there with all extras that it needs, or use `airflow ft` where tasks run.",
+        )
     else:
-        text = f"{error}.\nFix: let the user of the API server read it"
-    return JSONResponse({"detail": f"on the API server: {text}, or use `airflow ft` where tasks run."}, 503)
+        refused = RefusedError(
+            503,
+            f"the API server cannot read a file: {error}.",
+            code="storage_unavailable",
+            remedy="Let the user of the API server read it, or use `airflow ft` where tasks run.",
+        )
+    return JSONResponse({"detail": refused.detail, "code": refused.code}, refused.status_code)
 
 
 def _rendered(text: str) -> str:

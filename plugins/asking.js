@@ -41,9 +41,9 @@ const STATUS = {
   403: say.forbidden,
   404: say.missing,
   500: say.serverFailed,
-  502: `${BETWEEN}. ${AGAIN}`,
-  503: `${BETWEEN}. ${AGAIN}`,
-  504: `${BETWEEN}. ${AGAIN}`,
+  502: `${BETWEEN}.\n${AGAIN}`,
+  503: `${BETWEEN}.\n${AGAIN}`,
+  504: `${BETWEEN}.\n${AGAIN}`,
 };
 
 /**

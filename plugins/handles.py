@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_ft.state.positions import Position
 
 AT_ONCE = 4
-turn = Turns(AT_ONCE, "are reading files of pipelines.\nFix: try again, or use `airflow ft`.")
+turn = Turns(AT_ONCE, "are reading files of pipelines.", remedy="Try again, or use `airflow ft`.")
 """Wherever files are read."""
 KEPT = 4
 IDLE_SECONDS = 60.0
@@ -100,7 +100,7 @@ def _close(handle: State) -> None:
     try:
         handle.close()
     except Exception as error:
-        log.warning("the state of %s was not closed: %s", handle.pipeline, error)
+        log.warning("could not close the state of %s: %s", handle.pipeline, error)
 
 
 def _opened(pipeline: str, position: Position) -> State:

@@ -72,13 +72,13 @@ export const ERROR = { base: "red.600", _dark: "fg.error" };
 export const Muted = ({ children, ...props }) => h(Text, { color: "fg.muted", fontSize: "sm", ...props }, children);
 /** @type {Part} */
 export const Problem = ({ children, ...props }) =>
-  h(Text, { color: ERROR, fontSize: "sm", role: "alert", overflowWrap: "anywhere", ...props }, children);
+  h(Text, { color: ERROR, fontSize: "sm", role: "alert", overflowWrap: "anywhere", whiteSpace: "pre-line", ...props }, children);
 /**
  * What is shown of an answer beside its data: an error, and of when the data is that it has left.
  * @type {Part<{ data: { now: string } | null, error: string }>}
  */
 export const Pending = ({ data, error }) =>
-  error ? h(Problem, { marginBottom: "4" }, error, data !== null && ` ${fill(say.old, { at: when(data.now) })}`)
+  error ? h(Problem, { marginBottom: "4" }, error, data !== null && `\n${fill(say.old, { at: when(data.now) })}`)
     : data === null && h(Muted, null, say.loading);
 /** @type {Part<{ to: string }>} */
 export const Link = ({ to, children }) =>

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import HTTPException, Query, Request
+from fastapi import Query, Request
 from pydantic import AwareDatetime
 
 from airflow_ft import settings
@@ -27,6 +27,7 @@ from . import checkpoint as tell
 from .access import NEWEST, at_work, configured, judged_now, seen, shown, visible_dags
 from .acts import offered
 from .configuration import settings_of
+from .refused import RefusedError
 from .routes import Number, made_of
 from .routes import router as conditional
 
@@ -136,7 +137,11 @@ def spec(name: str, number: Number, user: GetUserDep) -> dict[str, Any]:
         found = _one(store, name, number)
         if shown(found.run, visible) == found.run and (made_with := _spec(store, found.spec)):
             return dict(made_with)
-        raise HTTPException(404, f"it is not known what checkpoint {number} of {name} was made with")
+        raise RefusedError(
+            404,
+            f"checkpoint {number} of {name} has no recorded specification that you may see.",
+            code="checkpoint_unknown",
+        )
 
 
 @router.get("/pipelines/{name}/timings")
@@ -195,7 +200,7 @@ def _one(store: Store, name: str, number: int) -> Checkpoint:
     try:
         return store.checkpoint(name, number)
     except KeyError:
-        raise HTTPException(404, f"there is no checkpoint {number} of {name}") from None
+        raise RefusedError(404, f"pipeline {name} has no checkpoint {number}.", code="checkpoint_unknown") from None
 
 
 def _spec(store: Store, digest: str) -> Mapping[str, Any]:

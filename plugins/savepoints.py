@@ -6,7 +6,6 @@ Nothing is done here: the page starts runs of the DAGs of `[airflow_ft] maintena
 from __future__ import annotations
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import HTTPException
 
 from airflow_ft import settings
 from airflow_ft.core.errors import AirflowFtError
@@ -19,6 +18,7 @@ from airflow_ft.wal.filesystem import filesystem
 from . import answers
 from .access import configured, seen, visible_dags
 from .handles import turn
+from .refused import RefusedError
 from .routes import router as conditional
 
 MOST = 100
@@ -70,16 +70,17 @@ def _folder(store: Store, name: str) -> str:
     if not files.exists(folder):
         taken = [each for each in store.events(name, limit=MOST) if each.kind == EventKind.SAVEPOINT]
         if any(str(each.detail.get("uri", "")).startswith(f"{folder}/") for each in taken):
-            raise HTTPException(
+            raise RefusedError(
                 503,
-                f"the API server does not find {folder}, although savepoints of {name} were put there."
-                "\nFix: mount it there under the same path, or use `airflow ft savepoint list` where tasks run.",
+                f"the API server does not find {folder}, the folder with savepoints of {name}.",
+                code="storage_unavailable",
+                remedy="Mount it there under the same path. Or run `airflow ft savepoint list` where tasks run.",
             )
     return folder
 
 
 def _damaged(folder: str, name: str, why: Exception) -> answers.SavepointDamaged:
-    text = str(why) if isinstance(why, AirflowFtError) else f"it cannot be read: {why}"
+    text = str(why) if isinstance(why, AirflowFtError) else f"the API server cannot read it: {why}"
     return {"name": name, "uri": filesystem(folder).uri(folder, name), "problem": text, "readable": False}
 
 
@@ -121,5 +122,7 @@ def _damage(uri: str, told: Savepoint) -> str:
     return ""
 
 
-def _unknown(name: str, folder: str) -> HTTPException:
-    return HTTPException(404, f"there is no savepoint {folder!r} of {name} in [airflow_ft] savepoint_dir")
+def _unknown(name: str, folder: str) -> RefusedError:
+    return RefusedError(
+        404, f"there is no savepoint {folder!r} of {name} in [airflow_ft] savepoint_dir.", code="savepoint_missing"
+    )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from airflow.api_fastapi.core_api.security import GetUserDep
-from fastapi import Body, HTTPException, Response
+from fastapi import Body, Response
 
 from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.core.lookup import retained
@@ -20,6 +20,7 @@ from airflow_ft.wal.filesystem import filesystem
 from . import answers
 from .access import may_read_values, seen, visible_dags
 from .handles import ENTRIES, Handles, turn
+from .refused import RefusedError
 from .routes import Number
 from .routes import router as conditional
 
@@ -74,22 +75,32 @@ def look_up(
         tables = {each.name: each for each in handle.states(operator)}
         first = next(iter(tables.values()), None) if state is None else handle.one(operator, state)
         if first is None:
-            raise ConfigurationError("the operator has no state that can be looked up.", pipeline=name)
+            raise ConfigurationError(
+                f"operator {operator} has no state that the page can look up.",
+                code="state_unreadable",
+                remedy="Read it with Spark: `airflow_ft.state.open(...).dataframe(spark, operator)`.",
+                pipeline=name,
+                operator=operator,
+            )
         found = handle.entries(operator, key_of(first.key, key), state)
         return {"states": [_state(tables[each], entries) for each, entries in found.items()]}
 
     with seen(name, visible_dags(user)) as (store, dags), turn():
         if not may_read_values(user, dags):
-            raise HTTPException(
-                403, f"Values of state are for those who may read the XComs of {', '.join(sorted(dags))}."
+            raise RefusedError(
+                403,
+                f"you may not see values of state without the permission to read XComs of {', '.join(sorted(dags))}.",
+                code="permission_missing",
+                remedy="Ask your Airflow administrator for this permission.",
             )
         number, found = _ask(store, name, at, ask)
     text = json.dumps({"checkpoint": number, **found}, ensure_ascii=False, allow_nan=False)
     if len(text) > MOST_BYTES:
-        raise HTTPException(
+        raise RefusedError(
             413,
-            f"what is known of the key are {len(text):,} characters, and {MOST_BYTES:,} are shown here."
-            f"\nFix: `airflow ft state get {name} ...`.",
+            f"the state of this key has {len(text):,} characters. The page shows at most {MOST_BYTES:,}.",
+            code="state_too_large",
+            remedy=f"Run `airflow ft state get {name} ...`.",
         )
     return Response(text, media_type="application/json")
 
@@ -116,16 +127,18 @@ def _position(store: Store, name: str, at: int | None) -> Position:
     if base is not None:
         root = location_root(base.location)
         if not filesystem(root).exists(root):
-            raise HTTPException(
+            raise RefusedError(
                 503,
-                f"the API server does not find {root}, where the state of {name} lies.\nFix: mount the folder there"
-                " under the same path, or use `airflow ft state` where tasks run.",
+                f"the API server does not find {root}, the folder with the state of {name}.",
+                code="storage_unavailable",
+                remedy="Mount the folder there under the same path. Or run `airflow ft state` where tasks run.",
             )
     found = positions.confirmed(store, name, at)
     if found.restored:
         raise ConfigurationError(
-            f"the state was restored, or reset, behind checkpoint {found.number}, and no checkpoint holds it yet.",
-            remedy=f"wait for the next checkpoint; or look at it with `airflow ft state show {name}`.",
+            f"the state was restored or reset after checkpoint {found.number}, and no newer checkpoint has it yet.",
+            code="state_replaced",
+            remedy=f"Wait for the next checkpoint. Or run `airflow ft state show {name}`.",
             pipeline=name,
         )
     return found

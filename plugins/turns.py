@@ -10,22 +10,29 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fastapi import HTTPException
+from .refused import RefusedError
 
 WAIT_SECONDS = 2.0
 
 
 class Turns:
-    """`busy` is what whoever gets none within `WAIT_SECONDS` is told of the others, with a remedy."""
+    """Bound how many requests run at once.
 
-    def __init__(self, at_once: int, busy: str) -> None:
-        self._free, self._busy = threading.BoundedSemaphore(at_once), f"{at_once} other requests {busy}"
+    Args:
+        at_once: how many.
+        busy: what the others do, for the error of a request that gets no turn within `WAIT_SECONDS`.
+        remedy: what to do then.
+    """
+
+    def __init__(self, at_once: int, busy: str, *, remedy: str) -> None:
+        self._free, self._remedy = threading.BoundedSemaphore(at_once), remedy
+        self._busy = f"{at_once} other requests {busy}"
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """For the block; 503 when there are so many others, and none of them ends."""
         if not self._free.acquire(timeout=WAIT_SECONDS):
-            raise HTTPException(503, self._busy)
+            raise RefusedError(503, self._busy, code="server_busy", remedy=self._remedy)
         try:
             yield
         finally:

@@ -72,16 +72,16 @@ export const acts = /** @type {const} */ ({
 export const asking = /** @type {const} */ ({
   again: "Fix: try again in a minute. If it fails again, ask your Airflow administrator.",
   between: "a proxy answered instead of Airflow: its API server is starting, too slow or down",
-  notLoggedIn: "you are logged out. Fix: reload the page and log in.",
-  forbidden: "you lack the permission. Fix: ask your Airflow administrator for it.",
-  missing: "not found. Fix: reload the page. If it fails again, run `airflow plugins` on the API server: it lacks this plugin or has another version.",
-  serverFailed: "the API server failed. Fix: look into its log.",
-  unexpected: "unexpected answer. {again}",
+  notLoggedIn: "you are logged out.\nFix: reload the page and log in.",
+  forbidden: "you lack the permission.\nFix: ask your Airflow administrator for it.",
+  missing: "not found.\nFix: reload the page. If it fails again, run `airflow plugins` on the API server: it lacks this plugin or has another version.",
+  serverFailed: "the API server failed.\nFix: look into its log.",
+  unexpected: "unexpected answer.\n{again}",
   status: "{path} returned status {status}: {meaning}",
   silent: "no answer for two minutes",
-  unreachable: "Airflow's API server cannot be reached ({problem}): it or the network is down. {again}",
+  unreachable: "Airflow's API server cannot be reached ({problem}): it or the network is down.\n{again}",
   slow: "No answer for 15 seconds: the API server, the decision log or a disk is slow. Waiting.",
-  notJson: "{path} did not return JSON; perhaps a login page. Fix: reload the page.",
+  notJson: "{path} did not return JSON; perhaps a login page.\nFix: reload the page.",
 });
 
 export const charts = /** @type {const} */ ({

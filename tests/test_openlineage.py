@@ -345,7 +345,7 @@ def test_a_catalog_that_is_away_does_not_end_a_stream(
     monkeypatch.setattr("airflow_ft.openlineage.emit_dataset_lineage", away)
     operator = StreamingPipelineOperator(task_id="t", spec=spec(streaming=True))
     tell_running(operator, SimpleNamespace(dag_id=RUN.dag_id, run_id=RUN.run_id, map_index=-1), one)
-    assert "OpenLineage is not told of checkpoint 1: ConnectionError: nobody answers" in caplog.text
+    assert "could not report checkpoint 1 to OpenLineage: ConnectionError: nobody answers" in caplog.text
 
 
 def test_it_is_told_of_the_first_checkpoint_and_of_one_a_minute(shop: Shop) -> None:
@@ -400,7 +400,7 @@ def test_a_provider_that_cannot_be_asked_does_not_end_a_stream(
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.api", None)  # as an older one has none
     tell_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
-        "OpenLineage is not told of this stream"
+        "could not report this stream to OpenLineage"
     ] * 2
     assert not isinstance(shop.store.meter, Heard)
 
@@ -415,4 +415,4 @@ def test_a_process_that_can_have_no_more_threads_confirms_all_the_same(
     monkeypatch.setattr(Thread, "start", none_left)
     shop.store.meter = Heard(lambda number: None)
     assert shop.complete(number).is_confirmed
-    assert f"OpenLineage is not told of checkpoint {number}: can't start new thread" in caplog.text
+    assert f"could not report checkpoint {number} to OpenLineage: can't start new thread" in caplog.text

@@ -59,5 +59,5 @@ class InjectBarrierOperator(BaseOperator):
         except AirflowFtError as error:
             fail(self.log, error)
         for each in found:
-            self.log.info("%s: barrier %s is of %s", each.pipeline, each.id, each.injected_at.isoformat())
+            self.log.info("%s: barrier %s injected at %s", each.pipeline, each.id, each.injected_at.isoformat())
         return {each.pipeline: each.injected_at.isoformat() for each in found}

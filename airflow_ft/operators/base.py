@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 _A_TEST = (
-    "`%s` would act on the checkpoints of other runs, so this is a dry run: nothing is delivered, and the decision log"
-    " stays as it is. Trigger a DAG run for a real one; where decision log, write-ahead log and sinks are there for"
-    " tests, set [%s] allow_test_runs = True."
+    "`%s` would act on the checkpoints of other runs. So this is a dry run: it delivers nothing and does not change the"
+    " decision log. For a real run, trigger a DAG run. If decision log, write-ahead log and sinks are only for tests,"
+    " set [%s] allow_test_runs = True."
 )
 
 
@@ -60,7 +60,7 @@ class CheckpointOperator(BaseOperator):
 
     def __init__(self, *, spec: PipelineSpec, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_type("spec", spec, PipelineSpec, 'give PipelineSpec(pipeline="orders", ...).')
+        check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
         check_store(spec.store)
         self.spec = spec
         for name in self.carried():

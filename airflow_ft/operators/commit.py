@@ -40,5 +40,5 @@ class CommitOperator(CheckpointOperator):
         self.skip_if_skipped(run)
         numbers = pipeline_steps.commit(run, self.participant)
         if not numbers:
-            raise AirflowSkipException(f"nothing is decided that waits for {self.participant}")
+            raise AirflowSkipException(f"no decided checkpoint waits for {self.participant}")
         return {"numbers": numbers}

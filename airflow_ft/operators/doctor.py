@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from airflow_ft import settings
 from airflow_ft.core.arguments import check_type
 from airflow_ft.core.doctor import Verdict, worst
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, FoundProblemsError
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import open_configured_store, participant_factory
@@ -48,7 +46,7 @@ class DoctorOperator(CheckpointOperator):
 
     def __init__(self, *, fail_on_warning: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_type("fail_on_warning", fail_on_warning, bool, "give True or False.")
+        check_type("fail_on_warning", fail_on_warning, bool, "Give True or False.")
         self.fail_on_warning = fail_on_warning
 
     def execute(self, context: Context) -> Any:
@@ -72,5 +70,10 @@ class DoctorOperator(CheckpointOperator):
         verdict = worst(checks)
         if verdict is Verdict.PROBLEM or (verdict is Verdict.WARNING and self.fail_on_warning):
             bad = [c for c in checks if c.verdict is not Verdict.OK and (self.fail_on_warning or c.verdict is verdict)]
-            raise AirflowFailException("; ".join(f"{c.subject}: {c.name}: {c.text}" for c in bad))
+            raise FoundProblemsError(
+                "; ".join(f"{c.subject}: {c.name}: {c.text}" for c in bad),
+                remedy="Follow the Fix lines above.",
+                pipeline=spec.pipeline,
+                checks=[c.name for c in bad],
+            )
         return [check.to_json() for check in checks]

@@ -27,7 +27,7 @@ def fail(log: Any, error: AirflowFtError) -> NoReturn:
     log.error("%s [%s]: %s", type(error).__name__, error.code, error.headline)
     if error.remedy:
         log.error("Fix: %s", error.remedy)
-    log.debug("how it came about:", exc_info=error)
+    log.debug("traceback:", exc_info=error)
     kind = AirflowFailException if isinstance(error, TerminalError) else AirflowException
     raise kind(str(error)) from None
 
@@ -48,4 +48,4 @@ def note_failed_task(
             task_id, try_number = context["ti"].task_id, context["ti"].try_number
             note_failure(found, pipeline, run_of(context), error, task_id=task_id, try_number=try_number)
     except Exception as problem:  # the task's own error counts
-        log.debug("the failure was not stored:", exc_info=problem)
+        log.debug("could not store the failure:", exc_info=problem)

@@ -38,7 +38,7 @@ def tell_lineage(operator: CheckpointOperator, run: Context, task_instance: Any)
 
             run.store.meter = Heard(partial(tell_running, operator, task_instance))
     except Exception as error:  # an older provider, or a transport that cannot be set up: the stream begins
-        log.warning("OpenLineage is not told of this stream: %s: %s", type(error).__name__, error)
+        log.warning("could not report this stream to OpenLineage: %s: %s", type(error).__name__, error)
 
 
 class Heard(Counters):
@@ -58,4 +58,4 @@ class Heard(Counters):
             try:
                 self.telling = beside(partial(self._tell, timing.number), "lineage")
             except RuntimeError as error:  # there can be no more threads
-                log.warning("OpenLineage is not told of checkpoint %d: %s", timing.number, error)
+                log.warning("could not report checkpoint %d to OpenLineage: %s", timing.number, error)

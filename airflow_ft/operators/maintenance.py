@@ -109,10 +109,13 @@ class MaintenanceOperator(ActingOperator):
         action, tries = self._allowed(), context["ti"].try_number
         if tries > 1 and action not in _MAY_BE_REPEATED:
             raise StateConflictError(
-                f"{action} was asked for once, and this is try {tries} of its task: nothing was done.",
-                remedy=f"see what came of it (`airflow ft events {self.pipeline}`), and trigger a new run if it is"
-                " still wanted.",
+                f"this is try {tries} of the task, and {action} is done once per run. Nothing was changed.",
+                code="action_refused",
+                remedy=f"Look at the result of the first try: `airflow ft events {self.pipeline}`. If you still want"
+                f" {action}, trigger a new run.",
                 pipeline=self.pipeline,
+                action=action,
+                try_number=tries,
             )
         return Asked(
             action,
@@ -135,17 +138,24 @@ class MaintenanceOperator(ActingOperator):
             return
         close = get_close_matches(unknown[0], self.form, 1)
         raise ConfigurationError(
-            f"the run was given {', '.join(unknown)}, which is no parameter of this DAG: nothing was done.",
-            remedy=f"did you mean {close[0]}?" if close else f"its parameters are {', '.join(sorted(self.form))}.",
+            f"the run has {', '.join(unknown)}, which is no parameter of this DAG. Nothing was changed.",
+            code="argument_unknown",
+            remedy=(f"Write {close[0]!r} instead. " if close else "")
+            + f"The parameters are {', '.join(sorted(self.form))}.",
             pipeline=self.pipeline,
+            argument=unknown[0],
+            close=close[0] if close else "",
         )
 
     def _allowed(self) -> str:
         action = check_action(self.action)
         if action not in self.actions:
             raise ConfigurationError(
-                f"{action} is not among the actions of this task, which are {', '.join(self.actions)}.",
-                remedy="trigger a DAG that has it.",
+                f"this task may not do {action}. Its actions are {', '.join(self.actions)}.",
+                code="action_refused",
+                remedy=f"Trigger a DAG whose `actions` include {action!r}.",
+                action=action,
+                actions=list(self.actions),
             )
         return action
 
@@ -194,40 +204,42 @@ def _params(actions: Sequence[str]) -> dict[str, Any]:
             type="string",
             enum=list(actions),
             values_display={name: f"{name}: {ACTIONS[name]}" for name in actions},
-            title="What to do",
+            title="Action",
         ),
-        "reason": Param("", type=["string", "null"], title="Reason", description="For the event log."),
+        "reason": Param(
+            "", type=["string", "null"], title="Reason", description="Why you do this. The event log keeps it."
+        ),
         "checkpoint": Param(
             None,
             type=["integer", "null"],
             minimum=1,
             title="Checkpoint",
-            description="Of commit, abort, quarantine, redeliver and dead_letter. Of savepoint and verify too; empty:"
-            " the newest that is confirmed, and all that are in the log.",
+            description="Checkpoint number. Required for commit, abort, quarantine, redeliver and dead_letter. Optional"
+            " for savepoint (empty: the newest confirmed checkpoint) and verify (empty: all checkpoints in the log).",
         ),
         "rewind": Param(
             False,
             type="boolean",
             title="Rewind",
-            description="Of abort: its rows are computed again; otherwise the next checkpoint delivers them.",
+            description="For abort: compute its rows again. If off, the next checkpoint delivers the same rows.",
         ),
         "allow_repeated": Param(
             False,
             type="boolean",
             title="Allow repeated rows",
-            description="Of verify: rows that equal delivered ones may be there more often, since others write such.",
+            description="For verify: accept more copies of a delivered row, because other programs write equal rows.",
         ),
         "full": Param(
             False,
             type="boolean",
             title="Count other rows",
-            description="Of verify: in every table, which reads it as a whole.",
+            description="For verify: also count rows that the pipeline did not deliver. This reads every table fully.",
         ),
         "folder": Param(
             "",
             type=["string", "null"],
             title="Folder for the savepoint",
-            description="Of savepoint and the stops with one; empty: [airflow_ft] savepoint_dir.",
+            description="For savepoint, and for a stop or drain with a savepoint. Empty: [airflow_ft] savepoint_dir.",
         ),
         **savepoint_params(),
     }

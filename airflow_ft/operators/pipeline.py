@@ -90,19 +90,21 @@ class CheckpointedPipeline(TaskGroup):
     ) -> None:
         if spec is None:
             spec, arguments = take_spec(arguments, (*_OF_THE_GROUP, *_OF_ALL_TASKS))
-        check_type("spec", spec, PipelineSpec, 'give PipelineSpec(pipeline="orders", ...).')
+        check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
         if besides := sorted(set(arguments) - {*_OF_THE_GROUP, *_OF_ALL_TASKS}):
             raise ConfigurationError(
-                f"{', '.join(besides)} cannot be given beside a specification.",
-                remedy="write it into PipelineSpec(...).",
+                f"CheckpointedPipeline does not take {', '.join(besides)} together with a PipelineSpec.",
+                code="arguments_conflict",
+                remedy=f"Write {', '.join(besides)} into PipelineSpec(...).",
+                argument=besides[0],
             )
-        check_type("from_params", from_params, bool, "give True or False.")
+        check_type("from_params", from_params, bool, "Give True or False.")
         if from_params:
             spec = by_params(spec)
         if spec.is_rendered:
             spec.check_holding(settings.checkpointing_of(spec))
         check_text("group_id", group_id, optional=True)
-        check_type("default_args", default_args, Mapping, 'give {"retries": 5}, for example.', optional=True)
+        check_type("default_args", default_args, Mapping, 'Give {"retries": 5}, for example.', optional=True)
         for name, sink in spec.sinks.items():
             _check_participant(name, participant_name(sink))
         delivery = plan_delivery(declared(spec.sinks), spec.commit_point)
@@ -112,9 +114,12 @@ class CheckpointedPipeline(TaskGroup):
             refuse_object(name, value if isinstance(value, str) else "")
         if restart and (twice := [name for name in _OF_RESTART if name in of_tasks]):
             raise ConfigurationError(
-                f"restart and {', '.join(twice)} both set how often a task is tried again.",
-                remedy="leave out one of them.",
+                f"restart and {', '.join(twice)} both set how often Airflow retries a task.",
+                code="arguments_conflict",
+                remedy=f"Remove restart, or remove {', '.join(twice)}.",
                 pipeline=spec.pipeline,
+                argument="restart",
+                other=twice[0],
             )
         own: Any = {**(default_args or {}), **of_tasks}
         group_id = group_id or _group_id(spec.pipeline)
@@ -146,14 +151,17 @@ def _taken(spec: PipelineSpec, group_id: str, arguments: Mapping[str, Any]) -> C
     others = [each.spec for each in groups if isinstance(each, CheckpointedPipeline)]
     if any((each.pipeline, each.suffix) == (spec.pipeline, spec.suffix) for each in others):
         return ConfigurationError(
-            f"two task groups{of} have the same pipeline.",
-            remedy="give each its own (pipeline=, suffix=): the second would find nothing left to read.",
+            f"two task groups{of} have the same pipeline. The second would find nothing left to read.",
+            code="pipeline_duplicated",
+            remedy="Give each group its own pipeline= or suffix=.",
             pipeline=spec.pipeline,
         )
     return ConfigurationError(
-        f"a task or group{of} has the id {group_id!r} already.",
-        remedy=f"give this pipeline a group_id of its own, such as group_id={f'{group_id}_2'!r}.",
+        f"a task or group{of} already has the id {group_id!r}.",
+        code="arguments_conflict",
+        remedy=f"Give this pipeline its own group_id, such as group_id={f'{group_id}_2'!r}.",
         pipeline=spec.pipeline,
+        group_id=group_id,
     )
 
 
@@ -190,8 +198,11 @@ def _restart(spec: PipelineSpec) -> dict[str, Any]:
     if isinstance(spec.restart, Mapping):
         late = ", ".join(name for name, value in spec.restart.items() if is_template(value))
         raise ConfigurationError(
-            f"restart contains Jinja ({late}), but Airflow wants to know a task's retries when the DAG is parsed.",
-            remedy="write the values themselves.",
+            f"restart contains Jinja ({late}), but Airflow must know a task's retries when it parses the DAG.",
+            code="value_known_too_late",
+            remedy=f"Write the values of restart themselves, without Jinja: {late}.",
+            pipeline=spec.pipeline,
+            argument="restart",
         )
     return airflow_arguments(spec.restart)
 
@@ -203,13 +214,20 @@ def _group_id(pipeline: str) -> str:
 def _check_participant(sink: str, conn_id: str) -> None:
     if is_template(conn_id):
         raise ConfigurationError(
-            f"its connection id {conn_id!r} contains Jinja.",
-            remedy="write the id itself, since tasks are named by it; use the operators one by one where it must vary.",
+            f"the connection id {conn_id!r} contains Jinja, but the tasks are named after it.",
+            code="value_known_too_late",
+            remedy="Write the id itself. If it must vary, use the single operators (RecoverOperator, StageOperator,"
+            " ...) instead of CheckpointedPipeline.",
             sink=sink,
+            argument="conn_id",
+            value=conn_id,
         )
     if not conn_id or not all(c.isalnum() or c in "_-." for c in conn_id) or not conn_id.isascii():
         raise ConfigurationError(
-            f"its connection id {conn_id!r} cannot be part of a task's id.",
-            remedy="use a connection whose id has letters, digits, '_', '-' and '.' only.",
+            f"the connection id {conn_id!r} cannot be part of a task's id.",
+            code="name_invalid",
+            remedy="Use a connection whose id has only letters, digits, '_', '-' and '.'.",
             sink=sink,
+            argument="conn_id",
+            value=conn_id,
         )

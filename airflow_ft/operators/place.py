@@ -35,9 +35,13 @@ def check_pulls(operator: BaseOperator) -> None:
                 if found[1] in inside and "map_indexes" not in found[0]:
                     raise ConfigurationError(
                         f"{name} of {operator.task_id} pulls the outputs of {found[1]!r} of all map indexes into one"
-                        f" text: {found[0]}",
-                        remedy="give the task's output itself, without text around it; or pull the own one:"
-                        f" {{{{ ti.xcom_pull(task_ids='{found[1]}', map_indexes=ti.map_index) }}}}",
+                        f" text: {found[0]}.",
+                        code="argument_invalid",
+                        remedy="Give the task's output itself, without text around it. Or pull only the output of the"
+                        f" same map index: {{{{ ti.xcom_pull(task_ids='{found[1]}', map_indexes=ti.map_index) }}}}",
+                        argument=name,
+                        task=operator.task_id,
+                        pulled=found[1],
                     )
 
 
@@ -58,17 +62,22 @@ def check_place(operator: BaseOperator, role: str, pipeline: str, suffix: object
         return
     if is_mapped(operator.task_group):
         raise ConfigurationError(
-            f"it is in a mapped task group, so that all map indexes of {operator.task_id} would have one pipeline.",
-            remedy='give suffix= (an argument of the group, or "{{ ti.map_index }}"), or Jinja in pipeline=.',
+            f"{operator.task_id} is in a mapped task group, and all map indexes would have the same pipeline.",
+            code="pipeline_duplicated",
+            remedy='Give suffix= (an argument of the group, or "{{ ti.map_index }}"), or use Jinja in pipeline=.',
             pipeline=pipeline,
+            tasks=[operator.task_id],
         )
     mine = (role, pipeline, None)
     for other in tasks_beside(operator):
         if tuple(getattr(other, name, None) for name in ("role", "pipeline", "suffix")) == mine:
             raise ConfigurationError(
-                f"{other.task_id} and {operator.task_id} of the DAG {operator.dag_id} have the same pipeline.",
-                remedy="give each its own (pipeline=, suffix=): the second would find nothing left to read.",
+                f"{other.task_id} and {operator.task_id} of the DAG {operator.dag_id} have the same pipeline. The"
+                " second would find nothing left to read.",
+                code="pipeline_duplicated",
+                remedy="Give each task its own pipeline= or suffix=.",
                 pipeline=pipeline,
+                tasks=[other.task_id, operator.task_id],
             )
 
 

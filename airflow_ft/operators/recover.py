@@ -49,8 +49,14 @@ class RecoverOperator(CheckpointOperator):
         super().__init__(**kwargs)
         check_seconds("poll_interval", poll_interval)
         if poll_interval == 0:
-            raise ConfigurationError("poll_interval is 0.", remedy="give a number of seconds above 0.")
-        check_type("turn_timeout", turn_timeout, timedelta, "give timedelta(hours=1), for example.", optional=True)
+            raise ConfigurationError(
+                "poll_interval is 0.",
+                code="argument_invalid",
+                remedy="Give a number of seconds above 0.",
+                argument="poll_interval",
+                value=0,
+            )
+        check_type("turn_timeout", turn_timeout, timedelta, "Give timedelta(hours=1), for example.", optional=True)
         self.poll_interval = poll_interval
         self.turn_timeout = turn_timeout
         declare_outlets(self)

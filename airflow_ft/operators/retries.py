@@ -31,12 +31,18 @@ def airflow_arguments(strategy: RestartStrategy) -> dict[str, Any]:
         case FixedDelay() | ExponentialDelay():
             name = "attempts" if isinstance(strategy, FixedDelay) else "attempts_before_reset_backoff"
             raise ConfigurationError(
-                f"restart has no end ({type(strategy).__name__}.{name} is None), but Airflow's retries have.",
-                remedy=f"say how often a task may be tried again: {name}=10, for example.",
+                f"restart has no limit ({type(strategy).__name__}.{name} is None), but Airflow's retries need one.",
+                code="argument_invalid",
+                remedy=f"Set how often Airflow may retry a task: {name}=10, for example.",
+                argument="restart",
+                value=type(strategy).__name__,
             )
     raise ConfigurationError(
-        f"restart is a {type(strategy).__name__}, but Airflow counts the tries of a task, not failures in a time.",
-        remedy="give FixedDelay(attempts=3, delay=timedelta(seconds=15)) or an ExponentialDelay, for example.",
+        f"restart is a {type(strategy).__name__}, but Airflow counts tries of a task and not failures per time.",
+        code="argument_invalid",
+        remedy="Give FixedDelay(attempts=3, delay=timedelta(seconds=15)) or an ExponentialDelay, for example.",
+        argument="restart",
+        value=type(strategy).__name__,
     )
 
 

@@ -29,33 +29,33 @@ def savepoint_params() -> dict[str, Any]:
         path: Param(
             "",
             type=["string", "null"],
-            title="Go on from a savepoint",
-            description="Its folder. Empty: go on where the pipeline stands.",
+            title="Start from a savepoint",
+            description="Folder of the savepoint. Empty: continue at the newest checkpoint.",
         ),
         later_on: Param(
             Later.REFUSE.value,
             enum=[each.value for each in Later],
-            title="What was delivered after the savepoint",
-            description="refuse: do nothing while there is such; continue: it stays, and is computed once more for the"
-            " state alone; write-again: it is read and delivered once more.",
+            title="Rows delivered after the savepoint",
+            description="refuse: fail if there are any. continue: keep the delivered rows and only rebuild state."
+            " write-again: read and deliver them again.",
         ),
         claim: Param(
             ClaimMode.NO_CLAIM.value,
             enum=[each.value for each in ClaimMode],
             title="Claim mode",
-            description="NO_CLAIM leaves the savepoint as it is, CLAIM deletes it once it is restored.",
+            description="NO_CLAIM keeps the savepoint. CLAIM deletes it after the restore.",
         ),
         allow: Param(
             False,
             type="boolean",
             title="Allow non-restored state",
-            description="The job may lack operators whose state is in the savepoint: that is left behind.",
+            description="Drop state of the savepoint whose operators the job no longer has.",
         ),
         rename: Param(
             False,
             type="boolean",
             title="Rename",
-            description="The savepoint's pipeline gets this one's name, and no run begins under its old one any more.",
+            description="Rename the savepoint's pipeline to this one. Runs under its old name then fail.",
         ),
         changed: Param(
             False,
@@ -115,7 +115,12 @@ class RestoreSavepointOperator(ActingOperator):
         super().__init__(**kwargs)
         told = FromSavepoint.of(savepoint)
         if told is None:
-            raise ConfigurationError("savepoint is empty.", remedy="give its path: `airflow ft savepoint list`.")
+            raise ConfigurationError(
+                "savepoint is empty.",
+                code="argument_missing",
+                remedy="Give the path of a savepoint. `airflow ft savepoint list` shows them.",
+                argument="savepoint",
+            )
         check_text("wal_root", wal_root, optional=True)
         self.savepoint: Any = told.to_json()
         self.wal_root = wal_root
@@ -141,7 +146,12 @@ class DisposeSavepointOperator(ActingOperator):
         super().__init__(**kwargs)
         check_text("path", path)
         if isinstance(path, str) and not path.strip():
-            raise ConfigurationError("path is empty.", remedy="give the folder of a savepoint.")
+            raise ConfigurationError(
+                "path is empty.",
+                code="argument_missing",
+                remedy="Give the folder of a savepoint. `airflow ft savepoint list` shows them.",
+                argument="path",
+            )
         self.path = path
 
     def asked(self, context: Context) -> Asked:
@@ -178,7 +188,7 @@ class StopStreamOperator(ActingOperator):
         super().__init__(**kwargs)
         check_text("savepoint_dir", savepoint_dir, optional=True)
         for name, value in (("drain", drain), ("savepoint", savepoint)):
-            check_type(name, value, bool, "give True or False; it cannot be Jinja.")
+            check_type(name, value, bool, "Give True or False. Jinja is not possible here.")
         check_seconds("wait", wait)
         self.drain, self.savepoint, self.savepoint_dir, self.wait = drain, savepoint, savepoint_dir, wait
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_ft.spec import PipelineSpec
 
 _LOOK_SECONDS = 10.0
+KILLED = "someone marked, cleared or killed the task; Spark is stopped"
 
 
 class StreamingPipelineOperator(StageOperator):
@@ -57,8 +58,11 @@ class StreamingPipelineOperator(StageOperator):
         self._killed = False
         if not self.spec.streaming:
             raise ConfigurationError(
-                "StreamingPipelineOperator runs streams, and the specification is of a scheduled pipeline.",
-                remedy="add streaming=True to PipelineSpec, or use CheckpointedPipeline.",
+                "StreamingPipelineOperator runs streams, but the specification is of a scheduled pipeline.",
+                code="arguments_conflict",
+                remedy="Add streaming=True to PipelineSpec, or use CheckpointedPipeline.",
+                pipeline=self.spec.pipeline,
+                argument="streaming",
             )
         declare_outlets(self)
 
@@ -93,7 +97,7 @@ class StreamingPipelineOperator(StageOperator):
     def _why_stop(self, paused: Callable[[], str]) -> Callable[[], str]:
         def why() -> str:
             if self._killed:
-                raise AirflowException("the task was ended from outside")
+                raise AirflowException(KILLED)
             return paused()
 
         return why

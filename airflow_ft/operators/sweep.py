@@ -8,11 +8,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_ft import metrics, settings
 from airflow_ft.core.arguments import check_texts, check_type
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, NewerReleaseError, TerminalError
+from airflow_ft.core.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FoundProblemsError,
+    NewerReleaseError,
+    TerminalError,
+)
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.overview import Overview
 from airflow_ft.core.sweep import ORPHAN_AGE, Swept, health, recover_all
@@ -58,11 +63,17 @@ class RecoverAllOperator(BaseOperator):
         super().__init__(**kwargs)
         if not is_late_list(pipelines):
             _check_pipelines(pipelines)
-        check_type("orphan_age", orphan_age, timedelta, "give timedelta(minutes=10), for example.")
-        check_type("patience", patience, timedelta, "give timedelta(hours=1), for example.", optional=True)
-        check_type("threads", threads, int, "give a number of threads, from 1.")
+        check_type("orphan_age", orphan_age, timedelta, "Give timedelta(minutes=10), for example.")
+        check_type("patience", patience, timedelta, "Give timedelta(hours=1), for example.", optional=True)
+        check_type("threads", threads, int, "Give a number of threads, from 1.")
         if threads < 1:
-            raise ConfigurationError(f"threads is {threads}.", remedy="give a number of threads, from 1.")
+            raise ConfigurationError(
+                f"threads is {threads}.",
+                code="argument_invalid",
+                remedy="Give a number of threads, from 1.",
+                argument="threads",
+                value=threads,
+            )
         self.pipelines = pipelines
         self.store = check_store(store)
         self.orphan_age = orphan_age
@@ -82,7 +93,7 @@ class RecoverAllOperator(BaseOperator):
         task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" if ti is not None else "recovery"
         worker = Worker(task=task, try_number=ti.try_number if ti is not None else 1)
         result: dict[str, Any] = {}
-        needs: list[str] = []
+        needs: dict[str, str] = {}
         with closing(open_configured_store(self.store)) as store:
             swept = recover_all(
                 store,
@@ -105,27 +116,30 @@ class RecoverAllOperator(BaseOperator):
                     found = health(store, each.pipeline, self.patience, _judged)
                 except NewerReleaseError as error:  # how the others stand is told all the same
                     told["undelivered_age"], told["error"] = 0.0, str(error)
-                    needs.append(f"{each.pipeline}: {error}")
+                    needs[each.pipeline] = str(error)
                     continue
                 metrics.emit(found)
                 told["undelivered_age"] = found.undelivered.total_seconds()
                 if found.needs:
-                    needs.append(f"{each.pipeline}: {found.needs}")
+                    needs[each.pipeline] = found.needs
                 elif isinstance(each.error, TerminalError):
-                    needs.append(f"{each.pipeline}: {each.error}")
+                    needs[each.pipeline] = str(each.error)
         if needs:
-            raise AirflowFailException(
-                "somebody has to act. " + "; ".join(needs) + "\nFix: `airflow ft in-doubt` says what each sink holds."
+            listed = "".join(f"\n{name}: {why}".replace("\nFix:", "\n   Fix:") for name, why in needs.items())
+            raise FoundProblemsError(
+                f"{len(needs)} {'pipeline needs' if len(needs) == 1 else 'pipelines need'} a person:{listed}",
+                remedy="Run `airflow ft in-doubt`. It shows what each sink holds.",
+                pipelines=list(needs),
             )
         return result
 
     def _tell(self, swept: Swept) -> None:
         for number, state in swept.recovery.settled:
-            self.log.info("%s: checkpoint %d was in doubt: it is %s now", swept.pipeline, number, state)
+            self.log.info("%s: recovered checkpoint %d, which is now %s", swept.pipeline, number, state)
         if swept.left_alone:
-            self.log.info("%s was left alone: %s", swept.pipeline, swept.left_alone)
+            self.log.info("%s: skipped: %s", swept.pipeline, swept.left_alone)
         if swept.error is not None:
-            self.log.warning("%s could not be settled: %s", swept.pipeline, swept.error)
+            self.log.warning("%s: recovery failed: %s", swept.pipeline, swept.error)
 
 
 def _check_pipelines(pipelines: object) -> None:

@@ -43,10 +43,13 @@ def begin_anew(
     """
     if later is Later.CONTINUE:
         raise ConfigurationError(
-            "from the beginning there is nothing that state could be computed for alone.",
-            remedy="leave out `later`, where all sinks replace rows by their key; or have all rows come again"
-            " (`write-again`).",
+            "later='continue' only rebuilds state, and a full refresh starts without state.",
+            code="arguments_conflict",
+            remedy="Leave out `later` if all sinks replace rows by key (upsert). Otherwise give later='write-again' to"
+            " deliver all rows again.",
             pipeline=pipeline,
+            argument="later",
+            value=later.value,
         )
     _examine(store, pipeline, later)
     with settled(store, pipeline, participants, worker, why, lease_seconds) as epoch:
@@ -77,8 +80,10 @@ def _examine(store: Store, pipeline: str, later: Later) -> None:
     doubled = sorted(name for each in planned if each.promise is not Promise.IDEMPOTENT for name in each.sinks)
     if doubled and later is not Later.WRITE_AGAIN:
         raise StateConflictError(
-            f"its rows are in {', '.join(doubled)}, where they would stand twice: everything is read anew.",
-            remedy='empty these, and say "write-again" for what was delivered after it; or deliver by key'
-            " (strategy `upsert`), where rows replace those of before; or take a new name for the pipeline.",
+            f"a full refresh would deliver the rows in {', '.join(doubled)} a second time.",
+            code="rows_would_repeat",
+            remedy=f"Empty {', '.join(doubled)} and give later='write-again'. Or deliver by key (strategy `upsert`), so"
+            " that rows replace the old ones. Or give the pipeline a new name.",
             pipeline=pipeline,
+            sinks=doubled,
         )

@@ -81,28 +81,44 @@ def prepare(location: str, backend: Backend) -> None:
 def _require_convertible(uri: str, savepoint: Savepoint, backend: Backend) -> None:
     if not savepoint.operators:
         raise ConfigurationError(
-            f"the savepoint {uri} holds no operator state: there is nothing to convert.",
-            remedy="restore it as it is; a job without state may name any state store.",
+            f"the savepoint {uri} has no operator state to convert.",
+            code="savepoint_unchanged",
+            remedy="Restore it as it is. A job without state works with any state store.",
+            path=uri,
         )
     if savepoint.backend == backend.short:
         raise ConfigurationError(
-            f"the savepoint {uri} has its state in {backend.short} already.", remedy="restore it as it is."
+            f"the savepoint {uri} already has its state in {backend.short}.",
+            code="savepoint_unchanged",
+            remedy="Restore it as it is.",
+            path=uri,
+            backend=backend.short,
         )
     if savepoint.backend not in {each.short for each in Backend}:
         raise ConfigurationError(
-            f"the savepoint {uri} has its state in {savepoint.backend}, whose files are not known here.",
-            remedy=f"only {' and '.join(each.short for each in Backend)} can be converted, to one another.",
+            f"the savepoint {uri} has its state in {savepoint.backend}. airflow-ft does not know its files.",
+            code="state_backend_unsupported",
+            remedy=f"Only state in {' or '.join(each.short for each in Backend)} can be converted. Restore the"
+            " savepoint as it is.",
+            path=uri,
+            backend=savepoint.backend,
         )
     if own := [each.name for each in savepoint.operators if each.name.startswith("transformWithState")]:
         raise ConfigurationError(
-            f"the savepoint {uri} has state of {own[0]}, which Spark keeps in RocksDB alone.",
-            remedy="leave it where it is; or write the job without transformWithState, under a new name.",
+            f"the savepoint {uri} has state of {own[0]}, which Spark keeps only in RocksDB.",
+            code="state_backend_unsupported",
+            remedy="Keep RocksDB. Or write the job without transformWithState, under a new pipeline name.",
+            path=uri,
+            operator=own[0],
         )
     kept = kept_settings(SparkPosition(savepoint.location(uri).uri, savepoint.batch))
     joins = any(each.name == "symmetricHashJoin" for each in savepoint.operators)
     if joins and int(kept.get(_JOIN_FORMAT, 0)) > _LAST_JOIN_FORMAT:
         raise ConfigurationError(
-            f"the savepoint {uri} has state of a join with {_JOIN_FORMAT}={kept[_JOIN_FORMAT]}, which Spark keeps in"
-            " RocksDB alone.",
-            remedy=f"leave it where it is; joins up to format {_LAST_JOIN_FORMAT} can be converted.",
+            f"the savepoint {uri} has state of a join with {_JOIN_FORMAT}={kept[_JOIN_FORMAT]}, which Spark keeps only"
+            " in RocksDB.",
+            code="state_backend_unsupported",
+            remedy=f"Keep RocksDB. Only joins up to format {_LAST_JOIN_FORMAT} can be converted.",
+            path=uri,
+            setting=_JOIN_FORMAT,
         )

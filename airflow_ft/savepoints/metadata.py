@@ -125,11 +125,14 @@ def read_metadata(uri: str) -> Savepoint:
         require(uri)
         unfinished = files.exists(files.uri(uri, SPARK))
         raise ConfigurationError(
-            f"{uri} holds no savepoint: "
-            + ("it was not finished." if unfinished else f"there is no {METADATA} in it."),
-            remedy="take another one, and `airflow ft savepoint dispose` this folder."
+            f"{uri} has no savepoint: "
+            + ("it was not finished." if unfinished else f"the folder has no file {METADATA}."),
+            code="savepoint_unfinished" if unfinished else "savepoint_missing",
+            remedy=f"Take another one, and delete this folder: `airflow ft savepoint dispose {uri}`."
             if unfinished
-            else "`airflow ft savepoint list` shows those in [airflow_ft] savepoint_dir, or in --dir.",
+            else "Correct the path. `airflow ft savepoint list` shows the savepoints in [airflow_ft] savepoint_dir, or"
+            " in --dir.",
+            path=uri,
         )
     try:
         document = json.loads(files.read(where))
@@ -234,15 +237,20 @@ def dispose(uri: str) -> None:
     _refuse_detours(uri)
     files = filesystem(uri)
     if not files.exists(uri):
-        raise ConfigurationError(f"there is no {uri}.", remedy="`airflow ft savepoint list` shows savepoints.")
+        raise ConfigurationError(
+            f"there is no folder {uri}.",
+            code="savepoint_missing",
+            remedy="Correct the path. `airflow ft savepoint list` shows the savepoints.",
+            path=uri,
+        )
     names = set(files.names(uri))
     if not names & {METADATA, SPARK} or names - {METADATA, SPARK}:
-        raise _not_ours(uri, "it holds something else than a savepoint")
+        raise _not_ours(uri, "it has other files than a savepoint")
     if METADATA not in names or not _refuse_strange(files, uri):
         if not _NAME.match(files.uri(uri).rpartition("/")[2]):
-            raise _not_ours(uri, f"it holds something else than a savepoint: no {METADATA} of one is in it")
+            raise _not_ours(uri, f"it is not a savepoint: it has no {METADATA} of one")
         if SPARK in names and not is_location(files, files.uri(uri, SPARK)):
-            raise _not_ours(uri, f"{SPARK} holds something else than a savepoint's copy of Spark's location")
+            raise _not_ours(uri, f"its folder {SPARK} is not a copy of Spark's checkpoint location")
     files.remove(files.uri(uri, METADATA))
     files.remove_tree(files.uri(uri))
 
@@ -257,7 +265,7 @@ def _refuse_strange(files: FileSystem, uri: str) -> bool:
     except (ValueError, KeyError, TypeError):
         return False
     if strange := sorted(set(files.tree(files.uri(uri, SPARK))) - named):
-        raise _not_ours(uri, f"it holds something else than a savepoint: {SPARK}/{strange[0]}")
+        raise _not_ours(uri, f"it has a file that is not part of the savepoint: {SPARK}/{strange[0]}")
     return True
 
 
@@ -265,14 +273,16 @@ def _refuse_detours(uri: str) -> None:
     """ConfigurationError for a link, or a path that goes up again: what is deleted has to be what is named."""
     parts = uri.split("/")
     if ".." in parts or (not is_hdfs(uri) and local_path(uri).is_symlink()):
-        why = "it goes through '..'" if ".." in parts else "it is a link"
-        raise _not_ours(uri, why, "give the savepoint's own path: `airflow ft savepoint list` shows it.")
+        why = "its path has '..'" if ".." in parts else "it is a link"
+        raise _not_ours(uri, why, "Give the savepoint's own path. `airflow ft savepoint list` shows it.")
 
 
 def _not_ours(uri: str, why: str, remedy: str = "") -> ConfigurationError:
     return ConfigurationError(
-        f"{uri} is not deleted: {why}; nothing was deleted.",
-        remedy=remedy or "give the folder of a savepoint: `airflow ft savepoint list` shows them.",
+        f"{uri} cannot be deleted: {why}. Nothing was deleted.",
+        code="savepoint_not_deleted",
+        remedy=remedy or "Give the folder of a savepoint. `airflow ft savepoint list` shows them.",
+        path=uri,
     )
 
 
@@ -282,6 +292,8 @@ def _digest(told: Mapping[str, Any]) -> str:
 
 def _damaged(uri: str, what: str) -> WalCorruptError:
     return WalCorruptError(
-        f"the savepoint {uri} is damaged: {what}",
-        remedy="restore its folder from a backup, or take another savepoint; nothing was changed.",
+        f"the savepoint {uri} is damaged: {what}. Nothing was changed.",
+        code="savepoint_damaged",
+        remedy="Restore its folder from a backup, or take another savepoint.",
+        path=uri,
     )

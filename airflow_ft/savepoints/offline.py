@@ -41,8 +41,10 @@ def changed_copy(
     files = filesystem(folder)
     if is_planned(savepoint.location(uri).position(savepoint.batch)):
         raise ConfigurationError(
-            f"the savepoint {uri} was taken of a pipeline that was restored, and had not caught up yet.",
-            remedy="let a run of that pipeline go on, and take another one.",
+            f"someone took the savepoint {uri} from a restored pipeline before its next run had rebuilt the state.",
+            code="restore_unfinished",
+            remedy="Trigger a run of that pipeline. Then take another savepoint.",
+            path=uri,
         )
     verify(uri, savepoint)
     id, target = new_folder(folder, savepoint.pipeline, savepoint.number)
@@ -99,7 +101,8 @@ def drive(
                 reason = last if _REASON.search(last) else reason
         if driver.returncode:
             raise StageError(
-                f"Spark could not {what}: {(reason or last or 'it said nothing')[:_TOLD]}",
+                f"Spark could not {what}: {(reason or last or 'it wrote no output')[:_TOLD]}",
+                code="state_not_rewritten",
                 pipeline=pipeline,
-                remedy="see its lines above; the savepoint is as it was.",
+                remedy="Read Spark's lines above. The savepoint is unchanged.",
             )

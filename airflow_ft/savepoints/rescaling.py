@@ -41,7 +41,7 @@ def rescale(
         drive(
             f"{__name__}:main",
             (location, partitions),
-            "distribute the state anew",
+            "repartition the state",
             savepoint.pipeline,
             {**conf, PARTITIONS: str(partitions), FORMAT: kept},
             on_line,
@@ -50,9 +50,11 @@ def rescale(
         rescaled = SparkLocation(copied.root, copied.pipeline, copied.uri, batch, "rescaled")
         if not rescaled.ends_at(batch):
             raise StageError(
-                f"Spark has not committed micro-batch {batch}, which distributes the state anew.",
+                f"Spark has not committed micro-batch {batch}, which repartitions the state.",
+                code="state_not_rewritten",
                 pipeline=savepoint.pipeline,
-                remedy="see its lines above.",
+                remedy="Read Spark's lines above. The savepoint is unchanged.",
+                batch=batch,
             )
         give(copied.uri, PARTITIONS, str(partitions))  # then a pipeline that still asks for the old number is told
         return rescaled
@@ -63,21 +65,34 @@ def rescale(
 def _require_rescalable(uri: str, savepoint: Savepoint, partitions: int) -> None:
     if not 1 <= partitions <= _MOST:
         raise ConfigurationError(
-            f"{partitions} state partitions cannot be made.", remedy=f"give a number from 1 to {_MOST:,}; few are fast."
+            f"the number of state partitions is {partitions}.",
+            code="argument_invalid",
+            remedy=f"Give a number from 1 to {_MOST:,}. Few partitions are fast.",
+            argument="partitions",
+            value=partitions,
         )
     if not savepoint.operators:
         raise ConfigurationError(
-            f"the savepoint {uri} holds no operator state: there is nothing to distribute.",
-            remedy="restore it as it is; a job without state may have any number of partitions.",
+            f"the savepoint {uri} has no operator state to repartition.",
+            code="savepoint_unchanged",
+            remedy="Restore it as it is. A job without state may have any number of partitions.",
+            path=uri,
         )
     if savepoint.backend != _ROCKSDB:
         raise ConfigurationError(
-            f"the savepoint {uri} has its state in {savepoint.backend}, which Spark cannot rescale.",
-            remedy="only state in RocksDB can be rescaled: `airflow ft savepoint convert` it first.",
+            f"the savepoint {uri} has its state in {savepoint.backend}. Spark can rescale only state in RocksDB.",
+            code="state_backend_unsupported",
+            remedy=f"Run `airflow ft savepoint convert {uri}` first.",
+            path=uri,
+            backend=savepoint.backend,
         )
     if all(operator.partitions == partitions for operator in savepoint.operators):
         raise ConfigurationError(
-            f"the savepoint {uri} has {partitions} state partitions already.", remedy="restore it as it is."
+            f"the savepoint {uri} already has {partitions} state partitions.",
+            code="savepoint_unchanged",
+            remedy="Restore it as it is.",
+            path=uri,
+            partitions=partitions,
         )
 
 

@@ -109,8 +109,10 @@ def restore(
     if uri == BEGINNING:
         if not pipeline or rename:
             raise ConfigurationError(
-                "from the beginning a pipeline goes on under its own name, and not another one's.",
-                remedy="name it (--pipeline), and leave --rename out.",
+                "a full refresh needs the name of the pipeline, and cannot rename it.",
+                code="arguments_conflict" if rename else "argument_missing",
+                remedy="Remove --rename." if rename else "Name the pipeline (--pipeline).",
+                argument="rename" if rename else "pipeline",
             )
         base = begin_anew(store, pipeline, participants, worker, why, later, run, lease_seconds)
         return Restored(None, base, ())
@@ -134,7 +136,11 @@ def restore(
         epoch = stack.enter_context(settled(store, name, participants, worker, why, lease_seconds))
         if again and not _is_renamed(store, savepoint, name):
             raise StateConflictError(
-                f"{was} has its name back by now.", remedy="rename it again, if it still should be.", pipeline=name
+                f"{was} has got its old name back since this run renamed it.",
+                code="action_refused",
+                remedy="If you still want the new name, trigger a new run that renames it.",
+                pipeline=name,
+                old=was,
             )
         base = store.pipeline(was if rename else name).base
         passed = _examine(store, uri, savepoint, name, later, rename=rename)
@@ -157,8 +163,9 @@ def restore(
             if store.pipeline(name).epoch == epoch:
                 raise
             raise FencedError(  # it is the copy that lacks something: a newer owner has swept it
-                "somebody else has been at work on it since: the savepoint is not restored.",
-                remedy="look where the pipeline stands, and restore it again if it still should be.",
+                "another process has worked on the pipeline meanwhile. The savepoint is not restored.",
+                remedy=f"Look at the pipeline: `airflow ft checkpoints {name}`. Then restore the savepoint again if you"
+                " still want it.",
                 pipeline=name,
             ) from error
         position = copied.position(savepoint.batch)
@@ -171,7 +178,7 @@ def restore(
         try:
             dispose(uri)
         except (AirflowFtError, OSError) as error:  # it is restored, whatever else lies there, or was deleted before
-            log.warning("%s is restored; the savepoint was not deleted: %s", name, error)
+            log.warning("%s is restored, but the savepoint was not deleted: %s", name, error)
     return Restored(savepoint, position, passed, rename or again)
 
 
@@ -196,7 +203,7 @@ def restore_once(
     except UnknownPipelineError:
         row = None
     if row is not None and row.restored_from:
-        log.info("this run has gone on from the savepoint %s before; it is not restored again", row.restored_from)
+        log.info("this run has already restored the savepoint %s, so it does not restore it again", row.restored_from)
         return None
     later = later_of(told.later)
     restored = restore(
@@ -216,17 +223,17 @@ def restore_once(
         lease_seconds=lease_seconds,
     )
     if (savepoint := restored.savepoint) is None:
-        log.info("%s reads everything anew, from where its sources begin", pipeline)
+        log.info("%s: full refresh: it reads its sources again from where they start", pipeline)
     else:
         log.info(
-            "%s goes on from checkpoint %d of %s, taken %s",
+            "%s continues from checkpoint %d of %s, taken %s",
             pipeline,
             savepoint.number,
             savepoint.pipeline,
             savepoint.taken_at,
         )
     if restored.later and later is Later.WRITE_AGAIN:
-        log.warning("what checkpoints %d to %d have delivered comes once more", restored.later[0], restored.later[-1])
+        log.warning("the rows of checkpoints %d to %d are delivered again", restored.later[0], restored.later[-1])
     return restored
 
 
@@ -245,25 +252,42 @@ def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str, lat
     """Refuses to rename what stands elsewhere than at the savepoint."""
     was = savepoint.pipeline
     if was == name or savepoint.installation != store.installation:
-        why = "that is its name" if was == name else "it is of another installation, and could go on there"
+        why = (
+            f"{was} is already its name"
+            if was == name
+            else "it belongs to another installation, which could still run it"
+        )
         raise ConfigurationError(
             f"the savepoint {uri} is of pipeline {was}, which cannot be renamed: {why}.",
-            remedy="give the new name (--pipeline), or leave --rename out.",
+            code="action_refused",
+            remedy="Give the new name (--pipeline), or remove --rename.",
             pipeline=name,
+            path=uri,
+            old=was,
         )
     if later is not Later.REFUSE:
         raise ConfigurationError(
-            f"--later is {later}, but a pipeline is renamed where it stands: nothing was delivered after that.",
-            remedy="leave --later out, or --rename.",
+            f"--later is {later}, but --rename continues at the newest checkpoint: no checkpoint comes after it.",
+            code="arguments_conflict",
+            remedy="Remove --later or --rename.",
             pipeline=was,
+            argument="later",
+            value=later.value,
         )
     row = store.pipeline(was)
     remedy = (
-        f"nothing, if that was wanted. Else `airflow ft resume {was}` takes the name back, as long as nothing was"
-        " staged under the new one."
+        f"Do nothing if you wanted that. Otherwise run `airflow ft resume {was}`, which takes the name back unless a"
+        " run has staged under the new one."
     )
     require_not_renamed(row.status, row.halt_message, was, remedy)
-    _examine(store, uri, savepoint, was, later, instead="take another savepoint: it is renamed where it stands.")
+    _examine(
+        store,
+        uri,
+        savepoint,
+        was,
+        later,
+        instead="Take another savepoint: --rename needs one of the newest checkpoint.",
+    )
 
 
 def _require_rolled_back(store: Store, name: str) -> None:
@@ -271,8 +295,10 @@ def _require_rolled_back(store: Store, name: str) -> None:
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.rollback_pending:
             raise SinkUnavailableError(
-                "it is ABORTED, and what was prepared of it is not rolled back: its sink is away.",
-                remedy="try again when it is back.",
+                "the checkpoint is ABORTED, but its sink does not answer and its prepared rows are not rolled back"
+                " yet.",
+                code="server_unreachable",
+                remedy=f"Start the sink's server. Then run `airflow ft recover {name}` and try again.",
                 pipeline=name,
                 checkpoint=checkpoint.number,
             )
@@ -292,17 +318,22 @@ def _require_known(store: Store, savepoint: Savepoint, name: str, participants: 
             if new is not None and new.installation != store.installation:
                 raise StateConflictError(
                     f"{planned.name} has checkpoints of a pipeline {name} of installation {new.installation}.",
-                    remedy="give it another name (--pipeline).",
+                    code="foreign_owner",
+                    remedy="Give another name (--pipeline).",
                     pipeline=was,
+                    participant=planned.name,
+                    name=name,
+                    installation=new.installation,
                 )
             if head is not None and (head.epoch > epoch or head.number > store.last_delivered(was, planned.name)):
-                found = f"{planned.name} stands at checkpoint {head.number}, epoch {head.epoch}"
+                found = f"{planned.name} is at checkpoint {head.number}, epoch {head.epoch}"
                 break
         else:
             return
     raise StateConflictError(
-        f"{found}, of which the decision log knows nothing: it was restored from a backup.",
-        remedy=f"bring the newer log back, or let {was} run first: it halts, and says what to do.",
+        f"{found}, which the decision log does not know. Someone restored the log from a backup.",
+        code="store_behind_sink",
+        remedy=f"Bring the newer log back. Or trigger a run of {was} first: it halts, and its message says what to do.",
         pipeline=was,
     )
 
@@ -331,25 +362,32 @@ def _examine(
     if savepoint.pipeline != known or savepoint.installation != store.installation:
         of = f"of pipeline {savepoint.pipeline}" if savepoint.pipeline != known else "of another installation"
         has = (
-            "has checkpoints of its own" if former is None else f"goes on behind checkpoint {former.number} of {known}"
+            "has checkpoints of its own" if former is None else f"continues after checkpoint {former.number} of {known}"
         )
         raise ConfigurationError(
-            f"the savepoint {uri} is {of}, and {name} {has}: their numbers cannot be compared.",
-            remedy="restore it under a name that is new here (--pipeline).",
+            f"the savepoint {uri} is {of}, but {name} {has}. Their checkpoint numbers cannot be compared.",
+            code="savepoint_foreign",
+            remedy="Restore it under a new pipeline name (--pipeline).",
             pipeline=name,
+            path=uri,
+            of=savepoint.pipeline,
+            former="" if former is None else former.pipeline,
         )
     if later is Later.CONTINUE and drain_of(store, known) is not None:
         raise StateConflictError(
-            "it was drained: what was open in its windows is delivered, and would be once more when it closes.",
-            remedy="have all come again (`--later write-again`), or restore under another name (--pipeline).",
+            "the pipeline was drained. It would deliver the rows of its open windows again when they close.",
+            code="pipeline_drained",
+            remedy="Deliver all rows again (`--later write-again`), or restore under another name (--pipeline).",
             pipeline=name,
         )
     if savepoint.drained and later is not Later.WRITE_AGAIN:
         raise StateConflictError(
-            "it was drained before the savepoint was taken: what was open in its windows is delivered, and would be"
-            " delivered once more when it closes.",
-            remedy=instead or "restore an older savepoint, or have it come again (`--later write-again`).",
+            "the savepoint was taken after a drain. The pipeline would deliver the rows of its open windows again when"
+            " they close.",
+            code="pipeline_drained",
+            remedy=instead or "Restore an older savepoint, or deliver the rows again (`--later write-again`).",
             pipeline=name,
+            path=uri,
         )
     if former is not None:
         newest, stands = former.number, row.base
@@ -360,20 +398,28 @@ def _examine(
     passed = tuple(range(savepoint.number + 1, max([newest, *decided]) + 1))
     if passed and later is Later.REFUSE:
         raise StateConflictError(
-            f"checkpoints {passed[0]} to {passed[-1]} were delivered after the savepoint (it covers {savepoint.number}"
-            " and before): what is read from there comes again.",
+            f"checkpoints {passed[0]} to {passed[-1]} were delivered after the savepoint, which covers checkpoints up"
+            f" to {savepoint.number}. Their rows would be delivered again.",
+            code="rows_would_repeat",
             remedy=instead
-            or "take a newer savepoint; or go on behind them (`--later continue`): they stay, and are computed once"
-            " more for the state alone; or have them come again (`--later write-again`): harmless for sinks that"
-            " replace rows by their key (upsert), and twice in all others.",
+            or "Take a newer savepoint. Or keep the delivered rows and only rebuild state (`--later continue`). Or"
+            " deliver them again (`--later write-again`): sinks that replace rows by key (upsert) then have them once,"
+            " all others twice.",
             pipeline=name,
+            path=uri,
+            later=passed,
+            number=savepoint.number,
         )
     if not passed and later is not Later.WRITE_AGAIN and _is_behind(uri, savepoint, stands):
         raise StateConflictError(
-            "it stands further on than the savepoint, though both are of one number: the savepoint was taken when an"
-            " older one had been restored, and a later one since. What is read from there comes again.",
-            remedy=instead or "restore the later one, or have it come again (`--later write-again`).",
+            f"the pipeline has read further than the savepoint, although both are at checkpoint {savepoint.number}:"
+            " since then someone restored a later savepoint. Rows would be delivered again.",
+            code="rows_would_repeat",
+            remedy=instead or "Restore the later savepoint, or deliver the rows again (`--later write-again`).",
             pipeline=name,
+            path=uri,
+            later=(),
+            number=savepoint.number,
         )
     return passed
 
@@ -405,4 +451,4 @@ def _plan(store: Store, savepoint: Savepoint, copied: SparkLocation, base: Spark
     before = store.position_before(savepoint.pipeline, savepoint.number + 1)
     assert base is not None and before is not None  # something was delivered after it
     count = plan(copied, SparkLocation(copied.root, copied.pipeline, base.location, base.batch, ""), before.batch)
-    log.info("the next run computes %d micro-batches once more, for the state alone", count)
+    log.info("the next run computes %d micro-batches again, only to rebuild state", count)

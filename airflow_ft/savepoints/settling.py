@@ -19,14 +19,17 @@ def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
     require_understood(row)
     if row.status is PipelineStatus.HALTED:
         raise StateConflictError(
-            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
-            remedy=f"mend that first, and `airflow ft resume {row.name}`.",
+            f"the pipeline is HALTED ({row.halt_reason}): {row.halt_message}",
+            code="pipeline_halted",
+            remedy=f"Remove the cause first. Then run `airflow ft resume {row.name}`.",
             pipeline=row.name,
+            reason=row.halt_reason,
         )
     if in_quarantine := quarantined(opened):
         raise StateConflictError(
-            "it is QUARANTINED: a person has to say what becomes of it.",
-            remedy=f"`airflow ft in-doubt --pipeline {row.name}`.",
+            "the checkpoint is QUARANTINED. A person must decide what happens to its rows.",
+            code="checkpoint_quarantined",
+            remedy=f"Run `airflow ft in-doubt --pipeline {row.name}`. It shows what you can do.",
             pipeline=row.name,
             checkpoint=in_quarantine[0].number,
         )

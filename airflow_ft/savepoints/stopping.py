@@ -33,15 +33,18 @@ def stop(
     """
     if at_once and drain:
         raise ConfigurationError(
-            "stopping at once gives up the checkpoint under way, and a drain makes one more.",
-            remedy="give one of them.",
+            "an immediate stop gives up the current checkpoint, but a drain makes one more.",
+            code="arguments_conflict",
+            remedy="Remove the immediate stop or the drain.",
+            argument="drain",
         )
     # Between two restarts nobody has a lease, but the run still has the turn.
     if not store.leases(pipeline) and store.pipeline(pipeline).turn is None:
         if drain:
             raise StateConflictError(
-                "nobody is at work on it, so nobody could drain it.",
-                remedy="start a run of the stream, and ask again.",
+                "the stream does not run, so nothing can drain it.",
+                code="action_refused",
+                remedy="Trigger a run of the stream. Then drain it.",
                 pipeline=pipeline,
             )
         outcome = f"nobody is at work on {pipeline}"
@@ -59,9 +62,11 @@ def stop(
             if not wait:
                 return f"{pipeline} was asked to stop"
             raise StateConflictError(
-                f"it has not stopped within {wait:g} s; the request stays.",
-                remedy="look at the log of its task: is it a stream, and does it run?",
+                f"the stream has not stopped within {wait:g} s. The request to stop remains.",
+                code="stop_timeout",
+                remedy="Look at the log of its task, and check that it is a stream and that it runs.",
                 pipeline=pipeline,
+                seconds=wait,
             )
         time.sleep(_LOOK_SECONDS)
     return answer

@@ -53,11 +53,12 @@ def take(store: Store, pipeline: str, folder: str, by: str, number: int | None =
             except WalCorruptError as error:
                 require_moved(store, pipeline, number, (covered, base), error)
                 filesystem(uri).remove_tree(uri)
-        log.info("checkpoint %d does not lie there any more; it is looked for once more", covered)
+        log.info("the files of checkpoint %d were removed meanwhile; trying again", covered)
     else:
         raise TransientError(
-            "its checkpoints are pruned faster than one can be copied.",
-            remedy="try again, with a larger num_retained.",
+            "the pipeline prunes its checkpoints faster than a savepoint can copy one.",
+            code="state_pruned",
+            remedy="Set a larger CheckpointConfig.num_retained, and try again.",
             pipeline=pipeline,
         )
     checkpoint = store.checkpoint(pipeline, covered)
@@ -135,9 +136,12 @@ def finish(uri: str, copied: SparkLocation, told: Savepoint) -> Savepoint:
 def not_written(folder: str, error: OSError, pipeline: str) -> TransientError:
     """Return the error for a folder that cannot be written."""
     return TransientError(
-        f"nothing can be written to {folder}: {error.strerror or error}.",
-        remedy="is the disk full, is it mounted, and may this user write there?",
+        f"cannot write to {folder}: {error.strerror or error}.",
+        code="storage_unavailable",
+        remedy="Check that the disk is mounted and has free space, and that this user may write there.",
         pipeline=pipeline,
+        path=folder,
+        reason=error.strerror or str(error),
     )
 
 
@@ -150,7 +154,14 @@ def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
     files.make_folder(uri)
     copied = copy_location(old, files.uri(uri, SPARK))
     if has_state(copied.uri) and sizes(copied.uri, copied.batch) is None:
-        raise WalCorruptError(f"Spark's state of batch {copied.batch} is not in {base.location}")
+        raise WalCorruptError(
+            f"{base.location} lacks Spark's state of batch {copied.batch}.",
+            code="state_missing",
+            remedy="Restore the folder from a backup, or rewind the pipeline to an older checkpoint:"
+            f" `airflow ft rewind {pipeline}`.",
+            path=base.location,
+            batch=copied.batch,
+        )
     return copied
 
 

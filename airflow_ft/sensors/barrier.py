@@ -76,9 +76,15 @@ class BarrierSensor(GateSensor):
         self.alignment = alignment
         self.patience = patience
         self._gate: BarrierGate | None = None
-        check_type("patience", patience, timedelta, "give a timedelta.", optional=True, of="BarrierSensor")
+        check_type("patience", patience, timedelta, "Give a timedelta.", optional=True, of="BarrierSensor")
         if patience is not None and patience < timedelta(0):
-            raise ConfigurationError(f"patience is {patience}.", remedy="give a timedelta that is not negative.")
+            raise ConfigurationError(
+                f"patience is {patience}.",
+                code="argument_invalid",
+                remedy="Give a timedelta that is not negative.",
+                argument="patience",
+                value=str(patience),
+            )
         if not is_late_list(pipelines):
             check_pipelines(pipelines)
         if not is_late(barrier):
@@ -129,19 +135,28 @@ class BarrierSensor(GateSensor):
             if each.covered:
                 self.log.info("open: %s", each)
             else:
-                self.log.warning("open after %s, though %s", self.patience, each)
+                self.log.warning("open after %s, although %s", self.patience, each)
 
 
 def _alignment(text: object, patience: timedelta | None) -> Alignment:
     try:
         alignment = Alignment(str(text))
     except ValueError:
-        raise ConfigurationError(f"alignment is {shown(text)}.", remedy=f"available: {', '.join(Alignment)}.") from None
+        raise ConfigurationError(
+            f"alignment is {shown(text)}.",
+            code="argument_invalid",
+            remedy=f"Give one of {', '.join(Alignment)}.",
+            argument="alignment",
+            value=shown(text),
+        ) from None
     if (alignment is Alignment.UNALIGNED) is (patience is None):
-        what = "needs a patience" if patience is None else "waits without end"
+        what = "needs a patience" if patience is None else "waits without a time limit, so patience has no effect"
         raise ConfigurationError(
             f"alignment {text!s} {what}.",
-            remedy="give patience=timedelta(...) with 'unaligned', and with nothing else.",
+            code="argument_missing" if patience is None else "arguments_conflict",
+            remedy="Give patience=timedelta(...)." if patience is None else "Remove patience, or give 'unaligned'.",
+            argument="patience",
+            alignment=alignment.value,
         )
     return alignment
 

@@ -40,7 +40,7 @@ class GateSensor(BaseSensorOperator):
 
     def __init__(self, *, store: str | None = None, deferrable: bool | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_type("deferrable", deferrable, bool, "give True or False.", optional=True)
+        check_type("deferrable", deferrable, bool, "Give True or False.", optional=True)
         self.store = check_store(store)
         self.deferrable = _deferrable_by_default() if deferrable is None else deferrable
 
@@ -93,13 +93,25 @@ class GateSensor(BaseSensorOperator):
 
 def given_time(name: str, value: datetime | str) -> datetime:
     """An argument that is a time with a zone, as of the standard library; ConfigurationError when it is none."""
-    check_type(name, value, (datetime, str), "give a time with a zone, or its text in ISO 8601.")
+    check_type(name, value, (datetime, str), "Give a datetime with a time zone, or its text in ISO 8601.")
     try:
         at = datetime.fromisoformat(value) if isinstance(value, str) else plain_utc(value)
     except ValueError:
-        raise ConfigurationError(f"{name} is {value!r}.", remedy="give a time in ISO 8601.") from None
+        raise ConfigurationError(
+            f"{name} is {value!r}.",
+            code="argument_invalid",
+            remedy="Give a time in ISO 8601, such as 2026-01-02T03:00:00+00:00.",
+            argument=name,
+            value=str(value),
+        ) from None
     if at is None or at.tzinfo is None or (isinstance(value, datetime) and value.tzinfo is None):
-        raise ConfigurationError(f"{name} is {value!r}, without a zone.", remedy="give a time with a zone.")
+        raise ConfigurationError(
+            f"{name} is {value!r}, without a time zone.",
+            code="argument_invalid",
+            remedy="Give a time with a time zone, such as 2026-01-02T03:00:00+00:00.",
+            argument=name,
+            value=str(value),
+        )
     return at.astimezone(UTC)
 
 

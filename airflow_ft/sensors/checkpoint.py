@@ -77,12 +77,17 @@ class CheckpointSensor(GateSensor):
         self._gate: Gate | None = None
         if (dag_id is None) is not (run_id is None):
             raise ConfigurationError(
-                "dag_id and run_id go together.", remedy="give both, or neither of them.", pipeline=pipeline
+                "dag_id and run_id belong together, and one of them is missing.",
+                code="argument_missing",
+                remedy="Give both dag_id and run_id, or neither.",
+                pipeline=pipeline,
+                argument="dag_id" if dag_id is None else "run_id",
             )
         if sum(condition is not None for condition in (number, run_id, as_of, after)) > 1:
             raise ConfigurationError(
-                "CheckpointSensor waits for one condition only.",
-                remedy="give number, dag_id with run_id, as_of, or after; use several sensors for several conditions.",
+                "CheckpointSensor waits for one condition, and has several.",
+                code="arguments_conflict",
+                remedy="Give one of number, dag_id with run_id, as_of, or after. Use one sensor for each condition.",
                 pipeline=pipeline,
             )
         for name, text in (("dag_id", dag_id), ("run_id", run_id)):

@@ -41,11 +41,18 @@ def write_file(table: Table, entries: Iterable[Entry], path: Path) -> int:
     """
     if path.suffix not in SUFFIXES:
         raise ConfigurationError(
-            f"{path.name} has no suffix that says how to write it.",
-            remedy=f"give a file that ends in {', '.join(SUFFIXES)}.",
+            f"the file name {path.name} does not end in a known format.",
+            code="path_invalid",
+            remedy=f"Give a file that ends in {', '.join(SUFFIXES)}.",
+            path=str(path),
         )
     if not path.parent.is_dir():
-        raise ConfigurationError(f"there is no folder {path.parent}.", remedy="make it, or name another one.")
+        raise ConfigurationError(
+            f"there is no folder {path.parent}.",
+            code="path_invalid",
+            remedy="Create it, or give a file in another folder.",
+            path=str(path.parent),
+        )
     write = {".parquet": _parquet, ".csv": _csv, ".json": _json}[path.suffix]
     temporary = path.with_name(f".{path.name}.unfinished")
     try:
@@ -62,8 +69,11 @@ def spark_frame(spark: SparkSession, location: SparkLocation, operator: Operator
     if operator.name.startswith("transformWithState"):
         if state is None:
             raise ConfigurationError(
-                f"operator {operator.id} has a state for each of its variables, and none was named.",
-                remedy="name one of them (state=).",
+                f"operator {operator.id} has a state for each of its variables, and `state` is missing.",
+                code="argument_missing",
+                remedy="Name one of the variables (state=).",
+                argument="state",
+                operator=operator.id,
             )
         reader = reader.option("stateVarName", state)
     elif state is not None and operator.name == "symmetricHashJoin":

@@ -41,16 +41,23 @@ def changes(begin: Side, end: Side, op: int, state: str | None) -> Iterator[dict
     """{"change", "key", "before", "after"} of each key, in no order; ConfigurationError when `end` is the older one."""
     if end.number < begin.number:
         raise ConfigurationError(
-            f"checkpoint {end.number} is older than {begin.number}.",
-            remedy="give the older one first.",
+            f"checkpoint {end.number} is older than checkpoint {begin.number}.",
+            code="arguments_conflict",
+            remedy="Give the older one as since=, and the newer one as until=.",
             pipeline=end.pipeline,
+            since=begin.number,
+            until=end.number,
         )
     table = end.one(op, state)
     if begin.one(op, table.name) != table:
         raise ConfigurationError(
             f"the state {table.name!r} of operator {op} had other types at checkpoint {begin.number}.",
-            remedy="look at both by themselves: export(at=...) each.",
+            code="state_schema_changed",
+            remedy="Open a handle at each of the two checkpoints (at=), and export both.",
             pipeline=end.pipeline,
+            state=table.name,
+            operator=op,
+            since=begin.number,
         )
     for key in _candidates(begin, end, op, table):
         before, after = begin.value(op, table, key), end.value(op, table, key)

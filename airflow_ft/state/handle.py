@@ -120,8 +120,9 @@ class State:
         for partition in range(self.partitions(op)):
             if self._position != position:
                 raise TransientError(
-                    "the handle has gone on to another checkpoint while a state was read.",
-                    remedy="begin anew; read with one handle, and look up with another one.",
+                    "the handle moved to another checkpoint during a scan.",
+                    code="state_moved",
+                    remedy="Start the scan again. Use one handle for scans and another one for lookups.",
                     pipeline=self.pipeline,
                 )
             store = self.store(op, partition, found.store)
@@ -174,8 +175,9 @@ class State:
         number = self._number(op)
         if self.restored and until in (None, self.number):
             raise ConfigurationError(
-                "its state was restored, or reset, behind that checkpoint: the differences are not changes of a job.",
-                remedy="name an earlier checkpoint (until=), or wait until the next one is confirmed.",
+                "the state was restored or reset after that checkpoint, so the differences are not changes of a job.",
+                code="state_replaced",
+                remedy="Give an earlier checkpoint (until=), or wait until the next one is confirmed.",
                 pipeline=self.pipeline,
                 checkpoint=self.number,
             )
@@ -278,9 +280,13 @@ class State:
     def _make_room(self, more: int, bound: int) -> None:
         if self._read + more > bound:
             raise ConfigurationError(
-                f"{self._read + more:,} bytes of state would have to be read as a whole; {bound:,} may be, here.",
-                remedy=f"use a process of your own: `airflow ft state get {self.pipeline} ...`, or airflow_ft.state.",
+                f"the lookup needs {self._read + more:,} bytes of state files, and {bound:,} are allowed here.",
+                code="state_too_large",
+                remedy=f"Look it up in a process of your own: `airflow ft state get {self.pipeline} ...`, or with"
+                " airflow_ft.state.",
                 pipeline=self.pipeline,
+                bytes=self._read + more,
+                most=bound,
             )
         self._read += more
 
@@ -298,15 +304,21 @@ class State:
             return tables[state]
         if not tables:
             raise ConfigurationError(
-                f"operator {op} has no state that is known here.",
-                remedy="look at it with Spark: `dataframe(spark, operator)` of the same handle.",
+                f"airflow-ft cannot read the state of operator {op} without Spark.",
+                code="state_unreadable",
+                remedy="Read it with Spark: `dataframe(spark, operator)` of the same handle.",
                 pipeline=self.pipeline,
+                operator=op,
             )
         raise ConfigurationError(
             f"operator {op} has the states {', '.join(sorted(tables))}, "
-            + ("and none was named." if state is None else f"and no {state!r}."),
-            remedy="name one of them (state=, --state).",
+            + ("and `state` is missing." if state is None else f"and no {state!r}."),
+            code="argument_missing" if state is None else "state_unknown",
+            remedy="Name one of them (state=, --state).",
             pipeline=self.pipeline,
+            argument="state",
+            value=state,
+            known=sorted(tables),
         )
 
     def _listed(self) -> tuple[Operator, ...]:
@@ -329,9 +341,12 @@ class State:
                 return operator
         names = ", ".join(f"{each.id} ({each.uid or each.name})" for each in known)
         raise ConfigurationError(
-            f"it has no operator {op!r} with state; it has " + (names or "none."),
-            remedy=f"`airflow ft state show {self.pipeline}` lists them.",
+            f"the pipeline has no operator {op!r} with state. It has {names or 'none'}.",
+            code="state_unknown",
+            remedy=f"Give one of the operators that `airflow ft state show {self.pipeline}` lists.",
             pipeline=self.pipeline,
+            operator=op,
+            known={each.id: each.uid or each.name for each in known},
         )
 
     def _reading(self, read: Callable[[], _T]) -> _T:

@@ -142,7 +142,7 @@ class Table:
         if not self.family:
             return b""
         if self.family not in store.families:
-            raise _unknown(f"has no full snapshot that tells where {self.name!r} lies")
+            raise _unknown(f"has no full snapshot that shows where {self.name!r} is")
         return struct.pack("<h", store.families[self.family])
 
     def _read_key(self, data: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
@@ -242,11 +242,13 @@ def require_readable(conf: Mapping[str, str]) -> None:
         raise _unknown("has a checksum in each row")
     provider = conf.get("spark.sql.streaming.stateStore.providerClass", "").rpartition(".")[2]
     if provider not in ("RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"):
-        raise _unknown(f"is kept by {provider or 'an unknown provider'}")
+        raise _unknown(f"has the state store provider {provider or '(none)'}")
 
 
 def _unknown(how: str) -> ConfigurationError:
     return ConfigurationError(
-        f"the pipeline's state {how}, which cannot be read without Spark here.",
-        remedy="look at it with Spark: `dataframe(spark, operator)` of the same handle.",
+        f"the pipeline's state {how}, and airflow-ft cannot read it without Spark.",
+        code="state_unreadable",
+        remedy="Read it with Spark: `dataframe(spark, operator)` of the same handle.",
+        reason=how,
     )

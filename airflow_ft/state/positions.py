@@ -52,15 +52,18 @@ def only(position: Position, number: int | None) -> Position:
     """Of a savepoint; ConfigurationError for another checkpoint than its own."""
     if number not in (None, position.number):
         raise ConfigurationError(
-            f"the savepoint holds checkpoint {position.number} alone.",
-            remedy="look at the pipeline itself, or at another savepoint.",
+            f"the savepoint has only checkpoint {position.number}.",
+            code="checkpoint_unknown",
+            remedy="Look at the pipeline itself, or at another savepoint.",
             pipeline=position.spark.pipeline,
             checkpoint=number or 0,
+            only=position.number,
         )
     if number is not None and position.restored:
         raise ConfigurationError(
-            "the savepoint was taken when its state had been restored, or reset, behind that checkpoint.",
-            remedy="leave the number out: the state is then marked as restored.",
+            "the state in the savepoint was restored or reset after that checkpoint.",
+            code="state_replaced",
+            remedy="Leave out the number. The state is then marked as restored.",
             pipeline=position.spark.pipeline,
             checkpoint=number,
         )

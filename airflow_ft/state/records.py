@@ -42,8 +42,10 @@ class Changes:
                 plain(data, at, self.values)
         except (IndexError, struct.error) as error:
             raise WalCorruptError(
-                f"{name}, a file of Spark's state, ends in the middle",
-                remedy="restore it from a backup, or rewind the pipeline to compute it again",
+                f"{name}, a file of Spark's state, is cut off.",
+                code="state_damaged",
+                remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE` to compute it again.",
+                path=name,
             ) from error
 
     def _marked(self, data: bytes, at: int) -> None:
@@ -109,8 +111,10 @@ def lineage(data: bytes) -> list[tuple[int, str]]:
 
 def _unknown(what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"Spark's state has {what}, which is not known here.",
-        remedy="look at the state with Spark: `dataframe(spark, operator)` of the same handle.",
+        f"Spark's state has {what}, which airflow-ft cannot read.",
+        code="state_unreadable",
+        remedy="Read the state with Spark: `dataframe(spark, operator)` of the same handle.",
+        reason=what,
     )
 
 
@@ -141,7 +145,9 @@ def strings(data: bytes) -> Iterator[bytes]:
         at += 4 + length
         if length < 0 or at > len(data):
             raise WalCorruptError(
-                "a list of Spark's state ends in the middle",
-                remedy="restore the location from a backup, or rewind the pipeline to compute it again",
+                "a list of Spark's state is cut off.",
+                code="state_damaged",
+                remedy="Restore the checkpoint location from a backup, or run `airflow ft rewind PIPELINE` to compute"
+                " it again.",
             )
         yield data[at - length : at]

@@ -34,7 +34,7 @@ _WORDS: Mapping[str, struct.Struct] = {
 _EPOCH, _NAIVE_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)  # noqa: DTZ001  timestamp_ntz has no zone
 _DAY_ZERO = date(1970, 1, 1).toordinal()
 _LONG_DIGITS = 18  # a decimal of more does not fit into 8 bytes
-_BY_SPARK = "look at it with Spark: `dataframe(spark, operator)` of the same handle."
+_BY_SPARK = "Read it with Spark: `dataframe(spark, operator)` of the same handle."
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,15 @@ class RowReader:
             return dict(self._values(data, base))
         except (struct.error, IndexError) as error:
             raise WalCorruptError(
-                "a row of Spark's state ends in the middle",
-                remedy="restore the location from a backup, or rewind the pipeline to compute it again",
+                "a row of Spark's state is cut off.",
+                code="state_damaged",
+                remedy="Restore the checkpoint location from a backup, or run `airflow ft rewind PIPELINE` to compute"
+                " it again.",
             ) from error
         except (OverflowError, ValueError) as error:
             raise ConfigurationError(
-                f"a row of Spark's state holds what Python has no value for ({error}): a time outside of its years.",
+                f"a row of Spark's state has a time outside of Python's years ({error}).",
+                code="state_unreadable",
                 remedy=_BY_SPARK,
             ) from error
 
@@ -222,7 +225,11 @@ def _map(name: str, kind: Kind) -> Reader:
 
 def _unknown(name: str, kind: Kind) -> ConfigurationError:
     return ConfigurationError(
-        f"values of type {kind_text(kind)} cannot be read from Spark's files here.", column=name, remedy=_BY_SPARK
+        f"airflow-ft cannot read values of type {kind_text(kind)} from Spark's files.",
+        code="state_unreadable",
+        column=name,
+        remedy=_BY_SPARK,
+        type=kind_text(kind),
     )
 
 
@@ -264,9 +271,11 @@ def _written(column: Column, value: Any) -> bytes:
         if not isinstance(kind, str):
             if kind["type"] != "struct":
                 raise ConfigurationError(
-                    f"a key of type {kind_text(kind)} cannot be looked up by its value.",
+                    f"a lookup cannot take a key of type {kind_text(kind)}.",
+                    code="key_invalid",
                     column=column.name,
-                    remedy="take it from `scan` of the same handle.",
+                    remedy="Find it with `scan` of the same handle.",
+                    type=kind_text(kind),
                 )
             inner = columns_of(kind)
             return write_row(inner, in_order(inner, value))
@@ -275,9 +284,11 @@ def _written(column: Column, value: Any) -> bytes:
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(
-            f"{value!r} is no {kind_text(kind)}, as the key has it.",
+            f"{value!r} is not a {kind_text(kind)}, the type of this column of the key.",
+            code="key_invalid",
             column=column.name,
-            remedy="give a value of that type.",
+            remedy=f"Give a value of type {kind_text(kind)}.",
+            type=kind_text(kind),
         ) from error
 
 
@@ -336,6 +347,8 @@ def in_order(columns: Sequence[Column], given: Any) -> Sequence[Any]:
     elif len(names) == 1:
         return [given]
     raise ConfigurationError(
-        f"the key has the columns {', '.join(each.text for each in columns)}, and {given!r} was given.",
-        remedy="give a value for each: a tuple in that order, or a dict by name.",
+        f"the key has the columns {', '.join(each.text for each in columns)}, which {given!r} does not fit.",
+        code="key_invalid",
+        remedy="Give a value for each column: a tuple in that order, or a dict by name.",
+        columns=[each.name for each in columns],
     )

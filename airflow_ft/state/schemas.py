@@ -31,12 +31,18 @@ def families(data: bytes, name: str) -> tuple[Family, ...]:
         return tuple(_family(each) for each in schemas(data))
     except UnknownFormatError as newer:
         raise ConfigurationError(
-            f"{name} is of format {newer}; formats up to {NEWEST} are known.",
-            remedy="look at the state with Spark: `dataframe(spark, operator)` of the same handle.",
+            f"{name} has format {newer}. airflow-ft knows formats up to {NEWEST}.",
+            code="state_unreadable",
+            remedy="Read the state with Spark: `dataframe(spark, operator)` of the same handle.",
+            path=name,
+            version=newer.args[0],
         ) from newer
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise WalCorruptError(
-            f"{name}, a schema of Spark's state, is damaged", remedy="restore it from a backup, or rewind the pipeline"
+            f"{name}, a schema of Spark's state, is damaged.",
+            code="state_damaged",
+            remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`.",
+            path=name,
         ) from error
 
 

@@ -79,7 +79,9 @@ class Snapshot:
 
 def _damaged(what: str, error: Exception) -> WalCorruptError:
     return WalCorruptError(
-        f"{what}: {error}", remedy="restore it from a backup, or rewind the pipeline to compute it again"
+        f"{what}: {error}",
+        code="state_damaged",
+        remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE` to compute it again.",
     )
 
 

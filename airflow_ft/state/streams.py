@@ -31,8 +31,10 @@ def decompressed(data: bytes, name: str) -> bytes:
     if not data.startswith(_OTHERS):
         raise damaged(name)
     raise ConfigurationError(
-        f"{name} is compressed by another codec than lz4 or zstd.",
-        remedy="look at the state with Spark: `dataframe(spark, operator)` of the same handle.",
+        f"{name} is not compressed with lz4 or zstd, the codecs that airflow-ft knows.",
+        code="state_unreadable",
+        remedy="Read the state with Spark: `dataframe(spark, operator)` of the same handle.",
+        path=name,
     )
 
 

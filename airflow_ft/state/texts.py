@@ -35,8 +35,12 @@ def key_of(columns: Sequence[Column], texts: Sequence[str]) -> tuple[Any, ...]:
     """
     if len(columns) != len(texts):
         raise ConfigurationError(
-            f"{len(texts)} values were given; the key has: {', '.join(each.text for each in columns) or 'no columns'}.",
-            remedy="give one for each, in that order.",
+            f"the key has the columns {', '.join(each.text for each in columns) or '(none)'}, but the number of"
+            f" values is {len(texts)}.",
+            code="key_invalid",
+            remedy="Give one value for each column, in that order.",
+            columns=[each.name for each in columns],
+            count=len(texts),
         )
     return tuple(_value(column, text) for column, text in zip(columns, texts, strict=True))
 
@@ -61,7 +65,11 @@ def _value(column: Column, text: str) -> Any:
         return None if text == _NULL else _parsed(column.kind, text)
     except (ValueError, InvalidOperation, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{text!r} is no {kind_text(column.kind)}.", column=column.name, remedy="give a value of that type."
+            f"{text!r} is not a {kind_text(column.kind)}.",
+            code="key_invalid",
+            column=column.name,
+            remedy=f"Give a value of type {kind_text(column.kind)}.",
+            type=kind_text(column.kind),
         ) from error
 
 

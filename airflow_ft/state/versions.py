@@ -144,8 +144,12 @@ def gone(folder: str, what: str) -> TransientError:
     """Return the error for something that is missing."""
     require(folder)
     return TransientError(
-        f"Spark's state in {folder} has no {what} (any more).",
-        remedy="try again: the pipeline has gone on meanwhile, and removed what is older than its num_retained.",
+        f"Spark's state in {folder} has no {what}. The pipeline may have removed it meanwhile.",
+        code="state_pruned",
+        remedy="Try again with a newer checkpoint. The pipeline keeps state of CheckpointConfig.num_retained"
+        " checkpoints.",
+        path=folder,
+        missing=what,
     )
 
 

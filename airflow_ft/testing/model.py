@@ -176,7 +176,9 @@ class ModelParticipant(OneTransactionParticipant[Transaction]):
         self, db: Transaction, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None
     ) -> dict[str, int]:
         if letters is not None:
-            raise DeclinedError("a model sets nothing aside: all rows are refused, or none.", remedy="mend the job.")
+            raise DeclinedError(
+                "the model system cannot set single rows aside.", code="row_refused", remedy="Correct the job."
+            )
         counts = dict.fromkeys(self._sinks, 0)
         for name in self._sinks:
             for reader in (each for each in readers if name in each.sinks()):
@@ -193,8 +195,10 @@ class ModelParticipant(OneTransactionParticipant[Transaction]):
                 return step()
             except Conflict:
                 continue
-        what = f"{doing}: others have committed meanwhile, {_TRIES} times."
-        raise SinkUnavailableError(what, remedy="it is tried again.", **self._where(plan))
+        what = f"{doing}: other sessions committed first, {_TRIES} times."
+        raise SinkUnavailableError(
+            what, code="lock_timeout", remedy="Do nothing. Airflow retries the task.", **self._where(plan)
+        )
 
 
 @dataclass(frozen=True)

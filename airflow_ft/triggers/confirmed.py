@@ -60,7 +60,7 @@ class ConfirmedTrigger(BaseEventTrigger):
 
     def __init__(self, *, pipeline: str, store: str | None = None, poll_interval: float = 10.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        check_type("poll_interval", poll_interval, (int, float), "give a number of seconds.")
+        check_type("poll_interval", poll_interval, (int, float), "Give a number of seconds.")
         self.pipeline = check_name("pipeline", pipeline)
         self.store = check_store(store)
         self.poll_interval = poll_interval
@@ -105,8 +105,9 @@ class ConfirmedTrigger(BaseEventTrigger):
             kept = await self.asset_state_store.aget(TOLD)
         except ValueError as error:  # it keeps something for each of them, and nobody tells their names
             raise ConfigurationError(
-                f"several assets watch {self.pipeline} with equal arguments, and Airflow makes one trigger of them.",
-                remedy="let all DAGs be scheduled by one of these assets, or give each watcher another poll_interval.",
+                f"several assets watch {self.pipeline} with equal arguments, and Airflow runs one trigger for them.",
+                code="arguments_conflict",
+                remedy="Schedule all DAGs by one of these assets, or give each watcher another poll_interval.",
                 pipeline=self.pipeline,
             ) from error
         return kept if isinstance(kept, int) else None
@@ -178,7 +179,7 @@ class Confirmations(SharedStreamProducer):
         try:
             return self._watch.look(self.store, self.poll_interval, self._news)
         except TerminalError as error:  # no task would fail by it: log it, and ask again
-            raise StoreUnavailableError(str(error)) from error
+            raise StoreUnavailableError(error.headline, code=error.code, remedy=error.remedy) from error
 
     def _news(self, store: Store) -> tuple[int] | None:
         try:

@@ -40,6 +40,6 @@ async def poll(
             warned = False
         except TransientError as error:
             if not warned:
-                log.warning("asked in vain, going on: %s", error)
+                log.warning("the decision log did not answer; the trigger tries again: %s", error)
             warned = True
         await asyncio.sleep(interval)

@@ -67,7 +67,9 @@ class Reader:
         """Return the open log. Raises why it cannot be opened."""
         self.token((), MOST_SECONDS)
         if (store := self._store) is None:
-            raise StoreUnavailableError("the decision log was closed meanwhile.", remedy="nothing: it is asked again.")
+            raise StoreUnavailableError(
+                "the trigger has closed the decision log.", remedy="Do nothing. The trigger opens it again."
+            )
         return store
 
     def close(self) -> None:
@@ -106,7 +108,9 @@ class Reader:
         found = hooks.find_configured_store(self._setting, task_connections) if known else None
         if known and found is None:
             raise StoreUnavailableError(
-                "the decision log is gone.", remedy="check whether its disk is mounted; the trigger tries again."
+                "the decision log is gone.",
+                code="store_unavailable",
+                remedy="Check whether its disk is mounted. The trigger tries again.",
             )
         opened = found or hooks.open_configured_store(self._setting)
         self._address = address

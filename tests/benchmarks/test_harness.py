@@ -54,7 +54,7 @@ def test_the_picture_is_well_formed() -> None:
 def test_what_is_not_exact_has_no_figure() -> None:
     check("somebody", Content(2, 7), Content(2, 7))
     for found in (Content(1, 7), Content(3, 7), Content(2, 8)):
-        with pytest.raises(MeasurementError, match="somebody"):
+        with pytest.raises(MeasurementError):
             check("somebody", found, Content(2, 7))
 
 

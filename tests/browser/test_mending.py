@@ -21,7 +21,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from airflow_ft.acts.names import ACTIONS, READING
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.errors import AirflowFtError, PipelineHaltedError
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
 from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_checkpoint
@@ -40,6 +40,7 @@ from tests.browser.conftest import logged_in
 from tests.browser.pages import Act, PipelinePage, Visit
 from tests.browser.server import ADMIN, MAINTENANCE, ApiServer
 from tests.integration.real_world import expected
+from tests.raising import raises
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page"), pytest.mark.slow, pytest.mark.timeout(600)]
@@ -216,7 +217,7 @@ def without_the_refused(world: Broken, _: Place) -> None:
     aside = of_checkpoint(found)[ARCHIVE]
     [file] = aside.files
     assert aside.rows == 1 and "nobody wants it" in aside.reasons[0]
-    assert f"order {REFUSED}" in str(pq.read_table(local_path(file)).to_pylist())
+    assert f"order {REFUSED}" in f"{pq.read_table(local_path(file)).to_pylist()}"
 
 
 def rewound(world: Broken, _: Place) -> None:
@@ -418,9 +419,10 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
             f"{kind}: " in each and f"by {ADMIN} ({MAINTENANCE}/{run_id}/act)" in each for each in world.events()
         )
     expect(condition(page := visit.pipeline(old.pipeline), "RENAMED")).to_be_visible()
-    expect(page.visit.page.get_by_text("it goes on as new-name, behind checkpoint 2.", exact=True)).to_be_visible()
-    with pytest.raises(AirflowFtError, match="it was renamed: it goes on as new-name, behind checkpoint 2"):
+    expect(page.visit.page.get_by_text("it continues as new-name, after checkpoint 2.", exact=True)).to_be_visible()
+    with raises(PipelineHaltedError, "pipeline_halted", pipeline=old.pipeline) as renamed:
         old.stage()
+    assert "new-name" in renamed.value.headline and "checkpoint 2" in renamed.value.headline
     new.stage()
     new.deliver()
     assert new.ids() == both([1, 2, 3])

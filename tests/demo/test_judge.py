@@ -90,7 +90,7 @@ def test_a_record_is_read_back_with_its_types() -> None:
 
 
 def test_a_record_with_other_fields_is_refused() -> None:
-    with pytest.raises(ValueError, match="a record has the fields"):
+    with pytest.raises(ValueError):
         judge.parse_record(b'{"year": 2013}')
 
 

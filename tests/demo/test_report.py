@@ -27,7 +27,7 @@ REPORT = Report("success", 1000, 8, 4, verdict(), (DRIVER, COMMIT), {"all": 100.
 
 def test_an_exact_run_with_both_kills_is_a_success() -> None:
     assert REPORT.exact
-    assert "EXACT: every flight once" in str(REPORT)
+    assert "EXACT: every flight once" in f"{REPORT}"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_an_exact_run_with_both_kills_is_a_success() -> None:
 def test_whatever_is_not_exact_is_named(changes: dict[str, Any], why: str) -> None:
     report = replace(REPORT, **changes)
     assert not report.exact
-    assert why in str(report)
+    assert why in f"{report}"
     assert why in " ".join(json.loads(report.to_json())["failures"])
 
 
@@ -55,7 +55,7 @@ def test_a_kill_that_hit_nothing_is_shown_and_not_counted() -> None:
     report = replace(REPORT, kills=(replace(DRIVER, counts=False), DRIVER, COMMIT))
     assert report.exact
     assert report.kills_survived == 2
-    assert "not counted, it hit nothing unfinished" in str(report)
+    assert "not counted, it hit nothing unfinished" in f"{report}"
 
 
 def test_where_nothing_is_killed_nothing_has_to_be_hit() -> None:
@@ -65,7 +65,7 @@ def test_where_nothing_is_killed_nothing_has_to_be_hit() -> None:
 
 def test_a_copy_is_told_to_people_and_to_programs() -> None:
     report = replace(REPORT, verdict=verdict(copies={"files": comparison(1000)}))
-    assert report.exact and "rows in files          1,000  expected 1,000, those of MySQL" in str(report)
+    assert report.exact and "rows in files          1,000  expected 1,000, those of MySQL" in f"{report}"
     assert json.loads(report.to_json())["copies"]["files"]["found"] == 1000
 
 

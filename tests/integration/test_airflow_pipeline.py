@@ -440,9 +440,8 @@ def test_map_indexes_that_render_to_one_pipeline_are_told(shop: Shop) -> None:
     assert sorted(confirmed.values()) == ["failed", "success"], states
     [refused] = [index for index, state in confirmed.items() if state == "failed"]
     assert states[("same.same.recover", refused)] == "failed", "not a row of it is computed, and it says so"
-    assert f"has the same pipeline as run same_name/{run_id}[{1 - refused}]" in airflow.log_text(
-        "same_name", run_id, "same.same.recover"
-    )
+    told = airflow.log_text("same_name", run_id, "same.same.recover")
+    assert "[map_index_conflict]" in told and f"same_name/{run_id}[{1 - refused}]" in told
     assert len(shop.database.sql("SELECT id FROM same_name")) == 4
 
 
@@ -471,7 +470,7 @@ def test_a_test_run_acts_on_no_checkpoint(shop: Shop, command: tuple[str, ...]) 
         told = airflow.command(*command)
     except CalledProcessError as error:
         raise AssertionError(error.output[-5000:]) from None
-    assert f"`airflow {command[0]} test` would act on the checkpoints of other runs, so this is a dry run" in told
+    assert f"`airflow {command[0]} test` would act on the checkpoints of other runs. So this is a dry run" in told
     assert standing() == before
     if command[0] == "dags":
         assert re.search(r"templated: (\d+ checkpoints? would be delivered|nothing is new)", told), told[-3000:]

@@ -330,9 +330,9 @@ def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(s
     said = streams.stop("counting", "--drain")
     assert airflow.finish("counting", run_id) == {"counting.stream": "success"}
     last = max(_confirmed(streams, "counting"))
-    assert f"stopped; {last} is the newest confirmed checkpoint; checkpoint {last} has delivered what was open" in said
+    assert f"stopped; {last} is the newest confirmed checkpoint; checkpoint {last} has drained the state" in said
     shown = airflow.command("ft", "show", "counting", str(last))
-    assert "drains    file:" in shown and ": what was open there" in shown
+    assert "drains    file:" in shown and "open windows, joins and timers" in shown
     shown = airflow.command("ft", "show", "counting", str(last - 1))
     assert "bytes of changes; full snapshot" in shown
 
@@ -341,7 +341,7 @@ def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(s
     [task] = airflow.tasks("counting", second)
     assert task.try_number == 1, "no retry mends it"
     log = airflow.log_text("counting", second, "counting.stream")
-    assert f"the pipeline was drained by checkpoint {last}" in log and "airflow ft reset-state counting" in log
+    assert f"checkpoint {last} drained the pipeline" in log and "airflow ft reset-state counting" in log
     airflow.command("ft", "reset-state", "counting", "--yes")
     third = airflow.trigger("counting", nobody)
     streams.put("words", "c")

@@ -32,6 +32,7 @@ from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest
 from tests.conftest import TopicFactory
 from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tests.raising import raises
 from tests.store.scene import Scene
 from tools.servers import Database, Kafka
 
@@ -82,11 +83,11 @@ def test_everything_is_read_anew_without_state_and_numbers_go_on(pipeline: Stage
         _add(pipeline, n)
         assert _delivered(pipeline) == {2 * n + 2}
     before = pipeline.store.pipeline(PIPELINE).base
-    with pytest.raises(StateConflictError, match="its rows are in db, log, where they would stand twice"):
+    with raises(StateConflictError, "rows_would_repeat", sinks=["db", "log"]):
         _begin_anew(pipeline, Later.REFUSE)
-    with pytest.raises(ConfigurationError, match="nothing that state could be computed for alone"):
+    with raises(ConfigurationError, "arguments_conflict", argument="later"):
         _begin_anew(pipeline, Later.CONTINUE)
-    with pytest.raises(ConfigurationError, match="under its own name"):
+    with raises(ConfigurationError, "arguments_conflict", argument="rename"):
         _begin_anew(pipeline, rename=True)
     assert pipeline.store.pipeline(PIPELINE).base == before
     _begin_anew(pipeline)
@@ -189,11 +190,10 @@ def test_records_that_were_not_read_yet_are_not_passed_over(
     _send(kafka, topic, 3, at=hour[1])
     _send(kafka, topic, 4, at=hour[2])
     _begin_anew(pipeline)
-    told = rf"partition 0 of topic '{topic}' was read up to 2, and would begin at 3\. That would pass over up to 1 rec"
     for _ in range(2):
-        with pytest.raises(DataLossError, match=told):
+        with raises(DataLossError, "records_skipped", records=1, skipped=[[topic, 0, 2, 3]]):
             at(starting_offsets=hour[2])
-    with pytest.raises(DataLossError, match="up to 2 records"):
+    with raises(DataLossError, "records_skipped", records=2):
         at(starting_offsets="latest")
     assert at(starting_offsets=hour[1]) == [3, 4], "from where it stands on nothing is passed over"
     _send(kafka, topic, 5, at=hour[1])

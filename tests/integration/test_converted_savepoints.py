@@ -23,6 +23,7 @@ from airflow_ft.spark.state.settings import PROVIDER
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.converted_states import CASES
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.raising import raises
 
 pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
@@ -97,14 +98,14 @@ def test_a_pipeline_goes_on_from_what_was_converted_when_all_else_is_gone(pipeli
         assert converted.backend == backend.short and taken.backend != backend.short
         assert (converted.positions, converted.batch, converted.number) == (taken.positions, taken.batch, taken.number)
         assert [each.states for each in converted.operators] == [each.states for each in taken.operators]
-        with pytest.raises(ConfigurationError, match=f"has its state in {backend.short} already"):
+        with raises(ConfigurationError, "savepoint_unchanged", backend=backend.short):
             convert(new, backend, folder, "a test", SMALL, print)
         restored = restore(pipeline.store, new, _nobody, Worker("", 1), "a test", lease_seconds=0.0)
         for other in [local_path(uri), local_path(new), *(pipeline.root / PIPELINE / "spark").iterdir()]:
             if other != local_path(restored.position.location):
                 shutil.rmtree(other) if other.is_dir() else other.unlink()
         old = {PROVIDER: next(each for each in Backend if each is not backend).provider}
-        with pytest.raises(ConfigurationError, match=f"the state has {backend.provider}"):
+        with raises(ConfigurationError, "state_settings_changed", kept={PROVIDER: backend.provider}):
             pipeline.stage(_request(pipeline, "count of distinct", 2 * n, conf=old))
         count += 4  # the file of the refused run, and this one
         again = {"conf": {PROVIDER: backend.provider}} if backend is Backend.HDFS else {}
@@ -115,8 +116,9 @@ def test_what_cannot_be_converted_is_refused_by_name_and_costs_nothing(pipeline:
     folder = tmp_path / "savepoints"
     _delivered(pipeline, "rows", 0)
     uri, taken = take(pipeline.store, PIPELINE, str(folder), "a test")
-    with pytest.raises(ConfigurationError, match=r"has state of transformWithState.* keeps in RocksDB alone"):
+    with raises(ConfigurationError, "state_backend_unsupported") as refused:
         convert(uri, Backend.HDFS, str(folder), "a test", SMALL, print)
+    assert refused.error is not None and refused.error.fields["operator"].startswith("transformWithState")
     document = (local_path(uri) / METADATA).read_text()
 
     def retold(**changes: Any) -> None:
@@ -124,14 +126,14 @@ def test_what_cannot_be_converted_is_refused_by_name_and_costs_nothing(pipeline:
         write_metadata(uri, replace(taken, **changes))
 
     retold(backend="Other")
-    with pytest.raises(ConfigurationError, match="in Other, whose files are not known here"):
+    with raises(ConfigurationError, "state_backend_unsupported", backend="Other"):
         convert(uri, Backend.HDFS, str(folder), "a test", SMALL, print)
     retold(operators=())
-    with pytest.raises(ConfigurationError, match="holds no operator state"):
+    with raises(ConfigurationError, "savepoint_unchanged"):
         convert(uri, Backend.HDFS, str(folder), "a test", SMALL, print)
     # As if it could: Spark fails, after it has begun.
     retold(operators=(replace(taken.operators[0], name="count"),))
-    with pytest.raises(StageError, match="Spark could not copy the state into HDFSBackedStateStoreProvider: "):
+    with raises(StageError, "state_not_rewritten", pipeline=PIPELINE):
         convert(uri, Backend.HDFS, str(folder), "a test", SMALL, print)
     (local_path(uri) / METADATA).write_text(document)
     assert [path.as_uri() for path in folder.iterdir()] == [uri], "nothing is left of it"

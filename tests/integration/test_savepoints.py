@@ -21,6 +21,7 @@ from airflow_ft.spark.request import StageRequest
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld
 from tests.integration.stage_world import world as stage_world
+from tests.raising import raises
 
 pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
@@ -99,7 +100,7 @@ def test_counts_go_on_from_a_moved_savepoint_when_all_else_is_gone(
     verify(uri, taken)
 
     assert _delivered(pipeline, by, 2, **more) == {6}
-    with pytest.raises(StateConflictError, match="checkpoints 3 to 3 were delivered after the savepoint"):
+    with raises(StateConflictError, "rows_would_repeat", later=(3,)):
         _restore(pipeline, uri)
     restored = _restore(pipeline, uri, later=Later.WRITE_AGAIN)
     assert restored.later == (3,)
@@ -178,7 +179,7 @@ def test_a_copy_under_another_name_goes_on_for_itself(pipeline: StageWorld, tmp_
         if number == 1:
             store.rewind("copy", epoch, 1, store.position_before("copy", 1), "refused")
     assert _delivered(pipeline, "pandas", 3) == {8}, "the original has not noticed"
-    with pytest.raises(ConfigurationError, match="has checkpoints of its own"):
+    with raises(ConfigurationError, "savepoint_foreign", pipeline="copy", of=PIPELINE):
         other, _ = take(store, PIPELINE, str(tmp_path / "savepoints"), "a test")
         _restore(pipeline, other, pipeline="copy")
 
@@ -208,13 +209,13 @@ def test_counts_go_on_in_another_number_of_state_partitions(
         verify(uri, taken)
         assert rescaled.positions == taken.positions and rescaled.batch == taken.batch + 1
         assert {operator.partitions for operator in rescaled.operators} == {partitions}
-        with pytest.raises(ConfigurationError, match=f"has {partitions} state partitions already"):
+        with raises(ConfigurationError, "savepoint_unchanged", partitions=partitions):
             rescale(new, partitions, folder, "a test", {}, print)
         new = _moved(new, tmp_path / f"in {partitions}")
         _restore(pipeline, new)
         shutil.rmtree(new)
         _add(pipeline, partitions)
-        with pytest.raises(ConfigurationError, match=rf"shuffle.partitions is 2, the state has {partitions}"):
+        with raises(ConfigurationError, "state_settings_changed", kept={PARTITIONS: str(partitions)}):
             pipeline.stage(_request(pipeline, by, conf={PARTITIONS: "2"}))
         count += 2
         pipeline.complete(_request(pipeline, by, conf={PARTITIONS: str(partitions)}))
@@ -226,16 +227,16 @@ def test_what_cannot_be_rescaled_is_refused_by_name_and_costs_nothing(pipeline: 
     folder = tmp_path / "savepoints"
     _delivered(pipeline, "count", 0, conf=HDFS)
     uri, taken = take(pipeline.store, PIPELINE, str(folder), "a test")
-    with pytest.raises(ConfigurationError, match="has its state in HDFSBackedStateStoreProvider, which Spark cannot"):
+    with raises(ConfigurationError, "state_backend_unsupported", backend="HDFSBackedStateStoreProvider"):
         rescale(uri, 4, str(folder), "a test", {}, print)
     # As if it could: Spark fails, after it has begun.
     document = (local_path(uri) / METADATA).read_text()
     (local_path(uri) / METADATA).unlink()
     write_metadata(uri, replace(taken, backend="RocksDBStateStoreProvider"))
-    with pytest.raises(StageError, match="Spark could not distribute the state anew: "):
+    with raises(StageError, "state_not_rewritten", pipeline=PIPELINE):
         rescale(uri, 4, str(folder), "a test", {"spark.driver.memory": "700m", **HDFS}, print)
     (local_path(uri) / METADATA).write_text(document)
     assert [path.as_uri() for path in folder.iterdir()] == [uri], "nothing is left of it"
     verify(uri, read_metadata(uri))
-    with pytest.raises(ConfigurationError, match="0 state partitions cannot be made"):
+    with raises(ConfigurationError, "argument_invalid", argument="partitions", value=0):
         rescale(uri, 0, str(folder), "a test", {}, print)

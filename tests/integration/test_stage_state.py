@@ -16,6 +16,7 @@ from airflow_ft.spark.state.locations import open_location
 from airflow_ft.wal.filesystem import local_path
 from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.raising import raises
 
 pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
@@ -128,15 +129,20 @@ def test_a_changed_operator_is_terminal_and_says_what_changed(pipeline: StageWor
     _add(pipeline, 0)
     pipeline.complete(_request(pipeline, "count"))
     _add(pipeline, 1)
-    with pytest.raises(ConfigurationError, match=rf"{PARTITIONS} is 3, the state has 2.*airflow ft reset-state orders"):
+    with raises(
+        ConfigurationError, "state_settings_changed", settings={PARTITIONS: "3"}, kept={PARTITIONS: "2"}
+    ) as refused:
         pipeline.stage(_request(pipeline, "count", conf={PARTITIONS: "3"}))
-    what = r"VALUE_SCHEMA_NOT_COMPATIBLE.*store .default. of operator 0.*changed: max bigint added"
-    with pytest.raises(JobError, match=rf"does not fit the state.*{what}.*airflow ft reset-state orders"):
+    assert PARTITIONS in refused.value.what and "airflow ft reset-state orders" in refused.value.remedy
+    with raises(JobError, "state_unfit", condition="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE") as caught:
         pipeline.stage(_request(pipeline, "count and more"))
+    assert caught.error and "max bigint" in caught.error.what and "operator 0" in caught.error.what
+    assert "airflow ft reset-state orders" in caught.error.remedy
     assert _counts(pipeline) == [{2}]
 
-    with pytest.raises(StateConflictError, match=r"checkpoint 1: it is STAGED, and not delivered.*airflow ft rewind"):
+    with raises(StateConflictError, "action_refused", checkpoint=1) as caught:
         pipeline.reset_state()
+    assert caught.error is not None and "airflow ft rewind orders" in caught.error.remedy
     epoch = pipeline.store.pipeline(PIPELINE).epoch
     pipeline.store.rewind(PIPELINE, epoch, 1, None, "not delivered")
     assert pipeline.reset_state() is None, "a pipeline that starts anew has no state"

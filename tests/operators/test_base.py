@@ -37,6 +37,7 @@ from airflow_ft.triggers.turn import TurnTrigger
 from tests.core.systems import NoArchive
 from tests.core.world import PIPELINE, RUN, World
 from tests.operators.declared import spec
+from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
 
@@ -101,7 +102,7 @@ def test_the_remedy_stands_on_a_line_of_its_own(caplog: pytest.LogCaptureFixture
     with pytest.raises(AirflowFailException):
         fail(logging.getLogger("task"), error)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert told == ["JobError: pipeline 'orders': the job raised.", "Fix: mend it."]
+    assert told == ["JobError [job_failed]: pipeline 'orders': the job raised.", "Fix: mend it."]
     assert [record.exc_info is not None for record in caplog.records] == [False, False, True], "the rest is for DEBUG"
 
 
@@ -185,7 +186,7 @@ def test_a_confirmation_without_proof_fails_at_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("airflow_ft.wal.retention.WalArchive", lambda _: NoArchive())
     world = World(tmp_path)
     world.stage(1)
-    with pytest.raises(AirflowFailException, match="checkpoint 1 is STAGED"):
+    with raises(AirflowFailException, "not_delivered"):
         do(ConfirmOperator(task_id="t", spec=spec(PIPELINE)), world.context())
 
 
@@ -205,22 +206,24 @@ def ends(error: BaseException) -> Ends:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "code"),
+    ("error", "told"),
     [
-        (JobError("the job raised.", remedy="correct it."), "JobError", "JOB_FAILED"),
-        (SinkUnavailableError("db is away."), "SinkUnavailableError", ""),
-        (ValueError("password=hunter2"), "ValueError", ""),
-        (AirflowTaskTimeout("after a minute"), "AirflowTaskTimeout", ""),
+        (JobError("the job raised.", remedy="Correct it."), ("JobError", "job_failed", "JOB_FAILED")),
+        (SinkUnavailableError("db is away."), ("SinkUnavailableError", "sink_unavailable", "")),
+        (ValueError("password=hunter2"), ("ValueError", "", "")),
+        (AirflowTaskTimeout("after a minute"), ("AirflowTaskTimeout", "", "")),
     ],
 )
-def test_what_ends_a_task_is_stored_for_the_page(tmp_path: Path, error: BaseException, kind: str, code: str) -> None:
+def test_what_ends_a_task_is_stored_for_the_page(
+    tmp_path: Path, error: BaseException, told: tuple[str, str, str]
+) -> None:
     world = World(tmp_path)
     world.store.register(PIPELINE)
     run = world.context()
     with pytest.raises(BaseException):  # noqa: B017 - as the task ends
         do(ends(error), run)
     failure = world.store.standing(PIPELINE).failure
-    assert failure is not None and (failure.kind, failure.code) == (kind, code)
+    assert failure is not None and (failure.kind, failure.code, failure.reason) == told
     assert (failure.task_id, failure.try_number) == ("orders.step", 3) and "hunter2" not in failure.text
 
 
@@ -240,7 +243,7 @@ def test_an_error_that_cannot_be_stored_is_raised_all_the_same(tmp_path: Path) -
     world = World(tmp_path)
     run = world.context()
     world.store.close()
-    with pytest.raises(AirflowFailException, match="the job raised"):
+    with raises(AirflowFailException, "job_failed"):
         do(ends(JobError("the job raised.")), run)
 
 

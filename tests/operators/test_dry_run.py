@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 import airflow_ft as ft
 from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, FoundProblemsError
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
@@ -21,6 +21,7 @@ from airflow_ft.rehearsal import DryRun
 from airflow_ft.running import PlainRun
 from tests.operators.declared import spec
 from tests.operators.test_base import airflow_context
+from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
 
@@ -51,7 +52,7 @@ def test_the_tasks_behind_stage_are_skipped(given: bool | str) -> None:
         CommitOperator(task_id="commit", participant="shop", spec=declared),
         ConfirmOperator(task_id="confirmed", spec=declared),
     ):
-        with pytest.raises(AirflowSkipException, match="a dry run delivers nothing"):
+        with pytest.raises(AirflowSkipException):
             execute(operator)
 
 
@@ -69,8 +70,9 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
     stage = StageOperator(task_id="stage", spec=spec(dry_run=True))
     told = execute(stage)
     assert told["rows"] == {"orders": 1} and "samples" not in told
-    with pytest.raises(AirflowFailException, match=r"no such table.*Fix: make it"):
+    with raises(AirflowFailException) as refused:
         execute(StageOperator(task_id="shown", spec=spec(dry_run=True, dry_run_samples=3)))
+    assert isinstance(refused.error, FoundProblemsError) and "no such table" in refused.error.headline
     assert samples == [0, 3]  # its log shows values only where the author says so
 
 
@@ -88,8 +90,9 @@ def test_a_savepoint_to_go_on_from_is_refused(monkeypatch: pytest.MonkeyPatch) -
         stage = pipeline.children["orders.stage"].prepare_for_execution()  # type: ignore[union-attr]
         stage.render_template_fields({"params": {"dry_run": True, "savepoint": path}})
         assert stage.rendered().savepoint.is_given is refused
-    with pytest.raises(ConfigurationError, match="from where the pipeline stands, and not from /mnt/savepoint"):
+    with pytest.raises(ConfigurationError) as refused_here:
         ft.dry_run(spec(from_savepoint="/mnt/savepoint-orders-17"))
+    assert "/mnt/savepoint-orders-17" in refused_here.value.headline
 
 
 def test_what_waits_is_told_with_its_numbers_and_rows() -> None:
@@ -110,20 +113,25 @@ def test_a_parameter_of_the_run_says_it() -> None:
 
 
 def test_what_is_neither_yes_nor_no_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"dry_run is 'perhaps'.*True or False"):
+    with pytest.raises(ConfigurationError) as caught:
         spec(dry_run="perhaps")
+    assert "'perhaps'" in caught.value.headline and "True or False" in caught.value.remedy
     for samples in (-1, "3", True):
-        with pytest.raises(ConfigurationError, match=f"dry_run_samples is {samples!r}"):
+        with pytest.raises(ConfigurationError) as caught:
             spec(dry_run_samples=samples)
-    with pytest.raises(ConfigurationError, match=r"dry_run is True.*airflow_ft\.dry_run"):
+        assert f"dry_run_samples is {samples!r}" in caught.value.headline
+    with pytest.raises(ConfigurationError) as caught:
         PlainRun(spec(dry_run=True), lambda _: pytest.fail("nothing is asked for"))
-    with pytest.raises(ConfigurationError, match="contains Jinja"):
+    assert "airflow_ft.dry_run" in caught.value.remedy
+    with pytest.raises(ConfigurationError) as caught:
         ft.dry_run(spec(wal_root="{{ params.root }}"))
+    assert "Jinja" in caught.value.headline
     socket = spec(
         sources={"lines": ft.SocketSource(host="localhost", port=1)},
         streaming=True,
         checkpointing=ft.CheckpointConfig(mode=ft.CheckpointingMode.AT_MOST_ONCE),
     )
-    with pytest.raises(ConfigurationError, match="nothing that a dry run could read"):
+    with pytest.raises(ConfigurationError) as caught:
         ft.dry_run(socket)
+    assert caught.value.remedy
     assert "dry_run" not in spec(dry_run=True).to_json()

@@ -80,16 +80,21 @@ def test_what_the_form_says_goes_before_what_the_author_says() -> None:
 
 
 def test_what_cannot_be_is_refused_before_anything_is_read() -> None:
-    with pytest.raises(ConfigurationError, match="max_offsets_per_trigger is '0'"):
+    with pytest.raises(ConfigurationError) as caught:
         rendered({"max_offsets_per_trigger": "0"})
-    with pytest.raises(ConfigurationError, match="KafkaSource: starting_offsets is"):
+    assert "max_offsets_per_trigger is '0'" in caught.value.headline
+    with pytest.raises(ConfigurationError) as caught:
         rendered({"starting_offsets": "yesterday"})
-    with pytest.raises(ConfigurationError, match=r"rewind is 'perhaps'.*True or False"):
+    assert "KafkaSource" in caught.value.headline and "starting_offsets" in caught.value.headline
+    with pytest.raises(ConfigurationError) as caught:
         spec(rewind="perhaps")
-    with pytest.raises(ConfigurationError, match=r"read everything anew, and to go on from /mnt/s.*full_refresh"):
+    assert "rewind is 'perhaps'" in caught.value.headline and "True or False" in caught.value.remedy
+    with pytest.raises(ConfigurationError) as caught:
         rendered({"full_refresh": True, "savepoint": "/mnt/s"}, "recover")
-    with pytest.raises(ConfigurationError, match=r"rewind is True.*airflow ft rewind orders"):
+    assert "/mnt/s" in caught.value.headline and "full_refresh" in caught.value.remedy
+    with pytest.raises(ConfigurationError) as caught:
         PlainRun(spec(rewind=True), lambda _: pytest.fail("nothing is asked for"))
+    assert "airflow ft rewind orders" in caught.value.remedy
 
 
 def test_a_stream_that_begins_where_its_sources_stand_takes_the_rest() -> None:
@@ -105,7 +110,7 @@ def test_a_stream_that_begins_where_its_sources_stand_takes_the_rest() -> None:
         )
     [source] = pipeline.spec.sources.values()
     assert isinstance(source, ft.KafkaSource) and source.starting_offsets == "latest"
-    assert "max_offsets_per_trigger" in str(source.max_offsets_per_trigger) and pipeline.spec.savepoint is None
+    assert source.max_offsets_per_trigger is not None and pipeline.spec.savepoint is None
 
 
 def recovering() -> RecoverOperator:

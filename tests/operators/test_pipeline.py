@@ -15,6 +15,7 @@ from airflow_ft.core.errors import PROPOSED, ConfigurationError, UnfitTargetErro
 from airflow_ft.core.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from airflow_ft.operators.stage import StageOperator
 from tests.operators.declared import spec
+from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
 
@@ -119,21 +120,18 @@ def test_the_restart_strategy_goes_before_the_dags_arguments_and_after_the_group
 
 
 @pytest.mark.parametrize(
-    ("restart", "words"),
+    ("restart", "code", "name"),
     [
-        (FailureRate(), "restart is a FailureRate, but Airflow counts.*FixedDelay"),
-        (
-            ExponentialDelay(),
-            "ExponentialDelay.attempts_before_reset_backoff is None.*attempts_before_reset_backoff=10",
-        ),
-        (FixedDelay(attempts=None), "FixedDelay.attempts is None.*attempts=10"),
-        ({"type": "fixed-delay", "attempts": "{{ params.n }}"}, r"restart contains Jinja \(attempts\).*DAG is parsed"),
+        (FailureRate(), "argument_invalid", "FixedDelay"),
+        (ExponentialDelay(), "argument_invalid", "attempts_before_reset_backoff=10"),
+        (FixedDelay(attempts=None), "argument_invalid", "attempts=10"),
+        ({"type": "fixed-delay", "attempts": "{{ params.n }}"}, "value_known_too_late", "attempts"),
     ],
 )
-def test_a_restart_strategy_that_airflow_cannot_follow_is_refused(dag: DAG, restart: Any, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def test_a_restart_strategy_that_airflow_cannot_follow_is_refused(dag: DAG, restart: Any, code: str, name: str) -> None:
+    with raises(ConfigurationError, code, argument="restart") as caught:
         pipeline(dag, restart=restart)
-    assert caught.value.remedy and not dag.tasks
+    assert caught.error is not None and name in caught.error.remedy and not dag.tasks
 
 
 def test_the_asset_is_updated_by_recover_and_confirmed(dag: DAG) -> None:
@@ -193,28 +191,29 @@ def test_a_sink_with_a_time_out_is_serialised_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "name"),
     [
-        ({"pipeline": "Orders"}, "'Orders' cannot name a pipeline"),
-        ({"sinks": {}}, "no sinks"),
-        ({"sinks": {"A": SINKS["orders"]}}, "'A' cannot name a sink"),
-        ({"commit_point": "bus"}, "commit_point='bus'"),
-        ({"commit_point": "nobody"}, "commit_point='nobody'"),
+        ({"pipeline": "Orders"}, "'Orders'"),
+        ({"sinks": {}}, "sinks"),
+        ({"sinks": {"A": SINKS["orders"]}}, "'A'"),
+        ({"commit_point": "bus"}, "'bus'"),
+        ({"commit_point": "nobody"}, "'nobody'"),
         ({"optional_sinks": ["rejected"]}, "rejected"),
-        ({"sinks": {"orders": MySqlSink(table="orders", conn_id="{{ var.value.x }}")}}, "connection id"),
+        ({"sinks": {"orders": MySqlSink(table="orders", conn_id="{{ var.value.x }}")}}, "{{ var.value.x }}"),
         ({"sinks": {"orders": MySqlSink(table="orders", conn_id="a/b")}}, "'a/b'"),
         (
             {
                 "sinks": {"alerts": KafkaSink(topic="alerts", strategy="held")},
                 "checkpointing": CheckpointConfig(timeout=timedelta(minutes=16)),
             },
-            "sink 'alerts'.*shorter than CheckpointConfig.timeout",
+            "CheckpointConfig.timeout",
         ),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_dag_is_parsed(dag: DAG, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words.replace("'", "['\"]?")):
+def test_what_cannot_work_is_refused_when_the_dag_is_parsed(dag: DAG, changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
         pipeline(dag, **changes)
+    assert name in caught.value.headline
 
 
 def a_job(spark: Any, sources: Any) -> None:
@@ -229,127 +228,130 @@ FILES = FileSource(path="/data", schema="id bigint")
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "name", "remedy"),
     [
-        ({"job": a_job}, "job is the function a_job.*name its module"),
-        ({"job": AJob}, 'job is the class AJob.*name it: ".*test_pipeline:AJob"'),
-        ({"job": "jobs/orders.py"}, "'jobs/orders.py' does not name a job.*package.module"),
-        ({"job": None}, "job is None"),
-        ({"sources": {}}, "sources is empty.*KafkaSource"),
-        ({"sources": [FILES]}, "sources is a list.*give a dictionary by name"),
-        ({"sources": FILES}, "sources is a FileSource"),
-        ({"sources": {"files": "/data"}}, r"sources\['files'\] is '/data', which is no source"),
-        ({"sources": {"files": SINKS["orders"]}}, r"sources\['files'\] is a MySqlSink.* which is no source"),
-        ({"sinks": [SINKS["orders"]]}, "sinks is a list.*give a dictionary by name"),
-        ({"sinks": {"orders": MySqlSink}}, r"sinks\['orders'\] is the class MySqlSink, which is no sink"),
-        ({"sinks": {"orders": FILES}}, r"sinks\['orders'\] is a FileSource.* which is no sink"),
-        ({"sinks": {5: SINKS["orders"]}}, "5 cannot name a sink"),
-        ({"checkpointing": {"timeout": "soon"}}, "timeout is 'soon'.*seconds"),
-        ({"checkpointing": {"time_out": 5}}, "checkpointing: unknown settings: time_out"),
-        ({"chekpointing": None}, "chekpointing is no argument.*did you mean checkpointing"),
-        ({"checkpointing": timedelta(minutes=1)}, "checkpointing is a timedelta"),
-        ({"optional_sinks": "orders"}, r'optional_sinks is \'orders\'.*\["orders"\]'),
-        ({"optional_sinks": None}, "optional_sinks is None"),
-        ({"commit_point": ["shop"]}, "commit_point is a list"),
-        ({"store": 5}, "store is 5"),
-        ({"wal_root": Path("/wal")}, "wal_root is a PosixPath"),
-        ({"wal_root": "wal"}, "wal_root is 'wal', which is no place"),
-        ({"wal_root": "s3://bucket/wal"}, "wal_root is 's3://bucket/wal', which is no place"),
-        ({"spark_master": 4}, "spark_master is 4"),
-        ({"spark_conf": ["a=b"]}, "spark_conf is a list"),
-        ({"spark_conf": {"spark.ui.enabled": False}}, r"spark_conf\['spark.ui.enabled'\] is a bool"),
-        ({"jars": 5}, "jars is 5"),
-        ({"jars": [Path("/x.jar")]}, r"jars\[0\] is a PosixPath"),
-        ({"packages": "org:x:1"}, "packages is 'org:x:1'.*give a list"),
-        ({"job_args": ["x"]}, "job_args is a list"),
-        ({"job_args": {1: "x"}}, "a name in job_args is 1"),
-        ({"job_args": {"limits": {"{{ ds }}": "x"}}}, r"a name in job_args\['limits'\] is '{{ ds }}'.*renders values"),
-        ({"spark_conf": {"spark.{{ params.x }}": "x"}}, "a name in spark_conf is 'spark.{{.*renders values"),
-        ({"pipeline": Param("orders")}, "a Param .*cannot name a pipeline"),
-        ({"suffix": Param("de")}, "text of an object"),
-        ({"keep_session": 60}, "keep_session is 60"),
-        ({"late_after": 60}, "late_after is 60"),
-        ({"late_after": timedelta(0)}, "late_after is "),
-        ({"overlap": "yes"}, "overlap is 'yes'.*True or False"),
-        ({"emit_asset": 1}, "emit_asset is 1"),
-        ({"group_id": 7}, "group_id is 7"),
-        ({"default_args": [1]}, "default_args is a list"),
+        ({"job": a_job}, "the function a_job", "test_pipeline"),
+        ({"job": AJob}, "the class AJob", 'test_pipeline:AJob"'),
+        ({"job": "jobs/orders.py"}, "'jobs/orders.py'", "package.module"),
+        ({"job": None}, "job is None", ""),
+        ({"sources": {}}, "sources", "KafkaSource"),
+        ({"sources": [FILES]}, "sources is a list", "dictionary"),
+        ({"sources": FILES}, "sources is a FileSource", ""),
+        ({"sources": {"files": "/data"}}, "sources['files'] is '/data'", ""),
+        ({"sources": {"files": SINKS["orders"]}}, "sources['files'] is a MySqlSink", ""),
+        ({"sinks": [SINKS["orders"]]}, "sinks is a list", "dictionary"),
+        ({"sinks": {"orders": MySqlSink}}, "sinks['orders'] is the class MySqlSink", ""),
+        ({"sinks": {"orders": FILES}}, "sinks['orders'] is a FileSource", ""),
+        ({"sinks": {5: SINKS["orders"]}}, "5 ", ""),
+        ({"checkpointing": {"timeout": "soon"}}, "timeout is 'soon'", "seconds"),
+        ({"checkpointing": {"time_out": 5}}, "time_out", ""),
+        ({"chekpointing": None}, "chekpointing", "checkpointing"),
+        ({"checkpointing": timedelta(minutes=1)}, "checkpointing is a timedelta", ""),
+        ({"optional_sinks": "orders"}, "optional_sinks is 'orders'", '["orders"]'),
+        ({"optional_sinks": None}, "optional_sinks is None", ""),
+        ({"commit_point": ["shop"]}, "commit_point is a list", ""),
+        ({"store": 5}, "store is 5", ""),
+        ({"wal_root": Path("/wal")}, "wal_root is a PosixPath", ""),
+        ({"wal_root": "wal"}, "wal_root is 'wal'", ""),
+        ({"wal_root": "s3://bucket/wal"}, "wal_root is 's3://bucket/wal'", ""),
+        ({"spark_master": 4}, "spark_master is 4", ""),
+        ({"spark_conf": ["a=b"]}, "spark_conf is a list", ""),
+        ({"spark_conf": {"spark.ui.enabled": False}}, "spark_conf['spark.ui.enabled'] is a bool", ""),
+        ({"jars": 5}, "jars is 5", ""),
+        ({"jars": [Path("/x.jar")]}, "jars[0] is a PosixPath", ""),
+        ({"packages": "org:x:1"}, "packages is 'org:x:1'", '["org:x:1"]'),
+        ({"job_args": ["x"]}, "job_args is a list", ""),
+        ({"job_args": {1: "x"}}, "a name in job_args is 1", ""),
+        ({"job_args": {"limits": {"{{ ds }}": "x"}}}, "a name in job_args['limits'] is '{{ ds }}'", ""),
+        ({"spark_conf": {"spark.{{ params.x }}": "x"}}, "a name in spark_conf is 'spark.{{", ""),
+        ({"pipeline": Param("orders")}, "a Param ", ""),
+        ({"suffix": Param("de")}, "suffix", ""),
+        ({"keep_session": 60}, "keep_session is 60", ""),
+        ({"late_after": 60}, "late_after is 60", ""),
+        ({"late_after": timedelta(0)}, "late_after is ", ""),
+        ({"overlap": "yes"}, "overlap is 'yes'", "True or False"),
+        ({"emit_asset": 1}, "emit_asset is 1", ""),
+        ({"group_id": 7}, "group_id is 7", ""),
+        ({"default_args": [1]}, "default_args is a list", ""),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_named_when_the_dag_is_parsed(
-    dag: DAG, changes: dict[str, Any], words: str
+    dag: DAG, changes: dict[str, Any], name: str, remedy: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"(?s){words}") as caught:
+    with pytest.raises(ConfigurationError) as caught:
         pipeline(dag, **changes)
-    assert caught.value.remedy and len(str(caught.value)) < 500 and " at 0x" not in str(caught.value)
+    error = caught.value
+    assert name in error.headline and error.remedy and remedy in error.remedy
+    assert len(error.headline) + len(error.remedy) < 500 and " at 0x" not in error.headline + error.remedy
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"spec": "orders"}, "spec is 'orders'.*PipelineSpec"),
-        ({"spec": spec(), "overlap": True}, "overlap cannot be given beside a specification"),
-        ({"spec": spec(), "overlpa": True}, "overlpa cannot be given beside a specification"),
-    ],
+    "given", [{"spec": spec(), "overlap": True}, {"spec": spec(), "overlpa": True}], ids=["known", "unknown"]
 )
-def test_what_stands_beside_a_specification_is_named(dag: DAG, given: dict[str, Any], words: str) -> None:
-    with dag, pytest.raises(ConfigurationError, match=words):
+def test_what_stands_beside_a_specification_is_named(dag: DAG, given: dict[str, Any]) -> None:
+    with dag, raises(ConfigurationError, "arguments_conflict", argument=list(given)[-1]):
         CheckpointedPipeline(**given)
+
+
+def test_text_is_no_specification(dag: DAG) -> None:
+    with dag, pytest.raises(ConfigurationError):
+        CheckpointedPipeline(spec="orders")  # type: ignore[arg-type]
 
 
 K, F, M, C, CC = KafkaSource, FileSource, MySqlSink, KafkaSink, CheckpointConfig
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "words"),
+    ("kind", "fields", "name"),
     [
-        (K, {"topics": 5}, "KafkaSource: topics is 5"),
-        (K, {"topics": [5]}, r"topics\[0\] is 5"),
-        (K, {"pattern": ["a"]}, "pattern is a list"),
-        (K, {"topics": ["a"], "conn_id": 5}, "conn_id is 5"),
-        (K, {"topics": ["a"], "starting_offsets": ["a"]}, "starting_offsets is a list"),
-        (K, {"topics": ["a"], "starting_offsets": {"a": 5}}, r"starting_offsets\['a'\] is 5"),
-        (K, {"topics": ["a"], "starting_offsets": {"a": {"0": 5}}}, "is '0'.*give its number"),
-        (K, {"topics": ["a"], "starting_offsets": "group_offsets"}, "needs group_id.*name the group"),
-        (K, {"pattern": "a", "starting_offsets": "group_offsets", "group_id": "g"}, "needs topics, not a pattern"),
-        (K, {"topics": ["a"], "commit_offsets": "no"}, "commit_offsets is 'no'"),
-        (K, {"topics": ["a"], "isolation_level": None}, "isolation_level is None"),
-        (K, {"topics": ["a"], "max_offsets_per_trigger": "a hundred"}, "max_offsets_per_trigger is 'a hundred'"),
-        (K, {"topics": ["a"], "max_offsets_per_trigger": True}, "max_offsets_per_trigger is True"),
-        (K, {"topics": ["a"], "fail_on_data_loss": "false"}, "fail_on_data_loss is 'false'"),
-        (K, {"topics": ["a"], "group_id": 5}, "group_id is 5"),
-        (K, {"topics": ["a"], "options": ["x"]}, "options is a list"),
-        (K, {"topics": ["a"], "options": {"x": ["secret"]}}, r"options\['x'\] is a list"),
-        (F, {"path": Path("/data"), "schema": "id int"}, r"path is a PosixPath.*str\(path\)"),
-        (F, {"path": "/data", "format": None}, "format is None"),
-        (F, {"path": "/data", "schema": ["id"]}, "schema is a list.*as in SQL"),
-        (F, {"path": "/data", "schema": "id int", "max_files_per_trigger": "one"}, "max_files_per_trigger is 'one'"),
-        (F, {"path": "/data", "schema": "id int", "options": 5}, "options is 5"),
-        (M, {"table": 5}, "MySqlSink: table is 5"),
-        (M, {"table": "t", "conn_id": 5}, "5 is not a connection id"),
-        (M, {"table": "t", "strategy": ["xa"]}, "strategy is a list"),
-        (M, {"table": "t", "columns": ["id"]}, "columns is a list"),
-        (M, {"table": "t", "columns": {"{{ ds }}": "id"}}, "a name in columns is '{{ ds }}'"),
-        (M, {"table": "t", "columns": {"a": None}}, r"None cannot be the name of a column \(columns\)"),
-        (M, {"table": "t", "ledger_schema": ""}, r"name of a schema \(ledger_schema\)"),
-        (M, {"table": "t", "version_column": 5}, "version_column is 5"),
-        (C, {"topic": 5}, "KafkaSink: topic is 5"),
-        (C, {"topic": "t", "strategy": ["held"]}, "strategy is a list"),
-        (C, {"topic": "t", "key": ["k"]}, "key is a list"),
-        (C, {"topic": "t", "headers": ""}, "headers: the column's name is empty"),
-        (C, {"topic": "t", "slots": "2"}, "slots='2'"),
-        (C, {"topic": "t", "two_phase_commit": "yes"}, "two_phase_commit is 'yes'"),
-        (CC, {"timeout": 60}, "CheckpointConfig.timeout is 60"),
-        (CC, {"num_retained": True}, "num_retained is True"),
-        (CC, {"max_delivery_rows": "5"}, "max_delivery_rows is '5'"),
-        (CC, {"quarantine_after": 5}, "quarantine_after is 5"),
-        (CC.from_json, {"data": {"timeout": "soon"}}, "timeout is 'soon'.*seconds"),
+        (K, {"topics": 5}, "topics"),
+        (K, {"topics": [5]}, "topics[0]"),
+        (K, {"pattern": ["a"]}, "pattern"),
+        (K, {"topics": ["a"], "conn_id": 5}, "conn_id"),
+        (K, {"topics": ["a"], "starting_offsets": ["a"]}, "starting_offsets"),
+        (K, {"topics": ["a"], "starting_offsets": {"a": 5}}, "starting_offsets['a']"),
+        (K, {"topics": ["a"], "starting_offsets": {"a": {"0": 5}}}, "'0'"),
+        (K, {"topics": ["a"], "starting_offsets": "group_offsets"}, "group_id"),
+        (K, {"pattern": "a", "starting_offsets": "group_offsets", "group_id": "g"}, "topics"),
+        (K, {"topics": ["a"], "commit_offsets": "no"}, "commit_offsets"),
+        (K, {"topics": ["a"], "isolation_level": None}, "isolation_level"),
+        (K, {"topics": ["a"], "max_offsets_per_trigger": "a hundred"}, "max_offsets_per_trigger"),
+        (K, {"topics": ["a"], "max_offsets_per_trigger": True}, "max_offsets_per_trigger"),
+        (K, {"topics": ["a"], "fail_on_data_loss": "false"}, "fail_on_data_loss"),
+        (K, {"topics": ["a"], "group_id": 5}, "group_id"),
+        (K, {"topics": ["a"], "options": ["x"]}, "options"),
+        (K, {"topics": ["a"], "options": {"x": ["secret"]}}, "options['x']"),
+        (F, {"path": Path("/data"), "schema": "id int"}, "path"),
+        (F, {"path": "/data", "format": None}, "format"),
+        (F, {"path": "/data", "schema": ["id"]}, "schema"),
+        (F, {"path": "/data", "schema": "id int", "max_files_per_trigger": "one"}, "max_files_per_trigger"),
+        (F, {"path": "/data", "schema": "id int", "options": 5}, "options"),
+        (M, {"table": 5}, "table"),
+        (M, {"table": "t", "conn_id": 5}, "5"),
+        (M, {"table": "t", "strategy": ["xa"]}, "strategy"),
+        (M, {"table": "t", "columns": ["id"]}, "columns"),
+        (M, {"table": "t", "columns": {"{{ ds }}": "id"}}, "{{ ds }}"),
+        (M, {"table": "t", "columns": {"a": None}}, "columns"),
+        (M, {"table": "t", "ledger_schema": ""}, "ledger_schema"),
+        (M, {"table": "t", "version_column": 5}, "version_column"),
+        (C, {"topic": 5}, "topic"),
+        (C, {"topic": "t", "strategy": ["held"]}, "strategy"),
+        (C, {"topic": "t", "key": ["k"]}, "key"),
+        (C, {"topic": "t", "headers": ""}, "headers"),
+        (C, {"topic": "t", "slots": "2"}, "slots"),
+        (C, {"topic": "t", "two_phase_commit": "yes"}, "two_phase_commit"),
+        (CC, {"timeout": 60}, "CheckpointConfig.timeout"),
+        (CC, {"num_retained": True}, "num_retained"),
+        (CC, {"max_delivery_rows": "5"}, "max_delivery_rows"),
+        (CC, {"quarantine_after": 5}, "quarantine_after"),
+        (CC.from_json, {"data": {"timeout": "soon"}}, "timeout"),
     ],
 )
-def test_a_field_of_the_wrong_type_is_named_where_it_is_written(kind: Any, fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"(?s){words}") as caught:
+def test_a_field_of_the_wrong_type_is_named_where_it_is_written(kind: Any, fields: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
         kind(**fields)
-    assert caught.value.remedy and "secret" not in str(caught.value)
+    error = caught.value
+    assert name in error.headline and error.remedy and "secret" not in error.headline + error.remedy
 
 
 def test_what_only_a_run_knows_may_stand_for_text(dag: DAG) -> None:
@@ -397,28 +399,34 @@ def test_what_airflows_operators_have_in_common_reaches_each_task(dag: DAG) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "name", "remedy"),
     [
-        ({"trigger_rule": "all_done"}, "trigger_rule is no argument"),
-        ({"task_id": "x"}, "task_id is no argument"),
-        ({"do_xcom_push": False}, "do_xcom_push is no argument"),
-        ({"retires": 3}, "retires is no argument.*did you mean retries"),
-        ({"retries": 3, "restart": {"type": "none"}}, "restart and retries both set"),
+        ({"trigger_rule": "all_done"}, "trigger_rule", ""),
+        ({"task_id": "x"}, "task_id", ""),
+        ({"do_xcom_push": False}, "do_xcom_push", ""),
+        ({"retires": 3}, "retires", "retries"),
     ],
 )
-def test_what_is_not_for_all_tasks_is_refused(dag: DAG, given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
+def test_what_is_not_for_all_tasks_is_refused(dag: DAG, given: dict[str, Any], name: str, remedy: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
         pipeline(dag, **given)
+    assert name in caught.value.headline and remedy in caught.value.remedy
+
+
+def test_retries_are_set_in_one_place(dag: DAG) -> None:
+    with raises(ConfigurationError, "arguments_conflict", argument="restart", other="retries"):
+        pipeline(dag, retries=3, restart={"type": "none"})
 
 
 def test_one_pipeline_twice_in_a_dag_is_named_whatever_the_groups_are_called(dag: DAG) -> None:
     """By the same group id it was Airflow's DuplicateTaskIdFound."""
     pipeline(dag)
     for changes in ({}, {"group_id": "again"}, {"add_suffix_on_collision": True}, {"streaming": True}):
-        with pytest.raises(ConfigurationError, match=r"pipeline 'orders': .*of the DAG d have the same pipeline"):
+        with raises(ConfigurationError, "pipeline_duplicated", pipeline="orders"):
             pipeline(dag, **changes)
-    with pytest.raises(ConfigurationError, match=r"pipeline 'other': .*has the id 'orders' already.*'orders_2'"):
+    with raises(ConfigurationError, "arguments_conflict", pipeline="other", group_id="orders") as caught:
         pipeline(dag, pipeline="other", group_id="orders")
+    assert caught.error is not None and "'orders_2'" in caught.error.remedy
 
 
 def test_remedies_name_the_pipeline_and_its_dag_file(dag: DAG) -> None:

@@ -67,16 +67,17 @@ def test_a_key_is_looked_up_as_of_the_newest_confirmed_checkpoint(scene: Pipelin
 def test_what_is_asked_wrongly_is_told(scene: Pipeline, ask: Asking) -> None:
     scene.published({"a": 1})
     told = ask(f"{PIPELINE}/state")
-    assert told.status_code == 400 and "it has no confirmed checkpoint yet" in told.json()["detail"]
+    assert told.status_code == 400 and PIPELINE in told.json()["detail"]
     scene.complete(1)
-    for question, message in (
-        ({"operator": "1", "key": ["a"]}, "no operator '1' with state"),
-        ({"operator": "0", "key": []}, "0 values were given; the key has: k string"),
-        ({"operator": "0", "key": ["a"], "state": "visits"}, "no 'visits'"),
-        ({"operator": "0", "key": ["a"], "at": 7}, "there is no such checkpoint"),
+    for question, code in (
+        ({"operator": "1", "key": ["a"]}, "state_unknown"),
+        ({"operator": "0", "key": []}, "key_invalid"),
+        ({"operator": "0", "key": ["a"], "state": "visits"}, "state_unknown"),
     ):
         told = ask(f"{PIPELINE}/state", **question)
-        assert told.status_code == 400 and message in told.json()["detail"], (question, told.text)
+        assert (told.status_code, told.json()["code"]) == (400, code), (question, told.text)
+    told = ask(f"{PIPELINE}/state", operator="0", key=["a"], at=7)
+    assert told.status_code == 400 and "checkpoint 7" in told.json()["detail"]
     assert ask(f"{PIPELINE}/state", operator="0").status_code == 422
 
 
@@ -104,7 +105,8 @@ def test_values_are_for_those_who_may_read_xcoms(scene: Pipeline, ask: Asking) -
     told = ask(f"{PIPELINE}/state").json()
     assert told["may_look_up"] is False and told["operators"], "its shape is no value"
     refused = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert refused.status_code == 403 and "who may read the XComs of dag" in refused.json()["detail"]
+    assert refused.status_code == 403 and refused.json()["code"] == "permission_missing"
+    assert "XComs of dag" in refused.json()["detail"]
 
 
 def test_files_that_the_api_server_does_not_find_are_told_with_a_remedy(
@@ -113,10 +115,12 @@ def test_files_that_the_api_server_does_not_find_are_told_with_a_remedy(
     scene.confirmed({"a": 1})
     shutil.rmtree(scene.counts.path)
     told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert told.status_code == 503 and f"{scene.counts.path.as_uri()} is missing" in told.json()["detail"]
+    assert (told.status_code, told.json()["code"]) == (503, "state_missing")
+    assert scene.counts.path.as_uri() in told.json()["detail"]
     shutil.rmtree(scene.root)
     told = ask(f"{PIPELINE}/state")
-    assert told.status_code == 503 and "Fix: mount the folder there under the same path" in told.json()["detail"]
+    assert (told.status_code, told.json()["code"]) == (503, "storage_unavailable")
+    assert "\nFix: " in told.json()["detail"]
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db/below-a-file/ft.db")
     told = ask(f"{PIPELINE}/state")
     assert told.status_code == 503 and "below-a-file" in told.json()["detail"]
@@ -130,10 +134,12 @@ def test_a_folder_that_may_not_be_read_and_a_package_that_is_missing_are_told(
         refused = PermissionError(13, "Permission denied", "/wal/x")
         patch.setattr("airflow_ft.wal.filesystem.LocalFileSystem.names", _raising(refused))
         told = ask(f"{PIPELINE}/state")
-        assert told.status_code == 503 and "Permission denied: '/wal/x'.\nFix: let the user" in told.json()["detail"]
+        assert (told.status_code, told.json()["code"]) == (503, "storage_unavailable")
+        assert "Permission denied: '/wal/x'" in told.json()["detail"] and "\nFix: " in told.json()["detail"]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert told.status_code == 503 and "pyarrow is not installed.\nFix: install airflow-ft" in told.json()["detail"]
+    assert (told.status_code, told.json()["code"]) == (503, "package_missing")
+    assert "pyarrow" in told.json()["detail"] and "\nFix: " in told.json()["detail"]
 
 
 def _raising(error: Exception) -> Any:
@@ -227,7 +233,8 @@ def test_large_state_and_large_answers_are_refused(
     scene.confirmed({"a": 1})
     monkeypatch.setattr(api_state, "MOST_BYTES", 50)
     told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert told.status_code == 413 and "airflow ft state get" in told.json()["detail"]
+    assert (told.status_code, told.json()["code"]) == (413, "state_too_large")
+    assert "airflow ft state get" in told.json()["detail"]
     monkeypatch.undo()
 
 
@@ -238,7 +245,8 @@ def test_state_that_would_fill_the_memory_is_refused(
     size = scene.counts.file(0).stat().st_size
     monkeypatch.setattr(handles_module, "BYTES", size - 1)
     told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert told.status_code == 400 and f"{size} bytes of state would have to be read" in told.json()["detail"]
+    assert (told.status_code, told.json()["code"]) == (400, "state_too_large")
+    assert f"{size} bytes" in told.json()["detail"]
 
 
 def test_no_more_requests_read_files_than_may(scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch) -> None:

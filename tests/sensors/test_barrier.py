@@ -17,6 +17,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import RunKey
 from airflow_ft.links import PAGE
 from tests.core.world import PIPELINE, RUN, World
+from tests.raising import raises
 from tests.sensors.test_checkpoint import END, END_IN_UTC, run_context
 
 pytestmark = pytest.mark.airflow
@@ -151,7 +152,7 @@ def test_it_says_who_keeps_it_closed_and_who_lags(tmp_path: Path, capsys: pytest
     assert "payments is not known to the decision log" in capsys.readouterr().out
     found = sensor(**settings, alignment="unaligned", patience=timedelta(0)).poke({})
     assert found.is_done
-    assert "open after 0:00:00, though payments is not known" in capsys.readouterr().out
+    assert "open after 0:00:00, although payments is not known" in capsys.readouterr().out
     assert {name: each["covered"] for name, each in found.xcom_value.items()} == {PIPELINE: True, "payments": False}
     operator = sensor(**settings, alignment="unaligned", patience=timedelta(0))
     assert operator.execute_complete({}, found.xcom_value) == found.xcom_value
@@ -175,16 +176,18 @@ class TestInjecting:
     def test_a_pipeline_that_is_not_known_fails_it_and_none_has_the_barrier(self, tmp_path: Path, context: Any) -> None:
         store = World(tmp_path).store
         store.register(PIPELINE)
-        with pytest.raises(AirflowFailException, match="payments"):
+        with raises(AirflowFailException) as caught:
             execute(injecting(store=url(tmp_path)), context)
+        assert caught.error is not None and "payments" in caught.error.headline
         assert store.barrier("closing") == []
 
     def test_a_test_run_would_inject_the_one_that_counts(
         self, tmp_path: Path, context: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("AIRFLOW_TEST_MODE", "True")
-        with pytest.raises(AirflowFailException, match="airflow tasks test"):
+        with raises(AirflowFailException) as caught:
             execute(injecting(store=url(tmp_path)), context)
+        assert caught.error is not None and "airflow tasks test" in caught.error.headline
 
     @pytest.mark.parametrize("wrong", [{"barrier": "2026-01-02"}, {"barrier": ""}, {"pipelines": []}], ids=str)
     def test_what_cannot_work_is_refused_when_the_dag_is_parsed(self, wrong: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ _EMPTY = "-"  # in place of the item since which an operator has state
 
 def has_no_operator(error: BaseException) -> bool:
     """Whether a run was refused because its job has no operator for some of the state."""
-    return isinstance(error, ConfigurationError) and "the job has no operator for the state of" in str(error)
+    return isinstance(error, ConfigurationError) and error.code == "operator_missing"
 
 
 class Operators:

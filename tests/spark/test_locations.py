@@ -16,6 +16,7 @@ from airflow_ft.spark.state.locations import (
 )
 from airflow_ft.wal.checksums import write_checksum
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
+from tests.raising import raises
 
 
 def _location(root: Path, batches: int, committed: int | None = None) -> Path:
@@ -137,10 +138,10 @@ def test_a_clean_base_with_later_batches_is_copied_all_the_same(tmp_path: Path) 
 @pytest.mark.parametrize("batch", [3, 9])
 def test_a_base_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path, batch: int) -> None:
     old = _location(tmp_path, 4, committed=3)
-    with pytest.raises(WalCorruptError, match=f"batch {batch}"):
+    with raises(WalCorruptError, "state_missing", batch=batch):
         _open(tmp_path, SparkPosition(old.as_uri(), batch), False)
     assert not (tmp_path / "p/spark/2-5").exists()
-    with pytest.raises(WalCorruptError, match="missing"):
+    with raises(WalCorruptError, "state_missing"):
         _open(tmp_path, SparkPosition((tmp_path / "nowhere").as_uri(), 0), True)
 
 
@@ -149,7 +150,7 @@ def test_another_order_of_sources_is_refused(tmp_path: Path) -> None:
     check_sources(first, ["orders", "refunds"])
     again = SparkLocation(str(tmp_path), "p", first.uri, 3, "")
     check_sources(again, ["orders", "refunds"])
-    with pytest.raises(ConfigurationError, match="order"):
+    with raises(ConfigurationError, "sources_changed"):
         check_sources(again, ["refunds", "orders"])
 
 
@@ -233,8 +234,9 @@ def test_a_schema_that_is_missing_is_named(tmp_path: Path) -> None:
     old = _location(tmp_path, 1)
     _with_schemas(old, str(old))
     (old / "state/0/_stateSchema/default/0_c4d7").unlink()
-    with pytest.raises(WalCorruptError, match="0_c4d7, is missing"):
+    with raises(WalCorruptError, "state_missing") as caught:
         _open(tmp_path, SparkPosition(old.as_uri(), 0), False)
+    assert caught.error is not None and caught.error.fields["path"].endswith("/0_c4d7")
 
 
 def test_a_copy_that_was_not_finished_is_used_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from airflow_ft.spark.state.source_changes import (
 )
 from airflow_ft.spark.state.standing import Standing, record_ids, recorded_ids, standing
 from airflow_ft.wal.filesystem import filesystem, local_path
+from tests.raising import raises
 
 KAFKA = {"orders": {"0": 17}}
 ADDED = {"kind": "kafka", "topics": ["refunds"], "starting_offsets": "latest"}
@@ -98,7 +99,7 @@ def test_a_source_that_cannot_be_told_where_to_begin_is_not_used_again_without_i
     assert _changed(less, ["own", "orders"], "3-1").offsets(1) == [{"at": 4}, KAFKA]
     dropped = SparkLocation(less.root, "p", (tmp_path / "p/spark/3-0").as_uri(), -1, "")
     tell_sources(filesystem(less.uri), less, dropped)
-    with pytest.raises(ConfigurationError, match=r"source 'own' stands at .'at': 4., and cannot be told"):
+    with raises(ConfigurationError, "source_position_unsupported", source="own", offset={"at": 4}):
         _changed(dropped, ["own", "orders"], "4-1")
     assert _changed(dropped, ["more", "orders"], "4-2").offsets(-1) == [None, KAFKA]
 
@@ -108,13 +109,13 @@ def test_a_source_that_cannot_be_told_where_to_begin_is_not_used_again_without_i
 )
 def test_no_guess(tmp_path: Path, before: list[str], now: list[str]) -> None:
     old = _location(tmp_path, before, ["1", "2"])
-    with pytest.raises(ConfigurationError, match="would be a guess"):
+    with raises(ConfigurationError, "sources_changed", before=before, after=now):
         source_change("p", SparkPosition(old.uri, 1), now)
 
 
 def test_a_version_that_kept_no_uses_is_told(tmp_path: Path) -> None:
     old = _location(tmp_path, ["a", "b"], ["1", "1", "2"])
-    with pytest.raises(ConfigurationError, match="did not keep which source is used several times"):
+    with raises(ConfigurationError, "sources_changed", before=["a", "b"], after=["a"]):
         source_change("p", SparkPosition(old.uri, 1), ["a"])
 
 

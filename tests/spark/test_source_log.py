@@ -8,6 +8,7 @@ import pytest
 from airflow_ft.core.errors import WalCorruptError
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem
+from tests.raising import raises
 
 
 def _write(folder: Path, name: str, *ids: int) -> None:
@@ -33,7 +34,7 @@ def test_the_entries_of_a_batch_are_those_of_its_ids(log: Path) -> None:
     files = filesystem(str(log))
     assert source_log.entries(files, str(log), "0", 8, 10) == {_place(9): 1009, _place(10): 1010}
     assert source_log.entries(files, str(log), "0", 11, 11) == {}
-    with pytest.raises(WalCorruptError, match="lacks 12"):
+    with raises(WalCorruptError, "state_missing", number=12):
         source_log.entries(files, str(log), "0", 10, 12)
 
 

@@ -15,6 +15,7 @@ from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 from airflow_ft.wal.retention import sweep
+from tests.raising import raises
 from tests.store.scene import PIPELINE, RUN, Scene
 
 KAFKA = {"orders": {"0": 17, "1": 4}}
@@ -78,7 +79,7 @@ def test_attempts_begin_there_in_place_and_in_copies(scene: Scene, tmp_path: Pat
     assert position is not None
     begun = open_location(str(tmp_path), PIPELINE, 3, 1, position, True)
     assert begun.uri == position.location and begun.offsets(-1) == [KAFKA, {"logOffset": 0}, None]
-    with pytest.raises(ConfigurationError, match="order"):
+    with raises(ConfigurationError, "sources_changed", pipeline=PIPELINE):
         check_sources(begun, ["files", "orders", "later"])
     before = _files(begun.uri)
     logged = 'v1\n{"path":"file:///in/2","timestamp":2,"batchId":1}'
@@ -88,7 +89,7 @@ def test_attempts_begin_there_in_place_and_in_copies(scene: Scene, tmp_path: Pat
     copy = open_location(str(tmp_path), PIPELINE, 4, 2, position, False)
     assert _files(copy.uri) == before
     (local_path(copy.uri) / "airflow_ft_start.json").unlink()
-    with pytest.raises(WalCorruptError, match="batch -1"):
+    with raises(WalCorruptError, "state_missing", batch=-1):
         open_location(str(tmp_path), PIPELINE, 5, 3, SparkPosition(copy.uri, -1), False)
 
 
@@ -96,7 +97,7 @@ def test_a_source_that_cannot_be_told_where_to_begin_is_named(scene: Scene, tmp_
     offsets = tmp_path / PIPELINE / "spark/1-1/offsets/1"
     offsets.write_text(offsets.read_text().replace(json.dumps(KAFKA), "42"))
     base = scene.store.pipeline(PIPELINE).base
-    with pytest.raises(ConfigurationError, match="source 'orders' stands at 42"):
+    with raises(ConfigurationError, "source_position_unsupported", source="orders", offset=42):
         _reset(scene)
     assert scene.store.pipeline(PIPELINE).base == base
 

@@ -12,6 +12,7 @@ from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.settings import ENCODING
 from airflow_ft.spark.state.types import differences, lost, of_json, of_scala
+from tests.raising import raises
 
 _SCALA = (
     "StructType(StructField(n,IntegerType,true),StructField(price,DecimalType(10,2),true),"
@@ -100,8 +101,9 @@ def test_what_spark_would_lose_is_refused(tmp_path: Path, after: list[tuple[str,
     if not gone:
         refuse_lost(held, now)
         return
-    with pytest.raises(JobError, match=rf"'seen' of operator 0 .*has changed: {gone} is gone.*reset-state orders"):
+    with raises(JobError, "state_schema_changed", fields_lost=gone, state="seen", operator=0) as caught:
         refuse_lost(held, now)
+    assert caught.error is not None and "airflow ft reset-state orders" in caught.error.remedy
 
 
 def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:
@@ -118,28 +120,28 @@ def test_nothing_is_lost_where_nothing_was(tmp_path: Path) -> None:
             "avro",
             "[STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION] Schema evolution is not possible new value_schema={new} and"
             " old value_schema={old}\nPlease check ...",
-            "state variable 'seen' of operator 0 .* has changed: n int -> string.*Fields can be added, and made wider",
+            "state variable 'seen' of operator 0 ",
         ),
         (
             "transformWithStateInPandasExec",
             "unsaferow",
             "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match.\nExisting"
             " value_schema={old} and new value_schema={new}.",
-            f"state variable 'seen' of operator 0 .* n int -> string.*born with {ENCODING}=avro",
+            "state variable 'seen' of operator 0 ",
         ),
         (
             "stateStoreSave",
             "unsaferow",
             "[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match.\nExisting"
             " value_schema={old} and new value_schema={new}.",
-            r"store 'default' of operator 0 \(stateStoreSave\) has changed: n int -> string.*cannot change",
+            "store 'default' of operator 0 (stateStoreSave)",
         ),
         (
             "stateStoreSave",
             "unsaferow",
             "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match.\nExisting key_schema={old} and"
             " new key_schema={new}.",
-            "a key of the state has changed: n int -> string.*Keys of state cannot change",
+            "a key of the state",
         ),
     ],
     ids=["avro", "unsaferow", "another operator", "a key"],
@@ -152,5 +154,5 @@ def test_what_spark_refuses_is_told_with_operator_variable_and_types(
     said = message.format(old=old, new=old.replace("Integer", "String"))
     error = as_error(RuntimeError(said), "orders", "jobs:Orders", base)
     assert isinstance(error, JobError)
-    with pytest.raises(JobError, match=told):
-        raise error
+    assert told in error.headline and "n int -> string" in error.headline
+    assert "airflow ft reset-state orders" in error.remedy

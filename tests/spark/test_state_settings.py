@@ -15,6 +15,7 @@ from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.spark.state.settings import keep_configured, kept_settings, refuse_changed, remember_given, tell_changed
 from airflow_ft.store import open_store
 from tests.operators.declared import spec
+from tests.raising import raises
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -35,8 +36,9 @@ def base(tmp_path: Path) -> SparkPosition:
 def test_a_changed_setting_is_refused_by_name_with_what_the_state_has(
     base: SparkPosition, name: str, value: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=rf"{name} is {value}, the state has .*airflow ft reset-state orders"):
+    with raises(ConfigurationError, "state_settings_changed", pipeline="orders", settings={name: value}) as caught:
         refuse_changed("orders", base, {"spark.driver.memory": "1g", name: value})
+    assert caught.error is not None and "airflow ft reset-state orders" in caught.error.remedy
 
 
 def test_what_is_configured_for_all_pipelines_stops_none_that_has_state(
@@ -47,10 +49,12 @@ def test_what_is_configured_for_all_pipelines_stops_none_that_has_state(
     found = keep_configured("orders", base, conf, {PARTITIONS, "spark.driver.memory"})
     assert found == {**conf, PARTITIONS: "4"}
     assert [record.getMessage() for record in caplog.records] == [
-        f"{PARTITIONS} of orders stays 4, as its state was made; [airflow_ft] spark_conf says 8, which counts when its"
-        " state is dropped or made anew"
+        f"{PARTITIONS} of orders stays 4, because its state was created with it; the 8 of [airflow_ft] spark_conf"
+        " counts for new state only"
     ]
-    with pytest.raises(ConfigurationError, match=rf"{PROVIDER} is org.Hdfs, the state has org.RocksDB"):
+    with raises(
+        ConfigurationError, "state_settings_changed", settings={PROVIDER: "org.Hdfs"}, kept={PROVIDER: "org.RocksDB"}
+    ):
         refuse_changed("orders", base, found)
     assert keep_configured("orders", SparkPosition(base.location, -1), conf, {PARTITIONS}) == conf, "without state"
 
@@ -89,7 +93,7 @@ def test_what_the_job_itself_has_set_is_told(base: SparkPosition, caplog: pytest
     with caplog.at_level(logging.WARNING):
         tell_changed(base, {PARTITIONS: "8"}.get)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{PARTITIONS} stays 4, as the state was made; the session's 8 is ignored"
+        f"{PARTITIONS} stays 4, because the state was created with it; ignoring the session's 8"
     ]
 
 
@@ -100,7 +104,7 @@ def test_a_setting_that_the_job_itself_overrides_is_not_taken_for_a_change(base:
     kept.write_text(json.dumps({PARTITIONS: "7"}))
     remember_given(base.location, {PARTITIONS: "8"})
     refuse_changed("orders", base, {PARTITIONS: "7"})
-    with pytest.raises(ConfigurationError, match="is 8, the state has 4"):
+    with raises(ConfigurationError, "state_settings_changed", settings={PARTITIONS: "8"}, kept={PARTITIONS: "4"}):
         refuse_changed("orders", base, {PARTITIONS: "8"})
     kept.unlink()  # a location that was made before: the driver tells
     refuse_changed("orders", base, {PARTITIONS: "8"})

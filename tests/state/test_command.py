@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.savepoints.taking import take
+from tests.raising import raises
 from tests.state.scene import Pipeline, pipeline
 from tests.store.scene import PIPELINE
 
@@ -64,21 +65,30 @@ def test_a_savepoint_is_given_by_its_folder(scene: Pipeline, ft: Callable[..., s
     uri, _ = take(scene.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     scene.confirmed({"a": 3})
     assert json.loads(ft("get", uri, "0", "a")) == {"count": 2}
-    with pytest.raises(SystemExit, match="the savepoint holds checkpoint 2 alone"):
+    with raises(SystemExit, "checkpoint_unknown", found=2, value=1) as refused:
         ft("get", uri, "0", "a", "--at", "1")
+    assert refused.error is not None and "checkpoint 2" in refused.error.headline
 
 
 def test_mistakes_are_told_without_a_traceback(ft: Callable[..., str], tmp_path: Path) -> None:
-    for arguments, message in (
-        (("get", PIPELINE, "0", "nobody"), "as of checkpoint 2 operator 0 has nothing for that key"),
-        (("get", PIPELINE, "0", "null"), "has nothing for that key"),
-        (("get", PIPELINE, "0"), "0 values were given; the key has: k string"),
-        (("get", PIPELINE, "1", "a"), "no operator '1' with state"),
-        (("get", "other", "0", "a"), "knows no pipeline 'other'"),
-        (("export", PIPELINE, "0", "counts.xml"), r"counts\.xml has no suffix"),
-        (("export", PIPELINE, "0", str(tmp_path / "no" / "counts.csv")), "there is no folder"),
-        (("changes", PIPELINE, "0", "--since", "2", "--until", "1"), "checkpoint 1 is older than 2"),
-        (("show", str(tmp_path)), "holds no savepoint"),
+    for key in ("nobody", "null"):
+        with pytest.raises(SystemExit) as exited:
+            ft("get", PIPELINE, "0", key)
+        assert "checkpoint 2" in exited.value.args[0] and "operator 0" in exited.value.args[0]
+    with raises(SystemExit) as unknown:
+        ft("get", "other", "0", "a")
+    assert unknown.error is not None and "'other'" in unknown.error.headline
+    for arguments, code, fields in (
+        (("get", PIPELINE, "0"), "key_invalid", {"columns": ["k"], "count": 0}),
+        (("get", PIPELINE, "1", "a"), "state_unknown", {"operator": "1"}),
+        (("export", PIPELINE, "0", "counts.xml"), "path_invalid", {"path": str(Path.cwd() / "counts.xml")}),
+        (
+            ("export", PIPELINE, "0", str(tmp_path / "no" / "counts.csv")),
+            "path_invalid",
+            {"path": str(tmp_path / "no")},
+        ),
+        (("changes", PIPELINE, "0", "--since", "2", "--until", "1"), "arguments_conflict", {"since": 2, "until": 1}),
+        (("show", str(tmp_path)), "savepoint_missing", {}),
     ):
-        with pytest.raises(SystemExit, match=message):
+        with raises(SystemExit, code, **fields):
             ft(*arguments)

@@ -15,6 +15,7 @@ from airflow.triggers.shared_stream import SharedStreamManager
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.store import open_store
 from airflow_ft.triggers.confirmed import TOLD, ConfirmedTrigger
+from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene
 
 pytestmark = pytest.mark.airflow
@@ -160,8 +161,9 @@ def test_it_is_what_an_asset_can_be_watched_with() -> None:
     path, arguments = asset.watchers[0].trigger.serialize()  # type: ignore[union-attr]
     assert path == f"{ConfirmedTrigger.__module__}.{ConfirmedTrigger.__qualname__}"
     assert ConfirmedTrigger(**arguments).serialize() == (path, arguments)
-    with pytest.raises(ConfigurationError, match="No Such"):
+    with pytest.raises(ConfigurationError) as caught:
         ConfirmedTrigger(pipeline="No Such")
+    assert "'No Such'" in caught.value.headline
 
 
 def test_two_assets_that_watch_alike_are_told(tmp_path: Path) -> None:
@@ -174,5 +176,5 @@ def test_two_assets_that_watch_alike_are_told(tmp_path: Path) -> None:
         return
         yield
 
-    with pytest.raises(ConfigurationError, match="another poll_interval"):
+    with raises(ConfigurationError, "arguments_conflict", pipeline="orders"):
         asyncio.run(anext(trigger.filter_shared_stream(nothing())))  # type: ignore[arg-type]

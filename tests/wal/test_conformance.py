@@ -19,6 +19,7 @@ from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.raising import raises
 
 pytestmark = pytest.mark.timeout(300)
 ALL: Callable[[PurePosixPath], bool] = lambda name: True  # noqa: E731
@@ -112,10 +113,10 @@ def test_what_is_not_there(root: str, files: FileSystem) -> None:
     with pytest.raises(FileNotFoundError):
         files.size(nowhere)
     for call in (files.read, files.open):
-        with pytest.raises(WalCorruptError, match="nowhere is missing"):
+        with raises(WalCorruptError, "file_missing", path=nowhere):
             call(nowhere)
     files.remove_tree(nowhere)
-    with pytest.raises(WalCorruptError, match="nowhere is missing"):
+    with raises(WalCorruptError, "file_missing", path=nowhere):
         files.link_tree(nowhere, files.uri(root, "copy"), ALL)
 
 
@@ -224,7 +225,7 @@ def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> No
     part = files.uri(second.location, *reader.files("rows")[0].path.split("/"))
     files.replace(part, files.read(part)[:-1] + b"!")
     reader = open_wal().open(second)
-    with pytest.raises(WalCorruptError, match="does not match its checksum"):
+    with raises(WalCorruptError, "checksum_mismatch", path=part):
         list(reader.batches("rows", reader.files("rows")[0]))
 
 
@@ -233,7 +234,7 @@ def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> No
 
 @pytest.mark.parametrize("uri", ["hdfs:///wal", "hdfs://somebody@127.0.0.1:8020/wal", "hdfs://127.0.0.1:8020"])
 def test_a_place_has_a_name_node_and_a_path_and_no_user(uri: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"names no place on HDFS.*hdfs://NAMENODE:PORT/PATH"):
+    with raises(ConfigurationError, "path_invalid", path=uri):
         filesystem(uri)
 
 
@@ -245,5 +246,5 @@ def test_a_place_is_spelled_in_one_way() -> None:
 
 def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
-    with pytest.raises(ConfigurationError, match=r"airflow-ft\[hdfs\]"):
+    with raises(ConfigurationError, "package_missing", package="hdfs-native"):
         filesystem("hdfs://nowhere:1/").exists("hdfs://nowhere:1/")

@@ -152,9 +152,11 @@ class Beginnings:
             except FileExistsError:
                 if read_json(frozen) != told:
                     raise StageError(
-                        f"another attempt began to read source {places[index]!r} at another position.",
+                        f"another attempt started to read source {places[index]!r} at another position.",
+                        code="starting_position_taken",
                         pipeline=self.pipeline,
-                        remedy="nothing to do: the next attempt begins where that one did.",
+                        remedy="Do nothing. The next attempt starts at the same position as the other one.",
+                        source=places[index],
                     ) from None
 
     def _found(self, name: str, use: int = 0) -> str | None:

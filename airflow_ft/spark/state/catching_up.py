@@ -55,19 +55,19 @@ def plan(here: SparkLocation, base: SparkLocation, since: int) -> int:
     not know them any more, or is of another history.
     """
     if batches(here.uri, FOLDER):
-        raise _unknown(here, "the savepoint itself was taken while its pipeline had to catch up")
+        raise _unknown(here, "someone took the savepoint before a restored pipeline had rebuilt its state")
     if base.sources() != here.sources() or since < base.ordered_since:
-        raise _unknown(here, "it has read other sources since then, or used them in another order")
+        raise _unknown(here, "the pipeline has read other sources since then, or used them in another order")
     began = _read(base, since)
     if began is None or _offsets(began) != here.offsets(here.batch):
-        raise _unknown(here, "the pipeline's own record of what it had read then is not there any more")
+        raise _unknown(here, "the record of what the pipeline had read then was removed")
     # Settings are pinned to the state: a savepoint may have been rescaled.
     conf = entry(here.uri, OFFSETS, here.batch).metadata.get("conf", {})
     end = max([base.batch, *batches(base.uri, FOLDER)])
     for batch in range(since + 1, end + 1):
         read = _read(base, batch)
         if read is None:
-            raise _unknown(here, f"what the pipeline had read in Spark's micro-batch {batch} is not there any more")
+            raise _unknown(here, f"the record of what the pipeline read in Spark's micro-batch {batch} was removed")
         again = replace(read, metadata={**read.metadata, "conf": conf})
         add_entry(here.uri, FOLDER, here.batch + batch - since, again)
     files, others = filesystem(here.uri), filesystem(base.uri)
@@ -115,7 +115,7 @@ def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) 
     planned = batches(location.uri, FOLDER)
     if not planned:
         return location
-    log.info("the state is brought to where the pipeline stands: %d micro-batches, without their rows", len(planned))
+    log.info("rebuilding the state: computing %d delivered micro-batches again, without rows", len(planned))
     folder = files.uri(location.uri, FOLDER, source_log.FOLDER)
     for index in files.names(folder):
         log_of = files.uri(location.uri, source_log.FOLDER, index)
@@ -128,12 +128,14 @@ def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) 
         compute(location)
         if not location.is_committed(batch):
             raise StageError(
-                f"Spark has not computed micro-batch {batch} once more.",
+                f"Spark has not computed micro-batch {batch} again.",
+                code="state_not_rewritten",
                 pipeline=location.pipeline,
-                remedy="see its lines above; nothing was changed.",
+                remedy="Read Spark's lines above. Nothing was changed.",
+                batch=batch,
             )
         if done % _TOLD == 0:
-            log.info("%d of %d micro-batches", done, len(planned))
+            log.info("rebuilt %d of %d micro-batches", done, len(planned))
     record_ids(location, planned[-1], dict(note(location.uri, _IDS)))
     files.remove_tree(files.uri(location.uri, FOLDER))
     return replace(location, batch=planned[-1])
@@ -191,8 +193,9 @@ def _is_read(index: str, last: dict[str, int], name: PurePosixPath) -> bool:
 
 def _unknown(here: SparkLocation, why: str) -> ConfigurationError:
     return ConfigurationError(
-        f"it cannot go on behind what was delivered after the savepoint: {why}.",
-        remedy="have it come again (`--later write-again`), restore under another name (--pipeline), or take a newer"
-        " savepoint.",
+        f"`--later continue` cannot rebuild the state: {why}.",
+        code="rebuild_impossible",
+        remedy="Deliver the rows again (`--later write-again`), restore under another name (--pipeline), or take a"
+        " newer savepoint.",
         pipeline=here.pipeline,
     )

@@ -53,10 +53,11 @@ def refuse(drain: Checkpoint) -> ConfigurationError:
     """Return the error for a run after a drain that makes no choice how to continue."""
     name = drain.pipeline
     return ConfigurationError(
-        f"the pipeline was drained by checkpoint {drain.number}: what was open in its windows is delivered, and would"
-        " be delivered once more when it closes.",
-        remedy=f"to go on reading with empty state: `airflow ft reset-state {name}`; to go on from the state before the"
-        " drain, with such rows once more: CheckpointConfig(resume_drained=True).",
+        f"checkpoint {drain.number} drained the pipeline. It would deliver the rows of its open windows again when they"
+        " close.",
+        code="pipeline_drained",
+        remedy=f"To continue with empty state, run `airflow ft reset-state {name}`. To continue with the state before"
+        " the drain and deliver such rows again, set CheckpointConfig(resume_drained=True).",
         pipeline=name,
         checkpoint=drain.number,
     )

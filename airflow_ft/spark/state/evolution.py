@@ -101,21 +101,23 @@ def evolution(
     added = tuple(number for number in range(len(plan)) if number not in kept.values())
     if dropped and not may_be_left(location):
         raise ConfigurationError(
-            f"the job has no operator for the state of {_names(before, dropped)}, with which the pipeline goes on.",
+            f"the pipeline has state of {_names(before, dropped)}, but the job has no such operator.",
+            code="operator_missing",
             pipeline=pipeline,
-            remedy="put the operator back (with its uid); or give up its state: stop the pipeline, take a savepoint"
-            f" (`airflow ft savepoint trigger {pipeline}`), and `airflow ft savepoint restore PATH"
+            remedy="Put the operator back (with its uid). Or drop its state: stop the pipeline, take a savepoint"
+            f" (`airflow ft savepoint trigger {pipeline}`), and run `airflow ft savepoint restore PATH"
             " --allow-non-restored-state`.",
+            operators=[before[number].uid or number for number in dropped],
         )
     if not dropped and not added and all(old == new for old, new in kept.items()):
         return None
     for number in dropped:
-        log.warning("the state of %s is left behind: the job has no such operator", _name(before[number], number))
+        log.warning("dropping the state of %s: the job has no such operator", _name(before[number], number))
     for number in added:
-        log.info("%s is new: it begins without state", _name(plan[number], number))
+        log.info("%s is new and starts without state", _name(plan[number], number))
     for old, new in kept.items():
         if old != new:
-            log.info("%s was number %d", _name(plan[new], new), old)
+            log.info("%s had number %d before", _name(plan[new], new), old)
     return Evolution(kept, dropped, added)
 
 
@@ -175,9 +177,13 @@ def carry_out(
     found = _kinds(identities(location))
     if found != _kinds(plan):
         raise StageError(
-            f"the state cannot be made to fit: the job's plan has {_kinds(plan)}, Spark has made {found}.",
+            f"the new state does not fit: the job's plan has {_kinds(plan)}, but Spark has created {found}. Nothing was"
+            " changed.",
+            code="state_not_rewritten",
             pipeline=location.pipeline,
-            remedy="nothing was changed; report it, with the job's plan (`frame.explain(True)`).",
+            remedy="Report it, with the job's plan (`frame.explain(True)`).",
+            planned=_kinds(plan),
+            found=found,
         )
 
 
@@ -188,7 +194,7 @@ def _compare(
     told = meaning_of(location)
     if told is None:
         if kept:
-            log.info("the state is of an earlier version, which noted no meaning: this job's meaning is noted for it")
+            log.info("an earlier version wrote the state without its meaning; recording the meaning of this job")
         return
     if memory is None or len(told.operators) != len(before):
         return
@@ -202,22 +208,23 @@ def _compare(
         return
     if not told.is_comparable(memory):
         log.warning(
-            "Spark %s reads another plan than Spark %s did; this is taken for the same meaning of state: %s",
+            "Spark %s makes another plan than Spark %s did; assuming that the state has the same meaning: %s",
             memory.spark,
             told.spark,
             "; ".join(changed),
         )
     elif may_mean_else(location):
-        log.warning("the state gets another meaning, as the restore allowed: %s", "; ".join(changed))
+        log.warning("the state gets another meaning, which the restore allowed: %s", "; ".join(changed))
     else:
         raise StateMeaningError(
-            f"the job gives its state another meaning than it has. {'; '.join(changed)}.",
+            f"the job gives its state another meaning. {'; '.join(changed)}.",
             pipeline=location.pipeline,
-            remedy="take the change back; or give the changed operator a new uid (airflow_ft.spark.uids.uid): it begins"
-            f" without state; or drop all state (`airflow ft reset-state {location.pipeline}`). A constant that differs"
-            " from run to run belongs into job_args: values from there are not compared. To continue with the state as"
-            f" it is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger {location.pipeline}`), and"
+            remedy="Undo the change. Or give the changed operator a new uid (airflow_ft.spark.uids.uid): it starts"
+            f" without state. Or drop all state (`airflow ft reset-state {location.pipeline}`). Put a constant that"
+            " differs from run to run into job_args, whose values are not compared. To continue with the state as it"
+            f" is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger {location.pipeline}`), and run"
             " `airflow ft savepoint restore PATH --allow-changed-state`.",
+            changed=changed,
         )
 
 
@@ -231,10 +238,14 @@ def _matched(pipeline: str, before: Sequence[Identity], plan: Sequence[Identity]
             continue
         if before[old].kind != each.kind:
             raise ConfigurationError(
-                f"the stateful operator {each.uid!r} was {_kind(before[old])}, and is {_kind(each)} now: state of the"
-                " one is none of the other.",
+                f"the stateful operator {each.uid!r} was {_kind(before[old])}, and is now {_kind(each)}, which cannot"
+                " use its state.",
+                code="operators_unmatched",
                 pipeline=pipeline,
-                remedy="give the new operator another uid: it begins without state.",
+                remedy="Give the new operator another uid. It starts without state.",
+                uid=each.uid,
+                before=_kind(before[old]),
+                after=_kind(each),
             )
         matched[old] = new
     old_ones = [n for n in range(len(before)) if n not in matched and not before[n].uid]
@@ -248,12 +259,15 @@ def _matched(pipeline: str, before: Sequence[Identity], plan: Sequence[Identity]
             matched |= dict(zip([n for n in old_ones if before[n].kind == kind], those, strict=True))
         elif news[kind]:
             raise ConfigurationError(
-                f"the job has changed, and which of its operators goes on with which state would be a guess: there is"
-                f" state of {olds[kind]}, and the job has {news[kind]}, that are {_kind(Identity(kind))} without a uid"
-                " that is known.",
+                f"the job has changed, and its operators cannot be matched to their state: there is state of"
+                f" {olds[kind]}, and the job has {news[kind]}, that are {_kind(Identity(kind))} without a known uid.",
+                code="operators_unmatched",
                 pipeline=pipeline,
-                remedy="take the change back, name the operators (airflow_ft.spark.uids.uid), let a checkpoint pass,"
-                " and change it then.",
+                remedy="Undo the change. Name the operators (airflow_ft.spark.uids.uid) and let a checkpoint complete."
+                " Then change the job.",
+                kind=_kind(Identity(kind)),
+                before=olds[kind],
+                after=news[kind],
             )
     return matched
 
@@ -306,9 +320,10 @@ def _born(files: FileSystem, location: SparkLocation, bear: Callable[[SparkLocat
     bear(born)
     if not born.is_committed(0):
         raise StageError(
-            "Spark has not made empty state for the new operators.",
+            "Spark has not created empty state for the new operators. Nothing was changed.",
+            code="state_not_rewritten",
             pipeline=location.pipeline,
-            remedy="see its lines above; nothing was changed.",
+            remedy="Read Spark's lines above.",
         )
     return born
 

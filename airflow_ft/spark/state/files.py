@@ -78,7 +78,7 @@ def upload(spark: SparkSession) -> None:
             providers.head().doMaintenance()
             providers = providers.tail()
     except Exception as error:  # the changes are all there
-        log.warning("Spark's state stores made no full snapshot: %s", error)
+        log.warning("Spark's state stores wrote no full snapshot: %s", error)
 
 
 def drop_unnamed(location: str) -> None:

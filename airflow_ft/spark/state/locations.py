@@ -172,7 +172,13 @@ def require_batch(location: SparkLocation) -> None:
     require(location.uri)
     if not files.exists(location.uri):
         require(location.uri)
-        raise WalCorruptError(f"{location.uri} is missing", remedy="restore it from a backup, or rewind the pipeline")
+        raise WalCorruptError(
+            f"the folder {location.uri} is missing.",
+            code="state_missing",
+            remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`.",
+            pipeline=location.pipeline,
+            path=location.uri,
+        ).filled(location.pipeline)
     name = START_FILE if location.batch < 0 else f"offsets/{location.batch}"
     if not files.exists(files.uri(location.uri, *name.split("/"))):
         raise _lacks(location)
@@ -242,10 +248,13 @@ def life_in(uri: str) -> str:
 def _lacks(location: SparkLocation) -> WalCorruptError:
     require(location.uri)
     return WalCorruptError(
-        f"Spark's state of batch {location.batch}, the last one published, is not in {location.uri}",
+        f"{location.uri} lacks Spark's state of batch {location.batch}, the last one published.",
+        code="state_missing",
         pipeline=location.pipeline,
-        remedy="restore the folder from a backup; or rewind the pipeline to an older checkpoint",
-    )
+        remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind PIPELINE`.",
+        path=location.uri,
+        batch=location.batch,
+    ).filled(location.pipeline)
 
 
 def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
@@ -258,10 +267,13 @@ def check_sources(location: SparkLocation, names: Sequence[str]) -> None:
         keep(location.uri, SOURCES_FILE, list(names))
     elif before != list(names):
         raise ConfigurationError(
-            f"the job reads its sources in the order {list(names)}, its checkpoints were made with {before}; Spark"
+            f"the job reads its sources in the order {list(names)}, but its checkpoints have the order {before}. Spark"
             " would mix up their positions.",
+            code="sources_changed",
             pipeline=location.pipeline,
-            remedy="use the sources in `transform` as before, or give the changed pipeline a new name.",
+            remedy="Use the sources in `transform` as before, or give the changed pipeline a new name.",
+            before=before,
+            after=list(names),
         )
 
 

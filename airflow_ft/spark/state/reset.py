@@ -58,20 +58,23 @@ def reset_state(
     for checkpoint in store.open_checkpoints(pipeline):
         if checkpoint.is_undelivered or checkpoint.state is CheckpointState.TRIGGERED:
             raise StateConflictError(
-                f"it is {checkpoint.state}, and not delivered: a rewind would bring back the state that it was"
-                " computed from.",
-                remedy=f"deliver it (`airflow ft recover {pipeline}`, or a run), or give up what is not delivered"
-                f" (`airflow ft rewind {pipeline}`), and repeat this.",
+                f"the checkpoint is {checkpoint.state} and not delivered. A rewind would bring back the state that it"
+                " was computed from.",
+                code="action_refused",
+                remedy=f"Deliver it (`airflow ft recover {pipeline}`, or trigger a run), or drop undelivered"
+                f" checkpoints (`airflow ft rewind {pipeline}`). Then run `airflow ft reset-state {pipeline}` again.",
                 pipeline=pipeline,
                 checkpoint=checkpoint.number,
+                state=checkpoint.state,
             )
     base = store.pipeline(pipeline).base
     if base is None or base.batch == _BEFORE_THE_FIRST:
         return None
     if is_planned(base):
         raise StateConflictError(
-            "it was restored from a savepoint, and has not caught up yet with what was delivered after that.",
-            remedy="let a run go on first; or `airflow ft savepoint restore` again, in another way.",
+            "the pipeline was restored from a savepoint, and no run has rebuilt the state of later checkpoints yet.",
+            code="restore_unfinished",
+            remedy="Trigger a run first. Or run `airflow ft savepoint restore` again, with another --later.",
             pipeline=pipeline,
         )
     root = location_root(base.location)
@@ -125,9 +128,12 @@ def tell(old: SparkLocation, index: int, offset: Any, name: str, folder: str) ->
         files.write(first, (head + json.dumps(offset, separators=(",", ":"))).encode())
         return offset
     raise ConfigurationError(
-        f"source {name!r} stands at {offset}, and cannot be told to begin there: only Kafka and files can.",
-        remedy="give the changed pipeline a new name.",
+        f"source {name!r} is at {offset} and cannot start there. Only Kafka and file sources can.",
+        code="source_position_unsupported",
+        remedy="Give the changed pipeline a new name.",
         pipeline=old.pipeline,
+        source=name,
+        offset=offset,
     )
 
 

@@ -79,8 +79,11 @@ def within(files: FileSystem, path: str, location: str) -> str:
     match = _SCHEMA.match(path)
     if match is None:
         raise WalCorruptError(
-            f"a state operator in {location} names its schema by {path}, which is in no checkpoint location of Spark",
-            remedy="report it, with the version of Spark; `airflow ft reset-state` drops the state.",
+            f"a state operator in {location} names the schema file {path}, which is in no checkpoint location of"
+            " Spark.",
+            code="state_damaged",
+            remedy="Report it, with the version of Spark. `airflow ft reset-state PIPELINE` drops the state.",
+            path=path,
         )
     return files.uri(location, *match[1].split("/"))
 
@@ -89,6 +92,9 @@ def _own_path(files: FileSystem, path: str, location: str) -> str:
     uri = within(files, path, location)
     if not files.exists(uri):
         raise WalCorruptError(
-            f"a schema of Spark's state, {uri}, is missing", remedy="restore it from a backup, or rewind the pipeline"
+            f"the schema {uri} of Spark's state is missing.",
+            code="state_missing",
+            remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`.",
+            path=uri,
         )
     return re.sub("^file:/+", "file:/", files.hadoop_path(uri))  # as Hadoop prints a path

@@ -78,11 +78,15 @@ def refuse_lost(held: Mapping[tuple[int, str], State], location: SparkLocation) 
         after = now.get(key)
         if after is not None and before.is_variable and (gone := ", ".join(lost(before.fields, after.fields))):
             raise JobError(
-                f"the schema of {before} has changed: {differences(before.fields, after.fields)}. What was kept in"
-                f" {gone} would be lost, even if it has only got another name.",
+                f"the schema of {before} has changed: {differences(before.fields, after.fields)}. The values of {gone}"
+                " would be lost, even if the job only renamed it.",
+                code="state_schema_changed",
                 pipeline=location.pipeline,
-                remedy="keep the field, by its name, and add others; or drop the state and keep the positions"
-                f" (`airflow ft reset-state {location.pipeline}`).",
+                remedy="Keep the field under its old name, and add others. Or drop the state and keep the positions:"
+                f" `airflow ft reset-state {location.pipeline}`.",
+                fields_lost=gone,
+                operator=before.operator,
+                state=before.name,
             )
 
 
@@ -103,10 +107,10 @@ def changed(message: str, base: SparkPosition | None) -> tuple[str, str]:
 def _way(base: SparkPosition | None, same: list[State]) -> str:
     """Return what such state can be changed to at all."""
     if not all(each.is_variable for each in same):
-        return f"The schema of its state cannot change; that of state variables of {_KEYED} can. "
+        return f"Only state variables of {_KEYED} can change their schema. "
     if kept_settings(base).get(ENCODING) == "avro":
-        return "Fields can be added, and made wider (int to bigint, float to double), no more. "
-    return f"Only state that was born with {ENCODING}=avro takes more fields, or wider ones. "
+        return "Only add fields, or widen them (int to bigint, float to double). "
+    return f"Only state that was created with {ENCODING}=avro takes more or wider fields. "
 
 
 def _stored(files: FileSystem, location: str, operator: str, told: dict[str, Any]) -> Iterator[tuple[str, Fields]]:

@@ -97,10 +97,13 @@ def refuse_changed(pipeline: str, base: SparkPosition | None, conf: Mapping[str,
     if changed := _changed(base, conf):
         differences = "; ".join(f"{name} is {conf[name]}, the state has {kept}" for name, kept in changed.items())
         raise ConfigurationError(
-            f"the pipeline goes on with state that was made with other settings, which Spark keeps: {differences}.",
+            f"the pipeline's state was created with other settings, which Spark cannot change: {differences}.",
+            code="state_settings_changed",
             pipeline=pipeline,
-            remedy=f"set them as they were; or drop the state (`airflow ft reset-state {pipeline}`); or give the"
+            remedy=f"Set them as they were. Or drop the state (`airflow ft reset-state {pipeline}`). Or give the"
             " changed pipeline a new name.",
+            settings={name: str(conf[name]) for name in changed},
+            kept=dict(changed),
         )
 
 
@@ -114,8 +117,8 @@ def keep_configured(
     changed = {name: kept for name, kept in _changed(base, conf).items() if name in configured}
     for name, kept in changed.items():
         log.warning(
-            "%s of %s stays %s, as its state was made; [airflow_ft] spark_conf says %s, which counts when its state is"
-            " dropped or made anew",
+            "%s of %s stays %s, because its state was created with it; the %s of [airflow_ft] spark_conf counts for new"
+            " state only",
             name,
             pipeline,
             kept,
@@ -142,7 +145,12 @@ def tell_changed(base: SparkPosition | None, session: Callable[[str], str | None
     for name in _TOLD:
         value = session(name)
         if name in kept and value is not None and not _same(value, kept[name]):
-            log.warning("%s stays %s, as the state was made; the session's %s is ignored", name, kept[name], value)
+            log.warning(
+                "%s stays %s, because the state was created with it; ignoring the session's %s",
+                name,
+                kept[name],
+                value,
+            )
 
 
 def kept_settings(base: SparkPosition | None) -> dict[str, str]:

@@ -98,18 +98,24 @@ def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str
     for known in (before, names):
         if len(set(known)) < len(known) or any(_OWN.fullmatch(name) for name in known):
             raise ConfigurationError(
-                f"the job reads its sources in the order {list(names)}, its checkpoints were made with {before}; which"
-                " of them is which would be a guess.",
+                f"the job reads its sources in the order {list(names)}, but its checkpoints have the order {before},"
+                " and the sources cannot be matched.",
+                code="sources_changed",
                 pipeline=pipeline,
-                remedy="declare each source in sources={...}, under a name of its own; use them in `transform` as"
-                " before, let a checkpoint pass, and change them then.",
+                remedy="Declare each source in sources={...} under its own name. Use them in `transform` as before and"
+                " let a checkpoint complete. Then change them.",
+                before=list(before),
+                after=list(names),
             )
     if len(_lines(location)) != len(before):
         raise ConfigurationError(
-            f"the job reads {list(names)}, its checkpoints were made with {before}, by a version that did not keep"
-            " which source is used several times.",
+            f"the job reads {list(names)}, but its checkpoints have {before}. An earlier version wrote them and did not"
+            " record which source the job uses several times.",
+            code="sources_changed",
             pipeline=pipeline,
-            remedy="use the sources in `transform` as before, let a checkpoint pass, and change them then.",
+            remedy="Use the sources in `transform` as before and let a checkpoint complete. Then change them.",
+            before=list(before),
+            after=list(names),
         )
     left = _left(location)
     return SourceChange(tuple(before), tuple(names), {name: left[name] for name in names if name in left})
@@ -138,10 +144,10 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
                 tell(location, new, offsets_of(line), name, target)  # which cannot be done
             _move(location, _folder_of(location, name, source_log.FOLDER), target)
             files.remove_tree(_folder_of(location, name))
-            log.info("source %s is used again: it goes on at %s", name, line)
+            log.info("source %s is used again and continues at %s", name, line)
         else:
             line, topics = offsets_line(None), None
-            log.info("source %s is new: it begins where it is declared to", name)
+            log.info("source %s is new and starts where the DAG declares it", name)
         new_lines.append(line)
         new_ids |= {new: topics} if topics else {}
     files.remove_tree(before)
@@ -164,7 +170,7 @@ def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mappi
         told = False
     position = {"line": line, "ids": dict(ids), "told": told}
     keep(location.uri, f"{LEFT}/{quote(name, safe='')}/{_POSITION}", position)
-    log.warning("source %s is left out: it stands at %s, and goes on there if it is used again", name, line)
+    log.warning("the job no longer reads source %s; its position %s is kept in case it does again", name, line)
 
 
 def _lines(location: SparkLocation) -> list[str]:

@@ -81,8 +81,12 @@ def each_entry(files: FileSystem, location: str, index: str, after: int, last: i
         name = next((name for name in (str(number), f"{number}.compact") if name in names), None)
         if name is None:
             raise WalCorruptError(
-                f"Spark's log of read files, {location}/{FOLDER}/{index}, lacks {number}",
-                remedy="restore the folder from a backup; or rewind the pipeline to an older checkpoint",
+                f"Spark's log of read files, {location}/{FOLDER}/{index}, lacks {number}.",
+                code="state_missing",
+                remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind"
+                " PIPELINE`.",
+                path=f"{location}/{FOLDER}/{index}",
+                number=number,
             )
         for entry in _read(files, location, index, name):
             if entry["batchId"] == number:  # a compacted one holds those of all ids before it

@@ -108,10 +108,13 @@ def begin_batch(location: SparkLocation, batch: int, watermark_ms: int) -> None:
     told = entry(location.uri, OFFSETS, batch)
     if told.version != "v1":
         raise StageError(
-            f"Spark wrote its offsets in the format {told.version!r}, which is not known here: no micro-batch can be"
-            " begun.",
+            f"Spark wrote its offsets in the format {told.version!r}. airflow-ft does not know it and cannot start a"
+            " micro-batch.",
+            code="state_unreadable",
             pipeline=location.pipeline,
-            remedy="stop it without a drain; a job with timers needs a version of Spark that this package knows.",
+            remedy="Stop the stream without a drain. To drain a job with timers, use a version of Spark that this"
+            " package supports.",
+            version=told.version,
         )
     clock = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": int(1000 * time.time())}
     add_entry(location.uri, OFFSETS, batch + 1, replace(told, metadata={**told.metadata, **clock}))

@@ -23,8 +23,9 @@ def test_a_component_that_ends_while_airflow_starts_is_named_and_not_waited_for(
     airflow = Components(tmp_path / "home", {}, {})
     try:
         airflow.start()
-        with pytest.raises(AirflowError, match=r"ended while it started; see .*no-such-component\.log"):
+        with pytest.raises(AirflowError) as ended:
             airflow.wait_until_ready("flights")
+        assert "no-such-component.log" in ended.value.args[0]
     finally:
         airflow.stop()
     assert "invalid choice" in (airflow.home / "no-such-component.log").read_text()

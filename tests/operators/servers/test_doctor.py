@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_ft.operators.doctor import DoctorOperator
 from airflow_ft.sources import FileSource
 from tests.operators.declared import spec
+from tests.raising import raises
 from tools.servers import Database
 
 pytestmark = pytest.mark.airflow
@@ -42,11 +43,11 @@ def test_what_is_well_is_its_result(make: Make, tmp_path: Path) -> None:
 
 
 def test_a_problem_fails_the_task_for_good(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(AirflowFailException, match="source files: folder: there is nothing"):
+    with raises(AirflowFailException, "problems_found", pipeline="orders", checks=["folder"]):
         make(tmp_path / "nothing").execute({})  # type: ignore[arg-type]
 
 
 def test_a_warning_fails_it_only_when_asked_for(make: Make, tmp_path: Path) -> None:
     assert any(check["verdict"] == "warning" for check in make(tmp_path).execute({}))  # type: ignore[arg-type]
-    with pytest.raises(AirflowFailException, match="it never ran"):
+    with raises(AirflowFailException, "problems_found", pipeline="orders"):
         make(tmp_path, fail_on_warning=True).execute({})  # type: ignore[arg-type]

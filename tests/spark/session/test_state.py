@@ -23,6 +23,7 @@ from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.layout import Entry, Shape, Table
 from airflow_ft.state.positions import Position
 from airflow_ft.state.rows import Column, columns_of, write_row
+from tests.raising import raises
 
 pytestmark = [pytest.mark.sampled, pytest.mark.spark, pytest.mark.slow]
 SETTING = "spark.sql.streaming.stateStore."
@@ -170,7 +171,7 @@ class World:
             except StreamingQueryException as error:
                 # A worker of Python has ten seconds to start, which a busy machine may need for its imports. The next
                 # try does the batch again.
-                if left == 1 or "worker failed to connect back" not in str(error):
+                if left == 1 or "worker failed to connect back" not in f"{error}":
                     raise
 
     def state(self, **more: Any) -> State:
@@ -319,8 +320,9 @@ def test_another_encoding_is_refused_by_name_and_shown_by_spark(world: World) ->
         world.spark.conf.set(name, value)
     world.run(variables, "update")
     with world.state() as state:
-        with pytest.raises(ConfigurationError, match=r"is encoded as avro.*\nFix: .*`dataframe\(spark, operator\)`"):
+        with raises(ConfigurationError, "state_unreadable", reason="is encoded as avro") as caught:
             state.get(0, "key-", "one")
+        assert caught.error is not None and "`dataframe(spark, operator)`" in caught.error.remedy
         frame = state.dataframe(world.spark, 0, "one")
         assert {row.key.k for row in frame.collect()} == {f"key-{'x' * k}" for k in range(KEYS)}
 
