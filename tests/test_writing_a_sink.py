@@ -214,6 +214,7 @@ def play(defect: Defect, folder: Path) -> None:
     getattr(ParticipantConformance(), defect.case)(world, **defect.parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_noticed(name: str, shelf: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ With `--unit` a test that starts a server, a JVM or a process of Airflow fails, 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
@@ -43,8 +42,6 @@ MISPLACED = pytest.StashKey[list[str]]()
 """Collected tests in folders of unit tests that use one of `NEEDS`."""
 _PROGRAMS = ("java", "airflow", "chromium", "google-chrome", "mariadbd", "mysqld", "postgres")
 _STARTED = "started"
-_MEMORY, _PREFIX = Path("/dev/shm"), "airflow-ft-unit-"
-_ROOM = 1 << 30  # bytes
 _STUB = """#!/bin/sh
 [ "${0##*/} $*" = "java -version" ] && { echo 'openjdk version "17.0.0"' >&2; exit 0; }
 echo "${0##*/} $*" >>"${0%/*}/started"
@@ -83,31 +80,16 @@ class Placed:
 class UnitTests:
     """Plugin of `--unit`: leaves other tests out, and fails those that start a server.
 
-    Their temporary folders are in memory if there is room: no test cuts the power, and disks are slow to sync.
-
     Args:
         folder: an empty folder for programs that take the place of servers.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._temporary: Path | None = None
 
-    def pytest_sessionstart(self, session: pytest.Session) -> None:
+    def pytest_sessionstart(self) -> None:
         forbid_programs(self._folder, os.environ)
         forbid_servers()
-        is_worker = hasattr(session.config, "workerinput")  # its controller tells it a folder
-        if not is_worker and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
-            for folder in _MEMORY.glob(f"{_PREFIX}*"):  # of a run that was killed
-                if not Path(f"/proc/{folder.name.removeprefix(_PREFIX)}").exists():
-                    shutil.rmtree(folder, ignore_errors=True)
-            self._temporary = _MEMORY / f"{_PREFIX}{os.getpid()}"
-            self._temporary.mkdir(mode=0o700)
-            os.environ["PYTEST_DEBUG_TEMPROOT"] = str(self._temporary)
-
-    def pytest_unconfigure(self) -> None:
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def pytest_report_header(self) -> str:
         return "unit tests: without a server, a Spark session, a process of Airflow and a browser"

@@ -94,6 +94,7 @@ def test_a_record_with_other_fields_is_refused() -> None:
         judge.parse_record(b'{"year": 2013}')
 
 
+@pytest.mark.slow
 def test_the_flights_are_those_of_the_package() -> None:
     rows = data.rows(data.flights(1000))
     assert len(rows) == 1000

@@ -350,6 +350,7 @@ def test_what_the_file_system_refuses_is_told_and_nothing_is_visible(
     assert folder_of(world).ids() == world.ids_of(1)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_really_full_is_told(world: World) -> None:
     """As far as a bound on the size of a file goes: what is half written is removed."""
     import resource
