@@ -64,7 +64,7 @@ class Standing:
         if self.covered:
             return f"{self.pipeline} has confirmed all rows before the barrier, with checkpoint {self.number}"
         if not self.known:
-            return f"the decision log has no pipeline {self.pipeline}: it never ran, or its name is mistyped"
+            return f"{self.pipeline} is not known to the decision log: it never ran, or its name is mistyped"
         known = f"it has confirmed checkpoint {self.number}" if self.number else "it has confirmed no checkpoint"
         covers = f", and so all rows up to {self.as_of.isoformat()}" if self.as_of else ""
         if self.barrier is None:

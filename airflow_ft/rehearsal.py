@@ -106,7 +106,7 @@ class DryRun:
     def told(self) -> Iterator[str]:
         """In lines, for people: counts, columns, samples, and what the sinks say."""
         if not self.checkpoints:
-            yield f"{self.pipeline}: there is nothing new{'' if self.waiting else ', so nothing would be delivered'}"
+            yield f"{self.pipeline}: nothing is new{'' if self.waiting else ', so nothing would be delivered'}"
         else:
             many = "checkpoint" if self.checkpoints == 1 else "checkpoints"
             more = "; there is more to read behind it" if self.has_more else ""

@@ -97,7 +97,7 @@ _CHANGES = (
     "RocksDB writes what has changed with each checkpoint, and full snapshots now and then, unless spark_conf says"
     " otherwise (docs/checkpoints.md)"
 )
-_RECOVERY = "the pipeline says what a run goes on from (from_savepoint), or `airflow ft savepoint restore`"
+_RECOVERY = "use from_savepoint of the pipeline, or `airflow ft savepoint restore`"
 _NO_ALIGNMENT = "Flink gives up alignment after it only with execution.checkpointing.unaligned.enabled=true"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     "timeout": _Taken("timeout", duration, _A_DURATION),

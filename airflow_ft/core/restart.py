@@ -125,10 +125,10 @@ def wait_after(error: Exception, restarts: Restarts, what: str) -> float | None:
     """Counts that `what` has failed just now, and says so; the seconds until it is started again, or None: give up."""
     wait = restarts.failed(time.monotonic(), random.random())
     if wait is None:
-        log.error("%s is not restarted: the restart strategy (%s) allows no more restarts", what, restarts.strategy)
+        log.error("%s is not restarted any more (%s)", what, restarts.strategy)
         return None
     log.warning("%s: %s", type(error).__name__, error)
-    log.warning("%s restarts in %.1f s (restart %d; strategy: %s)", what, wait, restarts.count, restarts.strategy)
+    log.warning("%s is restarted in %.1f s (restart %d: %s)", what, wait, restarts.count, restarts.strategy)
     return wait
 
 
@@ -152,7 +152,7 @@ def given_up(error: AirflowFtError, strategy: RestartStrategy) -> AirflowFtError
     """
     if isinstance(error, TerminalError | LeaseHeldError | StoreUnavailableError):
         return error
-    what = f"{error.what.rstrip('.')}. The stream is not restarted: its strategy is {strategy}."
+    what = f"{error.what.rstrip('.')}. It is not restarted any more ({strategy})."
     where = ("unconnected", "pipeline", "checkpoint", "participant", "sink", "column", "row")
     failed = RestartsExhaustedError(what, remedy=error.remedy, cause=error.code, **error.fields)
     return failed.located(**{name: getattr(error, name) for name in where})

@@ -100,7 +100,7 @@ def require_active(store: Store, pipeline: str) -> None:
     require_not_renamed(row.status, row.halt_message, pipeline)
     if row.status is PipelineStatus.HALTED:
         raise PipelineHaltedError(
-            f"the pipeline is HALTED ({row.halt_reason}): {row.halt_message}",
+            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
             remedy=f"Remove the cause, then run `airflow ft resume {pipeline}`.",
             pipeline=pipeline,
             reason=str(row.halt_reason),

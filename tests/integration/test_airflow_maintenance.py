@@ -100,7 +100,7 @@ def test_an_act_that_is_refused_fails_once_and_says_what_to_do(airflow: AirflowW
     run_id, states = airflow.run(ALL, {"pipeline": PIPELINE, "action": "commit", "checkpoint": 9})
     assert states == {"act": "failed"} and [task.try_number for task in airflow.tasks(ALL, run_id)] == [1]
     log = airflow.log_text(ALL, run_id, "act")
-    assert "there is no such checkpoint" in log and "Fix: `airflow ft checkpoints orders` lists them." in log
+    assert "[checkpoint_unknown]" in log and "`airflow ft checkpoints orders`" in log
 
 
 def test_airflow_says_who_may_act_and_the_dag_how(airflow: AirflowWorld) -> None:

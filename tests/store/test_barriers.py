@@ -48,7 +48,7 @@ class TestInjection:
 
     @pytest.mark.parametrize("wrong", ["", " closing", "two\nlines", "2026-01-02", "2026-01-02T00:00:00Z", "x" * 251])
     def test_an_id_is_a_line_that_is_no_time(self, wrong: str, scene: Scene) -> None:
-        with pytest.raises(ConfigurationError, match="the id of a barrier is"):
+        with raises(ConfigurationError, "argument_invalid", argument="barrier"):
             scene.store.inject(wrong, [PIPELINE], "anna")
 
     def test_the_newest_come_first(self, scene: Scene) -> None:
