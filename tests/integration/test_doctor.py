@@ -118,7 +118,7 @@ def test_a_wrong_password_and_a_missing_privilege(world: RealWorld) -> None:
     world.overrides = {"shop": {"password": "not the password"}}
     found = bad(checks_of(world))
     assert "Access denied" in found["connection shop: connect"]
-    assert "not the password" not in str(found)
+    assert "not the password" not in f"{found}"
     user = f"u{world.database.name}"[:30]
     world.server.sql(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'secret'")
     world.server.sql(f"GRANT SELECT ON `{world.database.name}`.* TO '{user}'@'%'")
@@ -240,7 +240,7 @@ def test_a_decision_log_that_cannot_be_reached_is_one_finding(world: RealWorld) 
     patient = Patient(world.pipeline, str(world.root), {p.name: p for p in world.delivery.participants})
     checks = examine(patient, lambda: open_store(url), world.connections, world.participants)
     assert list(bad(checks)) == ["decision log: reachable"]
-    assert "sesame" not in str(checks)
+    assert "sesame" not in f"{checks}"
 
 
 def test_a_folder_that_cannot_be_written(world: RealWorld, tmp_path: Path, topic_factory: TopicFactory) -> None:

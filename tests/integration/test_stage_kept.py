@@ -251,12 +251,12 @@ def test_a_jvm_that_is_busy_is_left_alone(pipeline: StageWorld, capsys: pytest.C
     _run(pipeline)
     assert len({other.jvm for other in kept()}) == 2
     assert one.borrow() is None
-    assert {row["jvm"]: row["state"] for row in _sessions(capsys)}[one.jvm] == "at work"
-    assert sorted(row["state"] for row in _sessions(capsys, "--end")) == ["at work", "ended"]
+    assert {row["jvm"]: row["state"] for row in _sessions(capsys)}[one.jvm] == "in use"
+    assert sorted(row["state"] for row in _sessions(capsys, "--end")) == ["in use", "stopped"]
     loan.end(keep=False)  # it was not used: it stays
     wait_for(one.is_idle, 60, "it is free again")
     [row] = wait_for(lambda: rows if len(rows := _sessions(capsys)) == 1 else None, 60, "the other one has ended")
-    assert (row["pipeline"], row["state"]) == (PIPELINE, "waits") and row["memory"] > 100_000_000
+    assert (row["pipeline"], row["state"]) == (PIPELINE, "idle") and row["memory"] > 100_000_000
 
 
 def test_nobody_waits_for_a_jvm_longer_than_was_said(pipeline: StageWorld) -> None:
