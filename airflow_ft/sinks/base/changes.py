@@ -1,4 +1,4 @@
-"""What a column that tells the kind of change means, and a view of the rows without the deletes among them."""
+"""Read the column of the kind of change, and show the rows without the deletes among them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_delete(kinds: pa.Array, column: str) -> pa.Array:
 
 
 def missing_kind(column: str) -> DeclinedError:
-    """Return the error for rows without the column that tells the kind of change."""
+    """Return the error for rows without the column of the kind of change."""
     return missing_in_rows(column, "change_column")
 
 

@@ -35,12 +35,18 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition on the values. `offends` marks offending rows (nulls may be null in it).
+    """One condition on the values.
 
-    `by_statistics` tells whether any value offends, or is None when only the rows can tell. `named`: the refusal shows
-    some of the values. `by_table`: another column would take the offending values as they are (a wider one, say), so
-    that the rows need not be computed again. `problem` names the kind of misfit in one word, for programs, and `code`
-    is the error's.
+    Args:
+        found: what is wrong with an offending value, for people.
+        allowed: what the column allows, for people.
+        remedy: what to do.
+        offends: marks offending rows; nulls may be null in it.
+        by_statistics: whether any value offends; None if only the rows can say it.
+        named: whether the error shows some of the values.
+        by_table: whether another column, such as a wider one, takes the values, so that they stay staged.
+        problem: the kind of misfit in one word, for programs.
+        code: the code of the error.
     """
 
     found: str

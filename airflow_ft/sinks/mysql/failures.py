@@ -251,7 +251,7 @@ def failure(error: BaseException, doing: str, *, rows: bool = False) -> AirflowF
 
 
 def code_for(error: BaseException) -> str:
-    """Return our code for a server's error; "" where its number says no more than its meaning."""
+    """Return our code for a server's error; "" if its number adds nothing to its meaning."""
     if code_of(error) == 1030 and re.search(r"\b28\b|[Nn]o space", describe(error)):  # an error of a storage engine
         return "disk_full"
     return _CODES.get(code_of(error), "")

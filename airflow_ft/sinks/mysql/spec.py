@@ -18,10 +18,10 @@ STRATEGIES: Mapping[str, Strategy] = {
         Promise.ATOMIC, "one transaction with the marker, over all tables of the server", "all at once: this decides"
     ),
     "xa": Strategy(
-        Promise.TWO_PHASE, "branches side by side, prepared before the decision", "branch by branch, in some moments"
+        Promise.TWO_PHASE, "branches side by side, prepared before the decision", "branch by branch, within moments"
     ),
     "parallel": Strategy(
-        Promise.REDO, "transactions side by side, after the decision", "transaction by transaction, while they go on"
+        Promise.REDO, "transactions side by side, after the decision", "transaction by transaction, as each commits"
     ),
     "upsert": Strategy(
         Promise.IDEMPOTENT, "over those of the same key, in one transaction after the decision", "all at once"
