@@ -143,7 +143,7 @@ class NewerReleaseError(ConfigurationError):
     code = "newer_release"
 
     def __init__(self, what: str, **where: Any) -> None:
-        remedy = "install the version of airflow-ft that wrote it, or a newer one; nothing was changed."
+        remedy = "Install the version of airflow-ft that wrote it, or a newer one. Nothing was changed."
         super().__init__(what, remedy=remedy, **where)
 
 
@@ -224,7 +224,7 @@ class StoreCorruptError(TerminalError):
     code = "store_corrupt"
 
     def __init__(self, what: str, **where: Any) -> None:
-        remedy = "keep the decision log as it is for a look at it, and restore its backup (docs/recovery.md)."
+        remedy = "Keep a copy of the decision log, and restore its backup (docs/recovery.md)."
         super().__init__(f"the decision log is damaged: {what}.", remedy=remedy, **where)
 
 
@@ -236,11 +236,13 @@ class PipelineHaltedError(TerminalError):
 
 
 def require_not_renamed(
-    status: PipelineStatus, message: str, pipeline: str, remedy: str = "let the DAG have the new name, or pause it."
+    status: PipelineStatus, message: str, pipeline: str, remedy: str = "Give the DAG the new name, or pause it."
 ) -> None:
     """PipelineHaltedError for a name that was given up for another one; `message` says for which."""
     if status is PipelineStatus.RENAMED:
-        raise PipelineHaltedError(f"it was renamed: {message}", remedy=remedy, pipeline=pipeline)
+        raise PipelineHaltedError(
+            f"the pipeline was renamed: {message}", code="pipeline_renamed", remedy=remedy, pipeline=pipeline
+        )
 
 
 def require_understood(row: Pipeline) -> None:
@@ -321,7 +323,7 @@ def together(problems: Sequence[AirflowFtError], what: str = "problems") -> Airf
         error,
         f"{len(problems)} {what}:{listed}",
         code=codes[0] if len(set(codes)) == 1 else "several_problems",
-        remedy="correct all of them.",
+        remedy="Correct all of them.",
         codes=codes,
     )
     sinks = {problem.sink for problem in problems}

@@ -80,7 +80,7 @@ def confirmed_position(store: Store, pipeline: str, number: int | None = None) -
     if base is None:
         raise ConfigurationError(
             "its checkpoints have neither positions nor state, because its job reads no source as a stream.",
-            code="state_missing",
+            code="positions_missing",
             remedy="Do nothing: a new pipeline starts from the same place.",
             pipeline=pipeline,
         )

@@ -41,8 +41,8 @@ def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", t
             try_number=try_number,
             reason=_reason(error),
         )
-    message = f"a {kind} ended it."
-    remedy = "see the log of the task." if task_id else "see the log of the program."
+    message = f"the run ended with a {kind}."
+    remedy = "Read the log of the task." if task_id else "Read the log of the program."
     return Failure(kind, "", message, remedy, task_id=task_id, try_number=try_number)
 
 

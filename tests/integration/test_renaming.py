@@ -63,7 +63,7 @@ def test_a_pipeline_goes_on_under_another_name_in_the_same_folder_and_table(tmp_
     assert "the next run of shop-orders continues from checkpoint 1 of orders" in told
     plain.again("more")
     refused = plain.deliver("orders")
-    assert refused.returncode != 0 and "[pipeline_halted]" in refused.stderr and "shop-orders" in refused.stderr
+    assert refused.returncode != 0 and "[pipeline_renamed]" in refused.stderr and "shop-orders" in refused.stderr
     done = plain.deliver("shop-orders")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["numbers"] == [2]

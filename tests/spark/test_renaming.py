@@ -228,7 +228,7 @@ def test_what_the_old_name_has_under_way_comes_once(tmp_path: Path, until: str, 
     assert pipelines.have(1, 2, 3)
     assert store.pipeline(NEW).former == Former(OLD, 2 if until == "decided" else 1, 3)
     assert min(each.number for each in store.checkpoints(NEW)) == 3
-    with raises(PipelineHaltedError, "pipeline_halted", pipeline=OLD) as halted:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD) as halted:
         pipelines.run(OLD, 4)
     assert NEW in halted.value.headline
     store.close()
@@ -284,12 +284,12 @@ def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
     pipelines.rename(newer)
     assert store.checkpoint(OLD, 3).state is CheckpointState.ABORTED
     assert store.checkpoint(OLD, 3).after_abort is AfterAbort.REWOUND
-    with raises(PipelineHaltedError, "pipeline_halted", pipeline=OLD) as halted:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD) as halted:
         pipelines.rename(newer, "a-third-name")
     assert NEW in halted.value.headline and "checkpoint 2" in halted.value.headline
     pipelines.run(NEW, 3)
     assert pipelines.have(1, 2, 3)
-    with raises(PipelineHaltedError, "pipeline_halted", pipeline=OLD) as told:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD) as told:
         pipelines.rename(newer)
     assert told.error is not None and "`airflow ft resume orders`" in told.error.remedy
 
@@ -394,7 +394,7 @@ def test_whoever_is_at_work_under_a_name_that_is_taken_back_delivers_nothing(sav
         pipelines.run(OLD, 2)
         with pytest.raises(FencedError):
             store.publish(NEW, epoch, number, 0, None, None, {})
-    with raises(PipelineHaltedError, "pipeline_halted", pipeline=NEW) as halted:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=NEW) as halted:
         pipelines.run(NEW, 2)
     assert OLD in halted.value.headline
     pipelines.rename(pipelines.savepoint(), "the-right-name")

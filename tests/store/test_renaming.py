@@ -43,7 +43,7 @@ class TestRenames:
             lambda: require_active(store, PIPELINE),
         )
         for act in acts:
-            with raises(PipelineHaltedError, "pipeline_halted", pipeline=PIPELINE) as told:
+            with raises(PipelineHaltedError, "pipeline_renamed", pipeline=PIPELINE) as told:
                 act()
             assert "shop-orders" in told.error.headline
         assert "RENAMED: it continues as shop-orders" in scene.told()[-1] and "RESTORED" in new.kinds()
@@ -61,7 +61,7 @@ class TestRenames:
         renamed(scene, 1)
         assert Gate(number=1).is_open(scene.store, PIPELINE) == {"pipeline": PIPELINE, "number": 1}
         for gate in (Gate(number=2), Gate(run=LATER_RUN), Gate(as_of=datetime(2100, 1, 1, tzinfo=UTC))):
-            with raises(PipelineHaltedError, "pipeline_halted", pipeline=PIPELINE):
+            with raises(PipelineHaltedError, "pipeline_renamed", pipeline=PIPELINE):
                 gate.is_open(scene.store, PIPELINE)
 
     def test_whoever_acts_with_an_older_epoch_renames_nothing(self, scene: Scene) -> None:
@@ -148,11 +148,11 @@ class TestRenames:
         row = store.pipeline(NEW)
         assert (row.former, row.base, row.turn) == (None, None, None)
         assert "RENAMED: it continues as orders, which has its name back. By ada." in new.told()[-1]
-        with raises(PipelineHaltedError, "pipeline_halted", pipeline=NEW):
+        with raises(PipelineHaltedError, "pipeline_renamed", pipeline=NEW):
             require_active(store, NEW)
         new.take()
         for act in (new.trigger, lambda: store.begin_stage(NEW, new.epoch, LATER_RUN)):
-            with raises(PipelineHaltedError, "pipeline_halted", pipeline=NEW):
+            with raises(PipelineHaltedError, "pipeline_renamed", pipeline=NEW):
                 act()
         scene.take()
         renamed(scene, 1)
