@@ -27,7 +27,6 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, defaults, take_spec
 from tests.operators.declared import SINKS, spec
-from tests.raising import raises
 
 
 class Output:
@@ -371,7 +370,7 @@ def test_the_mode_reaches_the_delivery_and_may_be_rendered() -> None:
     assert found.mode is CheckpointingMode.AT_LEAST_ONCE and found.commit_point is None
     assert spec().delivery.mode is CheckpointingMode.EXACTLY_ONCE
     at_least = CheckpointConfig(mode=CheckpointingMode.AT_LEAST_ONCE)
-    with raises(ConfigurationError, "arguments_conflict", argument="strategy"):
+    with pytest.raises(ConfigurationError, match="holds rows back for a decision"):
         spec(sinks={"alerts": KafkaSink(topic="t", strategy="held")}, checkpointing=at_least)
     with pytest.raises(ConfigurationError, match="nothing waits for a commit"):
         spec(commit_point=next(iter(SINKS.values())).conn_id, checkpointing=at_least)

@@ -163,9 +163,8 @@ class KafkaSource:
             for topic, offsets in self.starting_offsets.items():
                 check_type(f"starting_offsets[{topic!r}]", offsets, Mapping, "Give {partition: offset}.", of=of)
                 for partition, offset in offsets.items():
-                    check_type(
-                        f"a partition of {topic!r} in starting_offsets", partition, int, "Give its number.", of=of
-                    )
+                    remedy = "To name a partition, give its number."
+                    check_type(f"a partition of {topic!r} in starting_offsets", partition, int, remedy, of=of)
                     check_type(f"starting_offsets[{topic!r}][{partition}]", offset, int, "Give an offset.", of=of)
                     if partition < 0 or offset < -2:
                         raise _invalid(
@@ -190,7 +189,7 @@ class KafkaSource:
                 raise ConfigurationError(
                     'starting_offsets="group_offsets" of KafkaSource needs group_id.',
                     code="argument_missing",
-                    remedy="Set group_id to the name of the group.",
+                    remedy="Set group_id to name the group.",
                     argument="group_id",
                 )
             if start == GROUP_OFFSETS and self.pattern:

@@ -23,7 +23,7 @@ def check_mode(name: str, source: Source, mode: CheckpointingMode) -> None:
         if source.replayable:
             raise read_again(name, "its initialOffset")
     elif not isinstance(source, SocketSource):
-        raise read_again(name, "all files that are there", _EXACTLY)
+        raise read_again(name, "all files", _EXACTLY)
 
 
 def not_replayable(
@@ -44,8 +44,8 @@ def not_replayable(
 def read_again(name: str, begin: str, remedy: str = _EXACTLY) -> ConfigurationError:
     """Return what to raise for a source that each attempt would read again, from `begin` on, in AT_MOST_ONCE."""
     return ConfigurationError(
-        f"mode {CheckpointingMode.AT_MOST_ONCE} remembers nothing from one attempt to the next. Each attempt would read"
-        f" source {name!r} from {begin} on, so its rows would come twice.",
+        f"mode {CheckpointingMode.AT_MOST_ONCE} remembers nothing from one attempt to the next. So"
+        f" source {name!r} would be read from {begin} by each attempt, and its rows would come twice.",
         code="source_read_again",
         remedy=remedy,
         source=name,

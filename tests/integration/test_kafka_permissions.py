@@ -123,4 +123,4 @@ def test_a_connection_that_only_librdkafka_knows(guarded: GuardedKafka, tmp_path
     guarded.allow(*grants(world))
     [check] = [check for check in examined(world) if check.name == "permissions"]
     assert check.verdict is Verdict.WARNING
-    assert "was not tried" in check.text and "--transactional-id" in check.remedy
+    assert "is not known whether" in check.text and "--transactional-id" in check.remedy

@@ -490,7 +490,7 @@ class FilesParticipant:
             "",
             RemnantKind.PREPARED,
             manifest["installation"],
-            f"{manifest['rows']:,} rows in {folder}, which nobody sees",
+            f"{manifest['rows']:,} rows in {folder}, invisible to readers",
             of=1,
             commit=f"rename {folder} to {visible}",
             roll_back=f"remove {folder}",

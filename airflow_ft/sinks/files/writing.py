@@ -215,9 +215,9 @@ def unwritable(format: str, kind: pa.DataType) -> str:
         why = json_columns.unsupported(kind)
         return f"{why}; cast it" if why else ""
     if pa.types.is_nested(kind):
-        return "a value of several parts has no form there; give to_json(column)"
+        return "csv has no form for nested values; use to_json(column)"
     if is_binary(kind):
-        return "bytes have no form there; give base64(column), or hex(column)"
+        return "csv has no form for bytes; use base64(column) or hex(column)"
     return ""
 
 

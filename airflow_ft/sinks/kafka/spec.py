@@ -176,7 +176,7 @@ class KafkaSink:
         """Rows go without a transaction."""
         if self.strategy == "held":
             raise self._error(
-                "strategy 'held' holds rows back until a decision, and CheckpointingMode.AT_LEAST_ONCE has none.",
+                "strategy 'held' holds rows back for a decision, which CheckpointingMode.AT_LEAST_ONCE does not have.",
                 "Remove strategy=, or use CheckpointingMode.EXACTLY_ONCE.",
                 "arguments_conflict",
                 "strategy",
