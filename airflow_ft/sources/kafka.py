@@ -163,13 +163,8 @@ class KafkaSource:
             for topic, offsets in self.starting_offsets.items():
                 check_type(f"starting_offsets[{topic!r}]", offsets, Mapping, "Give {partition: offset}.", of=of)
                 for partition, offset in offsets.items():
-                    check_type(
-                        f"a partition of {topic!r} in starting_offsets",
-                        partition,
-                        int,
-                        "To name a partition, give its number.",
-                        of=of,
-                    )
+                    remedy = "To name a partition, give its number."
+                    check_type(f"a partition of {topic!r} in starting_offsets", partition, int, remedy, of=of)
                     check_type(f"starting_offsets[{topic!r}][{partition}]", offset, int, "Give an offset.", of=of)
                     if partition < 0 or offset < -2:
                         raise _invalid(
