@@ -32,12 +32,19 @@ beside := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 pytest := $(bin)/python -m pytest $(beside)
 
 .PHONY: test
-test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, ROTATION=0..23: which part
-	@ROTATION="$(ROTATION)" $(pytest) $(ARGS)
+test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: one after the other, PART=0..23: also a part of the rest
+	@PART="$(PART)" $(pytest) $(ARGS)
+
+.PHONY: unit
+unit: venv ## run the unit tests, which need no server; ARGS="tests/core -x" goes to pytest
+	@$(bin)/python -m pytest --unit -n 2 --dist loadscope --no-loadscope-reorder $(if $(findstring tests,$(ARGS)),,tests) $(ARGS)
+
+.PHONY: check
+check: lint types unit ## lint, types and unit tests: what needs no server
 
 .PHONY: test-twice
 test-twice: install ## ... and run those that failed again, one after the other: the status is that of the second run
-	@ROTATION="$(ROTATION)" $(bin)/python -m tests.twice $(beside) $(ARGS)
+	@PART="$(PART)" $(bin)/python -m tests.twice $(beside) $(ARGS)
 
 .PHONY: seeded
 seeded: install ## switch off one rule of the protocol after the other, and tell which tests detect it; ARGS="name of a defect"

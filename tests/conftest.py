@@ -24,12 +24,12 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from tests import units
 from tests.class_archives import java_options
 from tests.tiers import Tiers, add_options
 from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Server
 from tools.servers.base import local_folder
 
-_SERVER_FIXTURES = frozenset({"mariadb", "mysql", "postgres", "kafka", "hdfs", "s3", "any_mysql", "own_server"})
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
 
 S = TypeVar("S", bound=Server)
@@ -37,6 +37,7 @@ S = TypeVar("S", bound=Server)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
+    units.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,6 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
     os.environ["DEFAULT_ARTIFACT_REPOSITORY"] = _maven_repository().as_uri()
     config.pluginmanager.register(FailuresAtOnce(config))
+    config.pluginmanager.register(units.Placed())
+    if config.getoption("--unit"):
+        config.pluginmanager.register(units.UnitTests(_run / "instead of servers"))
     config.pluginmanager.register(Tiers(config))
 
 
@@ -107,7 +111,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever uses a server is marked so."""
     for item in items:
-        if _SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        if units.SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
 
 

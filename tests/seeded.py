@@ -4,8 +4,7 @@ The tests that need no server go first; if none of them fails, some with real se
 
 The defects are those of the simulator (`tests/simulation/defects.py` and its neighbours): mistakes in the product's own
 code, one at a time. `test_defects` plays the schedules that are known to show them, with every commit; `--unknowing`
-leaves it out, and asks of each part of the rotation whether the other tests would have detected a mistake that nobody
-has thought of.
+leaves it out, and asks whether the other tests of the fixed set would have detected an unknown mistake.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from pathlib import Path
 
 import tests.simulation.known  # noqa: F401  its imports register the defects
 from tests.simulation.defect import DEFECTS
-from tests.tiers import PARTS
 
 PROJECT = Path(__file__).resolve().parents[1]
 VARIABLE = "AIRFLOW_FT_SEEDED_DEFECT"
@@ -66,10 +64,10 @@ class Found:
     seconds: float
 
 
-def look(name: str, rotation: int, *, unknowing: bool) -> Found:
-    """Runs the tests of a part with a defect, until the first one fails."""
-    environment = {**os.environ, VARIABLE: name, "ROTATION": str(rotation)}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+def look(name: str, *, unknowing: bool) -> Found:
+    """Run the tests of the fixed set with a defect, until the first one fails."""
+    environment = {**os.environ, VARIABLE: name}
+    command = [sys.executable, "-m", "pytest", "--fixed-set", "-x", "-q", "-p", "no:cacheprovider"]
     if unknowing:
         command.append(f"--ignore={_KNOWING}")
     began = time.monotonic()
@@ -84,27 +82,22 @@ def look(name: str, rotation: int, *, unknowing: bool) -> Found:
 
 
 def main() -> int:
-    """A row for each defect; 1 when a defect is not detected before a change goes in, whichever part runs."""
+    """Print a row for each defect. Returns 1 if the fixed set does not detect one."""
     parser = argparse.ArgumentParser(prog="python -m tests.seeded", description=__doc__)
     parser.add_argument("names", nargs="*", help="only these defects")
     parser.add_argument("--unknowing", action="store_true", help="without the tests that know of the defects")
     given = parser.parse_args()
     missed = 0
-    parts = range(PARTS if given.unknowing else 1)
-    heads = " | ".join(f"ROTATION={number}" for number in parts)
-    print(f"| seeded defect | {heads} | detected by |", flush=True)
-    print("| --- |" + " --- |" * (len(parts) + 1), flush=True)
+    print("| seeded defect | after | detected by |", flush=True)
+    print("| --- | ---: | --- |", flush=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         names = [defect.name for defect in DEFECTS if not given.names or defect.name in given.names]
-        looks = {
-            name: [pool.submit(look, name, number, unknowing=given.unknowing) for number in parts] for name in names
-        }
-        for name, futures in looks.items():
-            found = [future.result() for future in futures]
-            missed += any(not one.test for one in found)
-            seconds = " | ".join(f"{one.seconds:.0f} s" if one.test else "**-**" for one in found)
-            by = ", ".join(f"`{test}`" for test in dict.fromkeys(one.test for one in found if one.test))
-            print(f"| {name} | {seconds} | {by} |", flush=True)
+        looks = {name: pool.submit(look, name, unknowing=given.unknowing) for name in names}
+        for name, future in looks.items():
+            found = future.result()
+            missed += not found.test
+            detected = f"{found.seconds:.0f} s | `{found.test}`" if found.test else "**-** |"
+            print(f"| {name} | {detected} |", flush=True)
     return int(missed > 0)
 
 

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import EntryPoint
@@ -28,7 +29,13 @@ from airflow_ft.cli import get_ft_cli_commands
 from airflow_ft.commands import common
 from airflow_ft.commands.looking import describe
 from airflow_ft.core import steps
-from airflow_ft.core.errors import ForeignOwnerError, SinkUnavailableError
+from airflow_ft.core.errors import (
+    ConfigurationError,
+    ForeignOwnerError,
+    LeaseHeldError,
+    SinkUnavailableError,
+    StateConflictError,
+)
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import DRAINED, AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, StateSizes
@@ -74,6 +81,14 @@ def ft(world: World, parser: ArgumentParser, capsys: pytest.CaptureFixture[str])
     return run
 
 
+@contextlib.contextmanager
+def answered_no() -> Iterator[None]:
+    """Expect the end of a command whose question was answered with no."""
+    with pytest.raises(SystemExit) as ended:
+        yield
+    assert ended.value.code == common.UNCHANGED
+
+
 def prepared(world: World, count: int = 1) -> list[int]:
     """Checkpoints that every sink has voted for, and a process that died then."""
     numbers = world.stage(count)
@@ -101,7 +116,7 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(
     doubts = {row["pipeline"]: row for row in json.loads(ft("in-doubt", "-o", "json"))}
     assert doubts.keys() == {"a", "b"} and doubts["a"]["state"] == "HALTED (SINK_MOVED)"
     for act in (("resume", "a", "--yes"), ("retire", "a", "--yes"), ("rewind", "a", "--yes"), ("recover", "b")):
-        with pytest.raises(SystemExit, match=r"newer .*Fix: install the version of airflow-ft"):
+        with raises(SystemExit, "newer_release"):
             ft(*act)
 
 
@@ -131,15 +146,19 @@ def test_the_documentation_is_there_without_a_log_or_a_network(
     assert by_heading["heading"].lower().startswith("dead letters")
     [argument] = json.loads(docs("--search", "allow_unsafe_durability: deliver", "-o", "json"))[:1]
     assert argument["page"] == "reference/sinks" and argument["address"] is None, "the UI does not have it"
-    assert "No page has 'no such words'" in docs("--search", "no such words")
+    assert "No page contains 'no such words'" in docs("--search", "no such words")
     monkeypatch.delenv("AIRFLOW__API__BASE_URL")
     assert {row["address"] for row in json.loads(docs("--search", "backfill", "-o", "json"))} == {None}
 
-    for wrong, told in ((["kafak"], "is it 'kafka'"), (["../setup"], "no page"), (["kafka", "--search", "x"], "PAGE")):
-        with pytest.raises(SystemExit, match=told):
-            docs(*wrong)
+    for wrong, nearest in (("kafak", "'kafka'"), ("../setup", "")):
+        with raises(SystemExit) as refused:
+            docs(wrong)
+        assert isinstance(refused.error, ConfigurationError) and nearest in refused.error.remedy
+    with raises(SystemExit, "arguments_conflict"):
+        docs("kafka", "--search", "x")
 
 
+@pytest.mark.slow
 def test_a_page_is_rendered_for_a_terminal_alone(parser: ArgumentParser) -> None:
     command = [sys.executable, "-m", "airflow", "ft", "docs", "tutorial"]
     ours, theirs = pty.openpty()
@@ -186,7 +205,7 @@ def test_a_checkpoint_shows_its_application_and_how_large_its_state_was(world: W
     world.store.register(PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test") as (epoch, _):
         world.store.trigger(PIPELINE, epoch, RUN, "application_17_0004")
-    assert "  Spark's   application_17_0004" in ft("show", PIPELINE, "1")
+    assert "  Spark app application_17_0004" in ft("show", PIPELINE, "1")
     [number] = world.stage(1)
     assert "Spark's" not in ft("show", PIPELINE, str(number))
     checkpoint = world.store.checkpoint(PIPELINE, number)
@@ -214,10 +233,10 @@ def test_it_says_that_a_stream_is_held_back_and_why(world: World, ft: Any) -> No
     [row] = json.loads(ft("pipelines", "-o", "json"))
     assert row["held_back"].startswith("TOO_MANY_QUEUED since 20")
     text = ft("show", PIPELINE, "1")
-    assert "the stream is held back: TOO_MANY_QUEUED since 20" in text and "make them faster" in text
+    assert "TOO_MANY_QUEUED since 20" in text
     scene.complete(1)
     [row] = json.loads(ft("pipelines", "-o", "json"))
-    assert row["held_back"] is None and "held back" not in ft("show", PIPELINE, "1")
+    assert row["held_back"] is None and "TOO_MANY_QUEUED" not in ft("show", PIPELINE, "1")
 
 
 def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: World, ft: Any) -> None:
@@ -233,7 +252,7 @@ def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: Worl
     assert row["lag"] == ["orders 1,200 records", "returns 1 file"] and row["late"] > 0
     [number] = world.stage(1)
     world.store.tell_lags(PIPELINE, world.store.pipeline(PIPELINE).epoch, number, lags)
-    assert "  lag       orders 1,200, returns 1 beyond it" in ft("show", PIPELINE, str(number))
+    assert "  lag       orders 1,200, returns 1 not read yet" in ft("show", PIPELINE, str(number))
 
 
 def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: World, ft: Any) -> None:
@@ -248,7 +267,7 @@ def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: Worl
     [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
     assert row["state"] == "ABORTED (SEAL_FAILED)"
     newest, *others = json.loads(ft("events", PIPELINE, "1", "-o", "json"))
-    assert newest["message"].endswith(f"no space left. {reason.remedy}")
+    assert newest["message"].endswith(f"no space left. {reason.remedy}") and newest["code"] == "SEAL_FAILED"
     assert not any(reason.remedy in event["message"] for event in others)
 
 
@@ -265,18 +284,18 @@ def test_a_stream_is_asked_to_drain_and_only_one_that_is_there(world: World, ft:
 
 
 def test_spec_shows_what_a_checkpoint_was_made_with(world: World, ft: Any) -> None:
-    with pytest.raises(SystemExit, match="it has no checkpoint yet"):
+    with raises(SystemExit, "checkpoint_unknown", pipeline=PIPELINE):
         world.store.register(PIPELINE)
         ft("spec", PIPELINE)
     world.stage(1)
-    with pytest.raises(SystemExit, match="what it was made with is not known"):
+    with raises(SystemExit, "spec_unknown", checkpoint=1):
         ft("spec", PIPELINE)
     with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
         world.store.begin_stage(PIPELINE, epoch, RunKey("d", "r"), "t", {"job": "jobs.orders", "overlap": False})
         number = world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
     rows = json.loads(ft("spec", PIPELINE, "-o", "json"))
     assert rows == [{"field": "job", "value": "jobs.orders"}, {"field": "overlap", "value": False}]
-    assert f"checkpoint {number} of {PIPELINE} was made with" in ft("spec", PIPELINE, str(number))
+    assert f"settings of checkpoint {number} of {PIPELINE}" in ft("spec", PIPELINE, str(number))
     assert "jobs.orders" in ft("spec", PIPELINE) and f"`airflow ft spec {PIPELINE}" in ft("show", PIPELINE, str(number))
 
 
@@ -376,9 +395,9 @@ def test_show_tells_the_proofs(world: World, ft: Any) -> None:
 
 def test_recover_settles_what_is_in_doubt(world: World, ft: Any) -> None:
     numbers = prepared(world)
-    assert "left alone" in ft("recover", PIPELINE, "--min-age", "3600")
+    assert "checkpoint 1 is PREPARED and was skipped" in ft("recover", PIPELINE, "--min-age", "3600")
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
-    assert "checkpoint 1 was in doubt: it is COMPLETED now" in ft("recover", PIPELINE)
+    assert "checkpoint 1 was in doubt and is now COMPLETED" in ft("recover", PIPELINE)
     world.check_exactly_once(numbers)
     assert "nothing is in doubt" in ft("recover", PIPELINE)
 
@@ -389,7 +408,7 @@ def test_abort_asks_first_and_leaves_a_tombstone(
 ) -> None:
     prepared(world)
     monkeypatch.setattr("builtins.input", lambda _: "n")
-    with pytest.raises(SystemExit, match="Nothing was changed"):
+    with answered_no():
         ft("abort", PIPELINE, "1", *option)
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
     ft("abort", PIPELINE, "1", *option, "--yes", "--reason", "a test")
@@ -403,7 +422,7 @@ def test_what_is_delivered_cannot_be_aborted_and_nothing_later_is_touched(world:
     world.stage(1)
     world.steps(world.context())
     prepared(world)
-    with pytest.raises(SystemExit, match="it is COMPLETED"):
+    with raises(SystemExit, "checkpoint_state", checkpoint=1, state="COMPLETED"):
         ft("abort", PIPELINE, "1", "--yes")
     assert world.store.checkpoint(PIPELINE, 2).state is CheckpointState.PREPARED
 
@@ -430,18 +449,19 @@ def test_rewind_says_that_rows_are_lost_where_nothing_is_computed_again(
         with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
             world.store.begin_stage(PIPELINE, epoch, RunKey("d", mode), "t", {"checkpointing": {"mode": mode}})
             world.store.trigger(PIPELINE, epoch, RunKey("d", mode))
-        with pytest.raises(SystemExit, match="Nothing was changed"):
+        with answered_no():
             ft("rewind", PIPELINE)
-    assert "Compute again what" in asked[0]
-    assert "Lose what" in asked[1] and "AT_MOST_ONCE" in asked[1]
-    assert "the next run starts anew" in ft("rewind", PIPELINE, "--yes")
+    assert "AT_MOST_ONCE" not in asked[0]
+    assert "lost" in asked[1] and "AT_MOST_ONCE" in asked[1]
+    assert "the next run starts from the beginning" in ft("rewind", PIPELINE, "--yes")
 
 
 def test_rewind_refuses_what_is_decided(world: World, ft: Any) -> None:
     prepared(world)
     steps.commit_step(world.context(), "db")
-    with pytest.raises(SystemExit, match="airflow ft in-doubt"):
+    with raises(SystemExit) as refused:
         ft("rewind", PIPELINE, "--yes")
+    assert refused.error is not None and "`airflow ft in-doubt" in refused.error.remedy
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.COMMITTING
 
 
@@ -468,12 +488,16 @@ def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
     run = RunKey("dag", "run")
     world.store.register(PIPELINE)
     world.store.enter_turn(PIPELINE, run, None)
-    with pytest.raises(SystemExit, match=r"dag/run is at work.*Fix: stop it"):
+    with raises(SystemExit, "run_active", run="dag/run"):
         ft("retire", PIPELINE, "--yes")
     assert "dag/run" in ft("pipelines")
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
     [row] = json.loads(ft("pipelines", "-o", "json"))
-    assert (row["at_work"], row["condition"]) == (None, "FAILED") and "orders is FAILED: Run dag/run" in ft("pipelines")
+    assert (row["at_work"], row["condition"], row["code"]) == (
+        None,
+        "FAILED",
+        None,
+    ) and "orders is FAILED: Run dag/run" in ft("pipelines")
     assert "orders is retired" in ft("retire", PIPELINE, "--yes")
     assert world.store.pipeline(PIPELINE).turn is None
 
@@ -501,14 +525,16 @@ def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world
     (number,) = world.stage(1)
     with pytest.raises(ForeignOwnerError):
         world.steps(world.context())
-    with pytest.raises(SystemExit, match=r"checkpoint 8 of the lost log.*--prepared commit"):
+    with raises(SystemExit) as refused:
         ft("adopt", PIPELINE, "--yes")
-    with pytest.raises(SystemExit, match="--accept-partial"):
+    assert refused.error is not None and "--prepared commit" in f"{refused.error}"
+    with raises(SystemExit) as refused:
         ft("adopt", PIPELINE, "--yes", "--prepared", "rollback")
+    assert refused.error is not None and "--accept-partial" in refused.error.remedy
     assert world.systems["db"].foreign and len(world.systems["db"].left) == 2
     text = ft("adopt", PIPELINE, "--yes", "--prepared", "commit")
     assert "checkpoint 8: branch 0001 of 2 is committed: 5 rows into rows are visible" in text
-    assert "by hand: XA COMMIT 'x'; or: XA ROLLBACK 'x';" in text
+    assert "XA COMMIT 'x';" in text and "XA ROLLBACK 'x';" in text
     world.steps(world.context(3))
     assert world.store.checkpoint(PIPELINE, number).delivered_by == 9
 
@@ -530,12 +556,14 @@ def test_every_command_that_shows_something_has_an_output_format() -> None:
 def test_of_many_pipelines_the_three_closest_names_are_told(world: World, ft: Any) -> None:
     for name in [PIPELINE, *(f"pipeline-{number}" for number in range(50)), "order-items"]:
         world.store.register(name)
-    with pytest.raises(SystemExit) as told:
+    with raises(SystemExit) as told:
         ft("checkpoints", "order")
-    assert "orders" in str(told.value) and "order-items" in str(told.value) and "pipeline-1" not in str(told.value)
-    with pytest.raises(SystemExit) as told:
+    remedy = told.error.remedy if told.error else ""
+    assert "orders" in remedy and "order-items" in remedy and "pipeline-1" not in remedy
+    with raises(SystemExit) as told:
         ft("checkpoints", "zzz")
-    assert "`airflow ft pipelines`" in str(told.value) and "orders" not in str(told.value)
+    remedy = told.error.remedy if told.error else ""
+    assert "`airflow ft pipelines`" in remedy and "orders" not in remedy
 
 
 def test_it_says_that_airflow_cannot_be_asked(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -547,7 +575,7 @@ def test_it_says_that_airflow_cannot_be_asked(world: World, ft: Any, monkeypatch
     world.store.enter_turn(PIPELINE, RUN, None)
     with contextlib.redirect_stderr(io.StringIO()) as stderr:
         [row] = json.loads(ft("pipelines", "-o", "json"))
-    assert row["condition"] == "RUNNING" and "Airflow's database cannot be read" in stderr.getvalue()
+    assert row["condition"] == "RUNNING" and "sql_alchemy_conn" in stderr.getvalue()
 
 
 def test_one_checkpoint_as_plain_data(world: World, ft: Any) -> None:
@@ -557,28 +585,30 @@ def test_one_checkpoint_as_plain_data(world: World, ft: Any) -> None:
     assert (told["number"], told["state"], told["delivers"]) == (1, "COMPLETED", [1])
     assert {each["name"] for each in told["participants"]} == set(world.delivery.names)
     assert all(each["proof"]["outcome"] == "committed" for each in told["participants"])
+    assert all(each["last_error"] is None for each in told["participants"])
     assert yaml.safe_load(ft("show", PIPELINE, "1", "-o", "yaml"))[0]["number"] == 1
 
 
 def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> None:
     world.store.register(PIPELINE)
-    with pytest.raises(SystemExit, match="known are: orders"):
-        ft("checkpoints", "no-such")
-    with pytest.raises(SystemExit, match="no such checkpoint"):
+    with raises(SystemExit) as told:
         ft("show", PIPELINE, "9")
+    assert told.error is not None and told.error.checkpoint == 9
     for given in (
+        ["checkpoints", "no-such"],
         ["inject-barrier", "b", "no-such"],
         ["savepoint", "restore", "beginning", "--pipeline", "no-such", "--yes"],
         ["state", "show", "no-such"],
     ):
-        with pytest.raises(SystemExit, match="known are: orders"):
+        with raises(SystemExit) as told:
             ft(*given)
-    with pytest.raises(SystemExit, match="no pipeline is named"):
+        assert told.error is not None and PIPELINE in told.error.remedy and "--store" in told.error.remedy
+    with raises(SystemExit, "argument_missing", argument="--pipeline"):
         ft("savepoint", "restore", "beginning", "--yes")
     with pytest.raises(SystemExit) as ended:
         ft("doctor", "no-such")
     assert ended.value.code == 1
-    with pytest.raises(SystemExit, match="is a folder"):
+    with raises(SystemExit, "dag_file_invalid", path=str(world.folder)):
         ft("dry-run", PIPELINE, "--dag", str(world.folder))
 
 
@@ -587,9 +617,10 @@ def test_a_living_process_is_not_fenced_by_a_command(world: World, ft: Any, monk
     prepared(world)
     with (
         new_epoch(world.store, PIPELINE, Worker("dag/run/step"), "at work", 0.3),
-        pytest.raises(SystemExit, match="at work"),
+        raises(SystemExit) as refused,
     ):
         ft("recover", PIPELINE)
+    assert isinstance(refused.error, LeaseHeldError)
 
 
 def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> None:
@@ -619,7 +650,7 @@ def test_in_doubt_acts_when_told_to_and_logs_by_whom(
         return "n"
 
     monkeypatch.setattr("builtins.input", answer)
-    with pytest.raises(SystemExit, match="Nothing was changed"):
+    with answered_no():
         ft("in-doubt", "--pipeline", PIPELINE, f"--{act}", "1")
     assert "checkpoint 1 (PREPARED, 20 rows)".lower() in asked[0].lower()
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
@@ -630,22 +661,22 @@ def test_in_doubt_acts_when_told_to_and_logs_by_whom(
 
 def test_an_act_needs_the_pipeline_and_explains_what_it_refuses(world: World, ft: Any) -> None:
     world.stage(1)
-    with pytest.raises(SystemExit, match="say --pipeline NAME"):
+    with raises(SystemExit, "argument_missing", argument="--pipeline"):
         ft("in-doubt", "--commit", "1")
-    with pytest.raises(SystemExit, match="it is STAGED: there is nothing to commit"):
-        ft("in-doubt", "--pipeline", PIPELINE, "--commit", "1", "--yes")
-    with pytest.raises(SystemExit, match="no such checkpoint"):
-        ft("in-doubt", "--pipeline", PIPELINE, "--abort", "9", "--yes")
+    for act, number, kind in (("--commit", 1, StateConflictError), ("--abort", 9, ConfigurationError)):
+        with raises(SystemExit) as refused:
+            ft("in-doubt", "--pipeline", PIPELINE, act, str(number), "--yes")
+        assert isinstance(refused.error, kind) and refused.error.checkpoint == number
 
 
 def test_several_acts_and_options_of_another_act_are_refused(world: World, ft: Any) -> None:
     prepared(world)
-    for given, words in (
-        (["--quarantine", "1", "--abort", "1"], "several acts are given: --abort 1, --quarantine 1"),
-        (["--commit", "1", "--rewind"], "--rewind goes with --abort alone"),
-        (["--rewind"], "--rewind goes with --abort alone"),
+    for given, fields in (
+        (["--quarantine", "1", "--abort", "1"], {"acts": ["abort", "quarantine"]}),
+        (["--commit", "1", "--rewind"], {"argument": "--rewind"}),
+        (["--rewind"], {"argument": "--rewind"}),
     ):
-        with pytest.raises(SystemExit, match=words):
+        with raises(SystemExit, "arguments_conflict", **fields):
             ft("in-doubt", "--pipeline", PIPELINE, *given, "--yes")
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
 
@@ -692,8 +723,9 @@ def test_rewind_and_recover_leave_what_is_quarantined(world: World, ft: Any) -> 
     prepared(world)
     ft("in-doubt", "--pipeline", PIPELINE, "--quarantine", "1", "--yes")
     assert "checkpoint 1 is QUARANTINED" in ft("recover", PIPELINE)
-    with pytest.raises(SystemExit, match="it is QUARANTINED"):
+    with raises(SystemExit) as refused:
         ft("rewind", PIPELINE, "--yes")
+    assert refused.error is not None and refused.error.checkpoint == 1
     assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.QUARANTINED
 
 
@@ -740,35 +772,31 @@ def test_doctor_reads_a_dag_that_never_ran(
     text = capsys.readouterr().out
     for words in ("never ran", f"{tmp_path} is there", "the Airflow connection is not defined", "connections add"):
         assert words in text, text
-    with pytest.raises(SystemExit, match=r"has the pipeline 'other', only new.*name one of them"):
+    with raises(SystemExit, "pipeline_not_declared", path=str(dag), known=["new"]):
         ft("doctor", "other", "--dag", str(dag))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "code", "begins", "ends"),
     [
-        (None, r"there is no \S+a_dag.py\.\nFix: name the file"),
-        (
-            "import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n",
-            r"ConfigurationError: .* list of names\.\nFix: write \[\"a\"\]\.$",
-        ),
-        (
-            "import airflow_ft as ft\n\nft.KafkaSource(topic='a')\n",
-            r"unexpected keyword argument 'topic' \(line 3\)\nFix: mend",
-        ),
-        ("x = 1\nwith DAG\n", r"SyntaxError: .* \(line 2\)"),
-        ("import airflow_ft as ft\n", r"no DAG of \S+a_dag.py has the pipeline 'new'\.\nFix: name the file"),
+        (None, "dag_file_invalid", "", ""),
+        ("import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n", "dag_file_invalid", "ConfigurationError: ", "]"),
+        ("import airflow_ft as ft\n\nft.KafkaSource(topic='a')\n", "dag_file_invalid", "TypeError: ", " (line 3)"),
+        ("x = 1\nwith DAG\n", "dag_file_invalid", "SyntaxError: ", " (line 2)"),
+        ("import airflow_ft as ft\n", "pipeline_not_declared", "", ""),
     ],
 )
 def test_a_dag_that_cannot_be_read_is_told_in_a_line(
-    world: World, ft: Any, tmp_path: Path, text: str | None, words: str
+    world: World, ft: Any, tmp_path: Path, text: str | None, code: str, begins: str, ends: str
 ) -> None:
     dag = tmp_path / "a_dag.py"
     if text is not None:
         dag.write_text(text)
-    with pytest.raises(SystemExit, match=words) as ended:
+    with raises(SystemExit, code, path=str(dag)) as ended:
         ft("dry-run", "new", "--dag", str(dag))
-    assert "\n" not in str(ended.value.code)
+    assert ended.error is not None and "\n" not in ended.error.headline and ended.error.remedy
+    found = ended.error.fields.get("error", "")
+    assert begins in found and found.endswith(ends) and "Fix: " not in ended.error.remedy
 
 
 def test_doctor_renders_what_it_can_and_says_what_it_left_out(
@@ -797,8 +825,9 @@ def test_doctor_renders_what_it_can_and_says_what_it_left_out(
         "job_args: not examined",
     ):
         assert words in text, text
-    with pytest.raises(SystemExit, match="only a run can render sink 'days'"):
+    with raises(SystemExit, "template_unresolved") as refused:
         ft("setup", "new", "--dag", str(dag), "--print")
+    assert refused.error is not None and "sink 'days'" in refused.error.fields["parts"][0]
 
 
 def test_doctor_examines_our_own_example(world: World, ft: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -821,8 +850,8 @@ def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
     told = capsys.readouterr().out
     assert "participant orders" in told and f"ok      folder: orders: {tmp_path}/lake/orders, parquet" in told, told
     text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
-    assert "-- participant rejected: its first prepare makes what it needs" in text
-    assert "participant orders: its first prepare makes" in ft("setup", "files-to-files", "--dag", str(dag))
+    assert "-- participant rejected: nothing to do" in text
+    assert "participant orders: nothing to do" in ft("setup", "files-to-files", "--dag", str(dag))
 
 
 def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -845,23 +874,25 @@ def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, m
     ):
         assert words in text, text
     assert "planted" not in text
-    with pytest.raises(SystemExit, match="has the pipeline 'other'"):
+    with raises(SystemExit, "pipeline_not_declared", known=["new"]):
         ft("setup", "other", "--dag", str(dag), "--print")
-    with pytest.raises(SystemExit, match="knows no pipeline 'new'"):
+    with raises(SystemExit) as refused:
         ft("setup", "new", "--print")
+    assert isinstance(refused.error, ConfigurationError)
 
 
 def test_setup_says_of_which_sinks_it_has_nothing_to_make(world: World, ft: Any) -> None:
     world.stage(1)
     world.steps(world.context())
-    made = "its first prepare makes what it needs"
+    made = "nothing to do: the first prepare creates what it needs"
     assert ft("setup", PIPELINE) == f"connection db: {made}\nconnection log: {made}\n"
 
 
 def test_verify_says_what_cannot_be_compared(world: World, ft: Any) -> None:
     world.stage(1)
-    with pytest.raises(SystemExit, match="it is STAGED"):
+    with raises(SystemExit) as refused:
         ft("verify", PIPELINE, "1")
+    assert refused.error is not None and refused.error.checkpoint == 1
     assert "nothing to compare" in ft("verify", PIPELINE)
     world.steps(world.context())
     with pytest.raises(SystemExit) as ended:
@@ -876,15 +907,14 @@ def test_reset_state_asks_first_and_refuses_what_it_could_not_keep(
     world.stage(1)
     base = world.store.pipeline(PIPELINE).base
     monkeypatch.setattr("builtins.input", lambda _: "n")
-    with pytest.raises(SystemExit, match="Nothing was changed"):
+    with answered_no():
         ft("reset-state", PIPELINE)
-    with pytest.raises(SystemExit, match=r"STAGED, and not delivered.*airflow ft rewind"):
+    with raises(SystemExit) as refused:
         ft("reset-state", PIPELINE, "--yes")
-    with (
-        new_epoch(world.store, PIPELINE, Worker("t", 1), "a run at work", 1.0),
-        pytest.raises(SystemExit, match="at work on it"),
-    ):
+    assert refused.error is not None and "`airflow ft rewind" in refused.error.remedy
+    with new_epoch(world.store, PIPELINE, Worker("t", 1), "a run at work", 1.0), raises(SystemExit) as refused:
         ft("reset-state", PIPELINE, "--yes")
+    assert isinstance(refused.error, LeaseHeldError)
     assert world.store.pipeline(PIPELINE).base == base
     ft("rewind", PIPELINE, "--yes")
     assert "no state to drop" in ft("reset-state", PIPELINE, "--yes")
@@ -901,13 +931,16 @@ def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
     with pytest.raises(SinkUnavailableError):
         steps.commit_step(world.context(), "log")
     [_, doubt] = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
-    assert "--dead-letter" in doubt["next"] and doubt["last_error"].startswith("SinkUnavailableError (DECLINED)")
-    assert "last error: SinkUnavailableError (DECLINED)" in ft("show", PIPELINE, "1")
+    assert "--dead-letter" in doubt["next"] and doubt["last_error"].startswith("SinkUnavailableError [")
+    code = doubt["last_error_code"]
+    assert code and f"last error: SinkUnavailableError [{code}]" in ft("show", PIPELINE, "1")
+    [shown] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
+    assert [each["last_error"] and each["last_error"]["code"] for each in shown["participants"]] == [None, code]
     monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # the run has failed
     [row] = json.loads(ft("pipelines", "-o", "json"))
-    assert row["condition"] == "IN_DOUBT" and "fails again until the cause is removed" in row["why"]
+    assert row["condition"] == "IN_DOUBT" and (row["code"], f"[{code}]" in row["why"]) == (code, True)
     monkeypatch.setattr("builtins.input", lambda _: "n")
-    with pytest.raises(SystemExit, match="Nothing was changed"):
+    with answered_no():
         ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1")
     told = ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1", "--yes", "--reason", "unwanted")
     assert "checkpoint 1 is COMPLETED, 1 rows set aside" in told and "file:///dead/1" in told
@@ -923,9 +956,10 @@ def test_a_barrier_is_injected_and_looked_at(world: World, ft: Any, monkeypatch:
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
     world.store.register("payments")
     world.store.register(PIPELINE)
-    with pytest.raises(SystemExit, match="'nobody'"):
+    with raises(SystemExit) as refused:
         ft("inject-barrier", "closing", PIPELINE, "nobody")
-    with pytest.raises(SystemExit, match="injected into no pipeline"):
+    assert isinstance(refused.error, ConfigurationError) and "nobody" in refused.error.headline
+    with raises(SystemExit, "barrier_unknown", barrier="closing"):
         ft("barriers", "closing")
     rows = json.loads(ft("inject-barrier", "closing", PIPELINE, "payments", "-o", "json"))
     assert json.loads(ft("inject-barrier", "closing", "payments", PIPELINE, "-o", "json")) == rows
@@ -963,32 +997,36 @@ def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
         assert [row["pipeline"] for row in rows] == [PIPELINE] * 2 and uri in [row["savepoint"] for row in rows]
         shown = ft("show", uri)
         for words in (
-            "whole",
+            "complete",
             "operator    0 stateStoreSave: 1 partitions",
             "default key: k long",
             "source      orders",
         ):
             assert words in shown, shown
         monkeypatch.setattr("builtins.input", lambda _: "n")
-        with pytest.raises(SystemExit, match="Nothing was changed"):
+        with answered_no():
             ft("restore", uri, *log)
-        with pytest.raises(SystemExit, match="Nothing was changed"):
+        with answered_no():
             ft("dispose", uri)
-        with pytest.raises(SystemExit, match="there is no claim mode 'mine'"):
+        with raises(SystemExit) as refused:
             ft("restore", uri, "--claim-mode", "mine", *log, "--yes")
+        assert isinstance(refused.error, ConfigurationError) and "'mine'" in refused.error.headline
         before = scene.store.pipeline(PIPELINE).base
-        assert f"the next run of {PIPELINE} goes on from checkpoint 1" in ft("restore", uri, *log, "--yes")
+        assert f"the next run of {PIPELINE} continues from checkpoint 1" in ft("restore", uri, *log, "--yes")
         assert scene.store.pipeline(PIPELINE).base != before
         copied = ft("restore", uri, "--pipeline", "copy", "--wal-root", str(tmp_path / "wal"), *log, "--yes")
-        assert "the next run of copy goes on from checkpoint 1 of orders" in copied
-        with pytest.raises(SystemExit, match="no pipeline is named"):
+        assert "the next run of copy continues from checkpoint 1 of orders" in copied
+        with raises(SystemExit, "argument_missing", argument="--pipeline"):
             ft("restore", "beginning", *log, "--yes")
         anew = ["beginning", "--pipeline", PIPELINE, *log, "--yes"]
         with raises(SystemExit, "rows_would_repeat", pipeline=PIPELINE):
             ft("restore", *anew)
-        assert f"the next run of {PIPELINE} reads everything anew" in ft("restore", *anew, "--later", "write-again")
+        assert f"the next run of {PIPELINE} reads its sources from the beginning" in ft(
+            "restore", *anew, "--later", "write-again"
+        )
         base = scene.store.pipeline(PIPELINE).base
         assert base is not None and base.batch == -1
         assert "is deleted" in ft("dispose", uri, "--yes")
-        with pytest.raises(SystemExit, match="there is no _metadata in it"):
+        with raises(SystemExit) as refused:
             ft("show", uri)
+        assert refused.error is not None and "_metadata" in refused.error.headline

@@ -110,7 +110,7 @@ def looked_at(ft: Any) -> list[str]:
     return said
 
 
-@pytest.mark.rotating(among="slow checks")
+@pytest.mark.sampled(among="slow checks")
 def test_a_text_of_the_decision_log(world: World, ft: Any) -> None:
     prepared(world, 2)
     run = RunKey("dag", "run-2")

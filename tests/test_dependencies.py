@@ -9,6 +9,10 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 # Distribution -> why it is needed although nothing of ours imports it.

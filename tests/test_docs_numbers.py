@@ -181,6 +181,7 @@ def test_how_fast_it_is_is_told_as_it_was_measured_last() -> None:
     assert f"{once} ms instead of {fast} in the median" in " ".join(TEXT["docs/checkpoints.md"].split())
 
 
+@pytest.mark.slow
 def test_the_kit_has_as_many_cases_of_each_sink_as_the_page_says() -> None:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "--all", "tests/conformance"]
     listed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "pymysql", "confluent_kafka", "kafka", "psycopg2", "hdfs_native"}
 
@@ -97,7 +99,7 @@ def test_starting_the_airflow_command_loads_nothing_heavy(tmp_path: Path) -> Non
 
 
 @pytest.mark.airflow
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("dag", sorted(path.stem for path in (ROOT / "dags").glob("[a-z]*.py")))
 def test_an_example_dag_is_parsed_without_spark(dag: str, tmp_path: Path) -> None:
     modules, seconds = modules_after(f"import airflow_ft.example_dags.{dag}", tmp_path, hidden=True)

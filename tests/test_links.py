@@ -20,7 +20,7 @@ import pytest
 
 from airflow_ft.links import PipelineLink
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,7 +59,7 @@ def documentation() -> str:
     return urls["Documentation"]
 
 
-@pytest.mark.rotating(among="slow checks")
+@pytest.mark.sampled(among="slow checks")
 def test_links_and_pages_are_found_below_the_base_path(ask: Any) -> None:
     from airflow_ft.plugins import CheckpointsPlugin, api
 

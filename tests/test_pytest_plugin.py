@@ -7,6 +7,8 @@ import pytest
 
 from airflow_ft.testing import plugin
 
+pytestmark = pytest.mark.slow
+
 # Threads parse while the collector runs finalizers, in which Python lets another thread on.
 _RACE = """
 import ast, gc, inspect, sys, threading

@@ -1,15 +1,24 @@
-"""The parts of `make test`: each tries something of every matrix, all of them together try all of it."""
+"""The choice of tests: the fixed set, its parts, and what is named."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.tiers import MATRICES, PARTS, TWELFTHS, content_number, is_named, order, out_of_turn
+from tests.tiers import (
+    MATRICES,
+    PARTS,
+    TWELFTHS,
+    content_number,
+    is_named,
+    not_fixed,
+    order,
+    part_of,
+    unknown_names,
+)
 
 
 class Case:
@@ -25,69 +34,57 @@ class Case:
         self._closest = own or of_the_file
 
     def get_closest_marker(self, name: str) -> object:
-        return self._closest.mark if name == "rotating" and self._closest else None
+        return self._closest.mark if name == "sampled" and self._closest else None
 
 
-def tried(cases: list[Case], turn: int) -> list[str]:
-    """What is left of them."""
-    left_out = out_of_turn(cases, turn)  # type: ignore[arg-type]
+def tried(cases: list[Case], named: set[str] | None = None) -> list[str]:
+    """Return the names of the cases in the fixed set."""
+    left_out = not_fixed(cases, named or set())  # type: ignore[arg-type]
     return [case.nodeid for case in cases if case not in left_out]
 
 
 def among(what: str, count: int) -> list[Case]:
-    mark = pytest.mark.rotating(among=what)
+    mark = pytest.mark.sampled(among=what)
     return [Case(f"tests/core/test_{n}.py::test_a", of_the_file=mark) for n in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 13, 25])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "of tests/integration",
-        "marked",
-        "marked together",
-        "marked as a file",
-        "among others",
-        "neighbours",
-        "halved",
-        "thirds",
-    ],
-)
-def test_every_part_has_something_of_a_matrix_and_together_they_have_all(count: int, kind: str) -> None:
+def matrix(kind: str, count: int) -> list[Case]:
     if kind == "of tests/integration":
-        cases = [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)]
-    elif kind == "marked":
-        cases = [Case(f"tests/core/test_a.py::test_b[{n}]", own=pytest.mark.rotating) for n in range(count)]
-    elif kind == "marked together":
-        cases = [Case(f"tests/core/test_a.py::test_{n}", own=pytest.mark.rotating("of these")) for n in range(count)]
-    elif kind == "among others":
-        cases = among("others", count)
-    elif kind == "neighbours":
-        cases = among("Airflow", count)
-    elif kind == "halved":
-        cases = among("Spark drivers", count)
-    elif kind == "thirds":
-        cases = among("the page", count)
-    else:
-        cases = [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.rotating) for n in range(count)]
-    parts = {"halved": PARTS, "neighbours": PARTS, "thirds": 3}.get(kind, TWELFTHS)
-    turns = [tried(cases, turn) for turn in range(PARTS)]
-    assert all(turns)
-    for first in range(PARTS):  # wherever one begins: commits go on and on
-        in_a_row = [(turns * 2)[first + after] for after in range(parts)]
-        assert {one for turn in in_a_row for one in turn} == {case.nodeid for case in cases}
-    assert all(len(turn) <= -(-count // min(parts, count)) for turn in turns)
+        return [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)]
+    if kind == "marked":
+        return [Case(f"tests/core/test_a.py::test_b[{n}]", own=pytest.mark.sampled) for n in range(count)]
+    if kind == "marked together":
+        return [Case(f"tests/core/test_a.py::test_{n}", own=pytest.mark.sampled("of these")) for n in range(count)]
+    return [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.sampled) for n in range(count)]
 
 
-def test_what_is_no_matrix_is_always_tried() -> None:
+@pytest.mark.parametrize("count", [1, 2, 12, 13, 25])
+@pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked together", "marked as a file"])
+def test_the_fixed_set_has_a_twelfth_of_a_matrix_and_always_the_same(count: int, kind: str) -> None:
+    chosen = tried(matrix(kind, count))
+    assert len(chosen) == -(-count // TWELFTHS)
+    assert sorted(tried(matrix(kind, count)[::-1])) == sorted(chosen), "whatever the order"
+    more = tried(matrix(kind, count + 1))
+    assert len(set(chosen) - set(more)) <= 1, "a new case takes at most one other's place"
+
+
+def test_of_a_group_the_fixed_set_has_what_the_file_names() -> None:
+    named = {"tests/core/test_1.py::test_a", "tests/core/test_2.py"}
+    assert tried(among("others", 4), named) == ["tests/core/test_1.py::test_a", "tests/core/test_2.py::test_a"]
+    assert unknown_names(among("others", 2), named) == ["tests/core/test_2.py"]  # type: ignore[arg-type]
+
+
+def test_other_tests_are_all_in_the_fixed_set() -> None:
     cases = [Case(f"tests/core/test_a.py::test_b[{n}]") for n in range(4)]
     cases += [Case(f"{MATRICES}test_a.py::test_{n}") for n in range(4)]
-    assert all(len(tried(cases, turn)) == 8 for turn in range(TWELFTHS))
+    assert len(tried(cases)) == 8
 
 
-@pytest.mark.parametrize(("what", "first"), [("others", [0, 12]), ("the page", range(8))])
-def test_neighbours_are_of_different_parts_unless_they_share_what_is_dear(what: str, first: Iterable[int]) -> None:
-    assert tried(among(what, 24), 0) == [f"tests/core/test_{n}.py::test_a" for n in first]
+def test_the_parts_are_together_what_the_fixed_set_leaves_out() -> None:
+    left_out = among("others", 2 * PARTS + 5)
+    parts = [part_of(left_out, number) for number in range(PARTS)]  # type: ignore[arg-type]
+    assert sorted(case.nodeid for part in parts for case in part) == sorted(case.nodeid for case in left_out)
+    assert {len(part) for part in parts} == {2, 3}
 
 
 def test_cases_that_open_no_window_stay_with_the_browser_whose_airflow_they_ask() -> None:
@@ -111,35 +108,32 @@ ARGS, TESTPATHS = pytest.Config.ArgsSource.ARGS, pytest.Config.ArgsSource.TESTPA
 
 
 @pytest.mark.parametrize(
-    ("asked", "named", "with_rotation"),
+    ("asked", "named"),
     [
-        (config(TESTPATHS, "tests"), False, False),
-        (config(ARGS, "tests/core", "tests/wal"), True, False),
-        (config(ARGS, "tests/core/test_lag.py"), True, False),
-        (config(ARGS, "tests/core/test_lag.py::test_a"), True, True),
-        (config(TESTPATHS, "tests", k="kafka"), True, True),
-        (config(TESTPATHS, "tests", m="release"), True, False),
+        (config(TESTPATHS, "tests"), False),
+        (config(ARGS, "tests/core", "tests/wal"), True),
+        (config(ARGS, "tests/core/test_lag.py::test_a"), True),
+        (config(TESTPATHS, "tests", k="kafka"), True),
+        (config(TESTPATHS, "tests", m="release"), True),
     ],
 )
-def test_what_is_named_runs(
-    asked: pytest.Config, named: bool, with_rotation: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ROTATION", raising=False)
+def test_what_is_named_runs(asked: pytest.Config, named: bool) -> None:
     assert is_named(asked) is named
-    monkeypatch.setenv("ROTATION", "3")
-    assert is_named(asked) is with_rotation
 
 
-def test_a_worker_believes_its_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_is_named_the_fixed_set_can_be_asked_for() -> None:
+    assert not is_named(config(ARGS, "tests/core", **{"fixed-set": "yes"}))
+
+
+def test_a_worker_believes_its_controller() -> None:
     """xdist hands the default folders to its workers as arguments."""
-    monkeypatch.delenv("ROTATION", raising=False)
     for named in (True, False):
         worker = config(ARGS, "tests")
         worker.workerinput = {"paths_named": named}  # type: ignore[attr-defined]
         assert is_named(worker) is named
 
 
-def test_the_part_does_not_depend_on_the_depth_of_a_clone(tmp_path: Path) -> None:
+def test_the_seed_does_not_depend_on_the_depth_of_a_clone(tmp_path: Path) -> None:
     def git(*words: str, folder: Path = tmp_path / "deep") -> None:
         who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
         subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)

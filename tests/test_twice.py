@@ -9,6 +9,8 @@ import pytest
 
 from tests import twice
 
+pytestmark = pytest.mark.slow
+
 ONCE = """
 from pathlib import Path
 def test_once():

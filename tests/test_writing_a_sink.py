@@ -22,7 +22,7 @@ from airflow_ft.sinks.registry import system
 from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 from tests import written_sink
-from tests.tiers import TWELFTHS, turn
+from tests.tiers import TWELFTHS, content_number
 from tests.written_sink import PACKAGE
 
 KIT = "tests/test_shelf.py"
@@ -30,7 +30,7 @@ SKIPPED = r"names no table with a key|no way to its server on which something is
 SOME_KILLS = f"""
 from airflow_ft.testing import ParticipantConformance
 
-ParticipantConformance.places = ({turn() % TWELFTHS}, {TWELFTHS})
+ParticipantConformance.places = ({content_number() % TWELFTHS}, {TWELFTHS})
 ParticipantConformance.patience = 0.5
 """
 
@@ -214,7 +214,7 @@ def play(defect: Defect, folder: Path) -> None:
     getattr(ParticipantConformance(), defect.case)(world, **defect.parameters)
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_noticed(name: str, shelf: Path, tmp_path: Path) -> None:
     """Without it the same case passes: see `test_it_passes_the_conformance_kit`."""
@@ -264,7 +264,7 @@ print(json.dumps(result))
 """
 
 
-@pytest.mark.rotating(among="Spark drivers")
+@pytest.mark.sampled(among="Spark drivers")
 @pytest.mark.airflow
 @pytest.mark.spark
 @pytest.mark.slow

@@ -1,34 +1,34 @@
-"""Which tests run, and in which order: tiers, matrices that rotate, groups that stay together, the long ones first.
+"""Which tests run, and in which order: the fixed set, groups that stay together, the long ones first.
 
-| tier | runs |
+| command | runs |
 | --- | --- |
-| `make test`, before a change goes in | all but what is marked `release`; a part of each matrix |
+| `make test`, before a change goes in | the fixed set: always the same tests |
+| `make test PART=5` | the fixed set, and one of `PARTS` parts of what it leaves out |
 | `make test-all`, before a release | everything |
 
-A matrix is a test function of `tests/integration` with several cases (servers, strategies, places to die), or what is
-marked: a function or a whole file by `rotating`, functions of a file together by `rotating("of what")`, those of
-several files by `rotating(among="what")`. A twelfth of each runs; half of that of the dearest (`HALVED`), and a third
-of what rotates among `THIRDS`. The hash of the committed files chooses the part: the same files run the same tests in
-every clone, deep or shallow. ROTATION=0 to 23 chooses it by hand, and 24 parts are everything. Cases are counted in
-the order of collection, so that neighbours (the same place to die, on the other server) fall into different parts,
-unless they share what is dearer than they are; of few cases there is always one.
+The fixed set leaves out tests marked `release`, and takes a sample of the others that cost much:
 
-Named tests always run, of any tier: files and folders on the command line, `-k` and `-m`. An explicit ROTATION keeps
-the tiers for files, folders and `-m`.
+- Of a *matrix* it takes a twelfth of the cases. A matrix is a test function of `tests/integration` with several cases
+  (servers, strategies, places to die), or what is marked: a function or a whole file by `sampled`, functions of a file
+  together by `sampled("of what")`. A hash of the case's name chooses, so a new case moves no other one.
+- Of a *group*, marked by `sampled(among="what")`, it takes the tests that `tests/fixed_set.txt` names.
+
+Named tests always run: files and folders on the command line, `-k` and `-m`; not with `--fixed-set`.
 
 Several workers take groups of tests, the longest first. A group is a file; a file that takes long is divided into its
 tests, unless they share something dear (a fixture of the module, Spark's session, a browser). What a file takes is in
-`durations.json`, which `make durations` measures anew.
+`durations.json`, which `make durations` measures.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,14 +36,12 @@ from typing import Any
 import pytest
 
 TWELFTHS = 12
-HALVED = {"Spark drivers", "Airflow", "HDFS"}
-"""A twelfth of each of these would be a sixth of all that `make test` does: so half of one runs."""
-THIRDS = {"the page", "slow checks"}
-"""One third of these runs: each test shows something of its own, and all of them together take too long."""
-PARTS = 2 * TWELFTHS
-"""Together they are everything."""
+"""One of this many cases of a matrix is in the fixed set, and at least one."""
+PARTS = 24
+"""Into so many parts PART divides what the fixed set leaves out."""
+FIXED_SET = Path(__file__).with_name("fixed_set.txt")
 MATRICES = "tests/integration/"
-"""Where every test with several cases is one."""
+"""Where every test with several cases is a matrix."""
 DIVIDED = 10.0
 """Seconds that a file may take as a whole; one that takes longer is divided."""
 RECORDED = Path(__file__).with_name("durations.json")
@@ -52,15 +50,14 @@ UNMEASURED = {"airflow": 40.0, "spark": 20.0, "chaos": 10.0, "slow": 10.0, "serv
 SHARED = {"spark": "Spark's session", "chromium": "the browser"}
 """Fixture that files share -> the group of all tests that use it, or what is made of it."""
 TOGETHER = {"HDFS"}
-"""What rotates among these is one group, too, so that one worker starts the server, and not each."""
-NEIGHBOURS = {"Airflow", "the page"}
-"""Neighbours among these fall into one part: they share an Airflow."""
+"""The tests of these groups stay on one worker, so that only one starts the server."""
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """`--all`, and where durations are written to."""
+    """Add the options of this plugin."""
     group = parser.getgroup("airflow-ft")
     group.addoption("--all", action="store_true", help="also what is marked `release`, and whole matrices")
+    group.addoption("--fixed-set", action="store_true", help="also of named files and folders only the fixed set")
     group.addoption("--record", action="store_true", help=f"write what files take into {RECORDED.name}")
 
 
@@ -69,7 +66,7 @@ class Tiers:
 
     def __init__(self, config: pytest.Config) -> None:
         self.whole = bool(config.getoption("--all"))
-        self.turn = turn()
+        self.part = os.environ.get("PART", "")
         self._records = bool(config.getoption("--record")) and not hasattr(config, "workerinput")
         self._seconds: Counter[str] = Counter()
         self._groups = Path(tempfile.gettempdir()) / f"airflow-ft-groups-{os.getpid()}.json"
@@ -77,12 +74,17 @@ class Tiers:
     def pytest_report_header(self) -> str:
         if self.whole:
             return "tier: all tests"
-        return f"tier: without `release`, a part of rotating matrices (ROTATION={self.turn})"
+        return f"tier: the fixed set and part {self.part}" if self.part else "tier: the fixed set"
 
     @pytest.hookimpl(trylast=True)  # when pytest has put tests with the same fixtures together
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if not self.whole and not is_named(config):
-            left_out = set(out_of_turn(items, self.turn))
+            named = fixed_set()
+            if unknown := unknown_names(items, named):
+                raise pytest.UsageError(f"{FIXED_SET.name} names tests that do not exist: {', '.join(unknown)}")
+            left_out = set(not_fixed(items, named))
+            if self.part:
+                left_out -= set(part_of([item for item in items if item in left_out], int(self.part)))
             left_out.update(item for item in items if item.get_closest_marker("release"))
             if left_out:
                 config.hook.pytest_deselected(items=[item for item in items if item in left_out])
@@ -125,11 +127,6 @@ class Tiers:
             RECORDED.write_text(json.dumps(lasting, indent=0, sort_keys=True) + "\n")
 
 
-def turn() -> int:
-    """The part to run, 0 to 23: ROTATION, otherwise chosen by `content_number`."""
-    return int(os.environ.get("ROTATION") or content_number()) % PARTS
-
-
 def content_number(folder: Path = Path(__file__).parent) -> int:
     """A number below 2**32 made from the hash of the committed files; 0 outside a repository.
 
@@ -140,44 +137,53 @@ def content_number(folder: Path = Path(__file__).parent) -> int:
     return int(asked.stdout[:8], 16) if asked.returncode == 0 else 0
 
 
-def out_of_turn(items: Iterable[pytest.Item], turn: int) -> list[pytest.Item]:
-    """The cases of matrices that are not of this turn."""
+def fixed_set(file: Path = FIXED_SET) -> set[str]:
+    """Return the names in the file: node ids of tests, of functions with all their cases, or files."""
+    lines = (line.strip() for line in file.read_text().splitlines())
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def unknown_names(items: Iterable[pytest.Item], named: Collection[str]) -> list[str]:
+    """Return the names that no test has."""
+    known = {name for item in items for name in _names(item)}
+    return [name for name in named if name not in known]
+
+
+def not_fixed(items: Iterable[pytest.Item], named: Set[str]) -> list[pytest.Item]:
+    """Return the tests of matrices and groups that the fixed set leaves out, in their order."""
     matrices: dict[str, list[pytest.Item]] = defaultdict(list)
+    left_out = []
     for item in items:
         function = item.nodeid.partition("[")[0]
-        own = next((mark for mark in item.own_markers if mark.name == "rotating"), None)
-        closest = own or item.get_closest_marker("rotating")
+        own = next((mark for mark in item.own_markers if mark.name == "sampled"), None)
+        closest = own or item.get_closest_marker("sampled")
         if closest is not None and "among" in closest.kwargs:
-            name = closest.kwargs["among"]
+            if not named.intersection(_names(item)):
+                left_out.append(item)
         elif own is not None:
-            name = " ".join([_file(item), *own.args]) if own.args else function
-        elif item.get_closest_marker("rotating") is not None:
-            name = _file(item)
+            matrices[" ".join([_file(item), *own.args]) if own.args else function].append(item)
+        elif closest is not None:
+            matrices[_file(item)].append(item)
         elif function.startswith(MATRICES):
-            name = function
-        else:
-            continue
-        matrices[name].append(item)
-    left_out = []
-    for name, cases in matrices.items():
-        parts = 3 if name in THIRDS else PARTS if name in HALVED else TWELFTHS
-        count = min(parts, len(cases))
-        left_out += [
-            case for number, case in enumerate(cases) if _part(name, number, cases, count) != turn % parts % count
-        ]
+            matrices[function].append(item)
+    for cases in matrices.values():
+        by_hash = sorted(cases, key=lambda case: hashlib.sha256(case.nodeid.encode()).digest())
+        left_out += by_hash[-(-len(cases) // TWELFTHS) :]
     return left_out
 
 
-def _part(name: str, number: int, cases: list[pytest.Item], count: int) -> int:
-    """Which of the `count` parts of a matrix has the case of this number."""
-    return number * count // len(cases) if name in NEIGHBOURS else number % count
+def part_of(items: Sequence[pytest.Item], part: int) -> list[pytest.Item]:
+    """Return one of the `PARTS` parts of the tests; together the parts are all of them."""
+    return list(items[part % PARTS :: PARTS])
 
 
 def is_named(config: pytest.Config) -> bool:
     """Return whether the command line names the tests, so that all of them run."""
+    if config.getoption("--fixed-set"):
+        return False
     if any("::" in argument for argument in config.args) or config.getoption("-k"):
         return True
-    return _names_paths(config) and not os.environ.get("ROTATION")
+    return _names_paths(config)
 
 
 def _names_paths(config: pytest.Config) -> bool:
@@ -223,10 +229,15 @@ def _guess(item: pytest.Item) -> float:
 
 
 def _together(item: pytest.Item) -> str:
-    """The group of what rotates among others and shares a server with them; "" for all else."""
-    mark = item.get_closest_marker("rotating")
+    """Return the group that a test shares a server with; "": none."""
+    mark = item.get_closest_marker("sampled")
     among: str = mark.kwargs.get("among", "") if mark is not None else ""
     return among if among in TOGETHER else ""
+
+
+def _names(item: pytest.Item) -> tuple[str, str, str]:
+    """Return what the fixed set may name: the test, its function, its file."""
+    return item.nodeid, item.nodeid.partition("[")[0], _file(item)
 
 
 def _file(item: pytest.Item) -> str:

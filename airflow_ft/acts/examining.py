@@ -1,4 +1,4 @@
-"""Every preflight of a pipeline, in words."""
+"""Run all checks of a pipeline, and print them as text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def told(checks: Sequence[Check]) -> Iterator[str]:
         mark = {Verdict.OK: "ok     ", Verdict.WARNING: "WARNING", Verdict.PROBLEM: "PROBLEM"}[check.verdict]
         yield f"  {mark} {check.name}: {check.text}"
         if check.remedy:
-            yield f"          -> {check.remedy}"
+            yield f"          Fix: {check.remedy}"
 
 
 def require(checks: Sequence[Check], pipeline: str) -> None:
@@ -52,4 +52,5 @@ def require(checks: Sequence[Check], pipeline: str) -> None:
         "; ".join(f"{check.subject}: {check.name}: {check.text.rstrip('.')}" for check in problems) + ".",
         remedy=" ".join(dict.fromkeys(check.remedy for check in problems if check.remedy)),
         pipeline=pipeline,
+        checks=[check.name for check in problems],
     )

@@ -9,34 +9,34 @@ from airflow_ft.core.arguments import check_texts, shown
 from airflow_ft.core.errors import ConfigurationError
 
 SETTLING: Mapping[str, str] = {
-    "commit": "Deliver it under its marker",
-    "abort": "Give it up",
-    "quarantine": "Keep it as it is, and deliver nothing later until you take it back",
-    "redeliver": "Deliver it, also into a sink that has lost its token: are you sure that its rows are not there",
-    "dead_letter": "Deliver it, and set aside for good the rows that a sink refuses",
+    "commit": "Deliver it under its own number",
+    "abort": "Abort it",
+    "quarantine": "Hold it, and all later checkpoints, until you decide",
+    "redeliver": "Deliver it, even into a sink that lost its marker: are you sure that its rows are not there",
+    "dead_letter": "Deliver it, and set aside the rows that a sink refuses (the sink never gets them)",
 }
-"""Acts on one checkpoint that is not settled, and the question before each."""
+"""Acts on one unresolved checkpoint, and the question before each."""
 
 ACTIONS: Mapping[str, str] = {
-    "recover": "settle what is in doubt, from the stored plans",
-    "commit": "deliver a checkpoint under its marker",
-    "abort": "give up a checkpoint that is not decided",
-    "quarantine": "keep a checkpoint as it is; nothing later is delivered meanwhile",
-    "redeliver": "deliver a decided checkpoint, also into a sink that has lost its token",
+    "recover": "complete or abort the checkpoints in doubt",
+    "commit": "deliver a checkpoint",
+    "abort": "abort a checkpoint that is not decided",
+    "quarantine": "hold a checkpoint and all later ones until you decide",
+    "redeliver": "deliver a decided checkpoint, even into a sink that lost its marker",
     "dead_letter": "deliver a decided checkpoint, and set aside the rows that a sink refuses",
-    "rewind": "compute all rows that are not delivered yet again",
-    "reset_state": "drop operator state and keep positions: counts begin anew",
-    "resume": "let a HALTED pipeline go on",
-    "retire": "silence a pipeline: no alerts until its next run",
-    "verify": "compare the write-ahead log with what is in the sinks",
-    "doctor": "examine everything that the pipeline needs",
-    "savepoint": "keep where the pipeline stands, with its state",
-    "stop": "stop a stream after the checkpoint under way",
-    "stop_now": "stop a stream at once: what is not published is computed again",
-    "stop_with_savepoint": "stop a stream, and keep where it has stopped",
-    "drain": "stop a stream for good: what is open in windows is delivered",
-    "drain_with_savepoint": "the same, and keep where it has stopped",
-    "restore": "have the pipeline go on from a savepoint",
+    "rewind": "compute all undelivered rows again",
+    "reset_state": "drop operator state and keep source positions: counts start from zero",
+    "resume": "let a HALTED pipeline continue",
+    "retire": "silence a pipeline's alerts until its next run",
+    "verify": "compare the write-ahead log with the sinks",
+    "doctor": "check everything that the pipeline needs",
+    "savepoint": "take a savepoint: source positions and state",
+    "stop": "stop a stream after its current checkpoint",
+    "stop_now": "stop a stream at once; the next run computes unpublished rows again",
+    "stop_with_savepoint": "stop a stream and take a savepoint",
+    "drain": "stop a stream and deliver its open windows, joins and timers",
+    "drain_with_savepoint": "drain a stream and take a savepoint",
+    "restore": "restore the pipeline from a savepoint",
     "dispose": "delete a savepoint",
 }
 """Each act, and what it does."""
@@ -61,7 +61,12 @@ def check_action(name: str) -> str:
         return name
     [nearest] = get_close_matches(str(name), ACTIONS, 1, 0.0)
     raise ConfigurationError(
-        f"there is no action {shown(name)}.", remedy=f"did you mean {nearest!r}? Known are: {', '.join(ACTIONS)}."
+        f"there is no action {shown(name)}.",
+        code="argument_invalid",
+        remedy=f"Did you mean {nearest!r}? The actions are {', '.join(ACTIONS)}.",
+        argument="action",
+        value=shown(name),
+        nearest=nearest,
     )
 
 
@@ -71,27 +76,45 @@ def check_actions(names: Sequence[str] | None) -> tuple[str, ...]:
         return tuple(ACTIONS)
     check_texts("actions", names)
     if not names:
-        raise ConfigurationError("actions is empty.", remedy=f"leave it out, or name some of: {', '.join(ACTIONS)}.")
+        raise ConfigurationError(
+            "`actions` is an empty list.",
+            code="argument_invalid",
+            remedy=f"Remove it to allow all actions, or name some of {', '.join(ACTIONS)}.",
+            argument="actions",
+        )
     return tuple(dict.fromkeys(map(check_action, names)))
 
 
 def check_number(action: str, number: int | None) -> None:
-    """ConfigurationError for a checkpoint that the act lacks, or that it would pass over."""
+    """Raise ConfigurationError if the act lacks a checkpoint number, or does not use it."""
     if number is None and action in SETTLING:
-        raise ConfigurationError(f"{action} is of one checkpoint, and none is named.", remedy="give its number.")
+        raise ConfigurationError(
+            f"{action} needs a checkpoint number.",
+            code="argument_missing",
+            remedy="Give the number in `checkpoint`: `airflow ft in-doubt` lists the checkpoints.",
+            argument="checkpoint",
+            action=action,
+        )
     if number is not None and action not in _OF_ONE:
         raise ConfigurationError(
-            f"checkpoint is {number}, but {action} is of the whole pipeline.",
-            remedy="leave the checkpoint out, if that is what you want.",
+            f"`checkpoint` is {number}, but {action} works on the whole pipeline.",
+            code="arguments_conflict",
+            remedy="Remove `checkpoint`, if you want the whole pipeline.",
+            argument="checkpoint",
+            value=number,
+            action=action,
         )
 
 
 def check_told(action: str, given: Mapping[str, bool]) -> None:
-    """ConfigurationError for what is `given` to an act that would pass it over."""
+    """Raise ConfigurationError if an argument is given that the act does not use."""
     for name, is_given in given.items():
         if is_given and action not in _TAKEN[name]:
             raise ConfigurationError(
-                f"{name} is given, but {action} would pass it over.",
-                remedy=f"leave it out: it is for {', '.join(sorted(_TAKEN[name]))}."
-                + (" The action 'rewind' is of all that is not delivered." if name == "rewind" else ""),
+                f"{name} is given, but {action} does not use it.",
+                code="arguments_conflict",
+                remedy=f"Remove it: it works with {', '.join(sorted(_TAKEN[name]))} only."
+                + (" To compute all undelivered rows again, use the action 'rewind'." if name == "rewind" else ""),
+                argument=name,
+                action=action,
             )

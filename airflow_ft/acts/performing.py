@@ -77,7 +77,13 @@ class Asked:
             },
         )
         if self.action in ("restore", "dispose") and not told:
-            raise ConfigurationError("savepoint is empty.", remedy="give its path: `airflow ft savepoint list`.")
+            raise ConfigurationError(
+                f"{self.action} needs the path of a savepoint.",
+                code="argument_missing",
+                remedy="Give it in `savepoint`: `airflow ft savepoint list` shows all.",
+                argument="savepoint",
+                action=self.action,
+            )
 
 
 def perform(by: Requester, asked: Asked, open_log: Callable[[], Store]) -> Any:

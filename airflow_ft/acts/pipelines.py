@@ -22,13 +22,15 @@ def recover(by: Requester, store: Store, pipeline: str, min_age: timedelta = tim
         store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds, who=by.signature
     )
     for number, state in recovery.settled:
-        by.say(f"checkpoint {number} was in doubt: it is {state} now")
+        by.say(f"checkpoint {number} was in doubt and is now {state}")
     younger = in_doubt(store, pipeline)
     for checkpoint in younger:
-        by.say(f"checkpoint {checkpoint.number} is {checkpoint.state}, and was left alone (--min-age)")
+        by.say(f"checkpoint {checkpoint.number} is {checkpoint.state} and was skipped (--min-age)")
     waiting = quarantined(store.open_checkpoints(pipeline))
     for checkpoint in waiting:
-        by.say(f"checkpoint {checkpoint.number} is QUARANTINED, and is settled by `airflow ft in-doubt` only")
+        by.say(
+            f"checkpoint {checkpoint.number} is QUARANTINED: `airflow ft in-doubt --pipeline {pipeline}` resolves it"
+        )
     if not recovery.settled and not younger and not waiting:
         by.say("nothing is in doubt")
 
@@ -36,28 +38,32 @@ def recover(by: Requester, store: Store, pipeline: str, min_age: timedelta = tim
 def rewind(by: Requester, store: Store, pipeline: str) -> None:
     """Has the next run compute all again that is published and not decided; StateConflictError when more is there."""
     lost = loses_rows(store, pipeline)
-    question = f"Compute again what {pipeline} has not delivered?"
+    question = f"Discard all undelivered rows of {pipeline}? The next run computes them again."
     if lost:
-        question = f"Lose what {pipeline} has not delivered? With mode AT_MOST_ONCE it is not computed again."
+        question = f"Discard all undelivered rows of {pipeline}? They are lost: the mode is AT_MOST_ONCE."
     by.sure(question)
     with coordinating(store, pipeline, by.participants, by.worker, by.signature, by.lease_seconds) as (coordinator, _):
         give_up_undecided(store, pipeline, coordinator, by.signature)
     left = None if lost else store.pipeline(pipeline).base
-    by.say(f"the next run starts from {left.location} batch {left.batch}" if left else "the next run starts anew")
+    by.say(
+        f"the next run starts from {left.location}, batch {left.batch}"
+        if left
+        else "the next run starts from the beginning of its sources"
+    )
 
 
 def reset_state(by: Requester, store: Store, pipeline: str) -> None:
-    """Has the next run read on where the last one ended, without operator state."""
+    """Drop operator state. The next run reads from where the last one ended."""
     from airflow_ft.spark.state.reset import reset_state as drop_state
 
-    by.sure(f"Drop all counts, windows and other state of {pipeline}? Its positions are kept.")
+    by.sure(f"Drop all counts, windows and other state of {pipeline}? Its source positions stay.")
     with new_epoch(store, pipeline, by.worker, by.signature, by.lease_seconds) as (epoch, keeper):
         position = drop_state(store, pipeline, epoch, by.signature)
         keeper.check()
     if position is None:
         by.say(f"{pipeline} has no state to drop")
     else:
-        by.say(f"the next run reads on from where the last one ended, without state, in {position.location}")
+        by.say(f"the next run reads from where the last one ended, without state, in {position.location}")
 
 
 def retire(by: Requester, store: Store, pipeline: str) -> None:
@@ -66,17 +72,21 @@ def retire(by: Requester, store: Store, pipeline: str) -> None:
     require_understood(row)
     if row.turn is not None and not by.is_over(row.turn):
         raise ConfigurationError(
-            f"run {row.turn} is at work.", pipeline=pipeline, remedy="stop it, or pause its DAG and let it end, first."
+            f"run {row.turn} is active.",
+            code="run_active",
+            pipeline=pipeline,
+            remedy="Stop the run, or pause its DAG and let it end.",
+            run=str(row.turn),
         )
     if waiting := store.undelivered(pipeline):
-        by.say(f"{waiting} of its checkpoints are not delivered; `airflow ft in-doubt` and a run would settle them")
-    by.sure(f"Retire {pipeline}?")
+        by.say(f"{waiting} of its checkpoints are not delivered: a run, or `airflow ft in-doubt`, would deliver them")
+    by.sure(f"Retire {pipeline}? Its alerts stay silent until its next run.")
     store.retire(pipeline, by.person, row.turn)
-    by.say(f"{pipeline} is retired: it counts neither as late nor as failed until its next run")
+    by.say(f"{pipeline} is retired: it raises no alerts until its next run")
 
 
 def resume(by: Requester, store: Store, pipeline: str) -> None:
-    """Lets a HALTED or RENAMED pipeline go on; no effect on another one."""
+    """Let a HALTED or RENAMED pipeline continue. No effect on any other pipeline."""
     row = store.pipeline(pipeline)
     require_understood(row)
     if row.status is PipelineStatus.ACTIVE:
@@ -85,11 +95,11 @@ def resume(by: Requester, store: Store, pipeline: str) -> None:
     if row.status is PipelineStatus.RENAMED:
         by.say(f"{pipeline} is RENAMED: {row.halt_message}")
         if row.last_published:
-            by.sure("Shall it have its name back, and go on where it stood? Nothing goes on under the new name then.")
+            by.sure("Give it its name back, and continue where it stopped? The new name stops working.")
         else:
-            by.sure("Shall it begin anew? Nothing was ever staged under this name: it would read all that there is.")
+            by.sure("Start it from the beginning? It has no checkpoints, so it reads all of its sources.")
     else:
         by.say(f"{pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
-        by.sure("Is the cause gone, and shall it go on?")
+        by.sure(f"Let {pipeline} continue? Remove the cause first.")
     store.resume(pipeline, by.person, row.halt_reason)
     by.say(f"{pipeline} is {store.pipeline(pipeline).status}")

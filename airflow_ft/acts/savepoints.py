@@ -42,21 +42,21 @@ def taken_text(uri: str, taken: Savepoint) -> str:
 def restored_texts(restored: Restored, name: str, later: Later) -> Iterator[str]:
     """Yield what the next run of `name` does."""
     if (found := restored.savepoint) is None:
-        yield f"the next run of {name} reads everything anew, from where its sources begin"
+        yield f"the next run of {name} reads its sources from the beginning"
         return
-    yield f"the next run of {name} goes on from checkpoint {found.number} of {found.pipeline}"
+    yield f"the next run of {name} continues from checkpoint {found.number} of {found.pipeline}"
     if restored.renamed:
-        yield f"{found.pipeline} is RENAMED: no run of it begins any more; what it has delivered stays where it is"
+        yield f"{found.pipeline} is RENAMED: it runs no more under that name; its delivered rows stay in the sinks"
     if restored.later and later is Later.CONTINUE:
         first, last = restored.later[0], restored.later[-1]
-        yield f"it goes on behind checkpoints {first} to {last}; their state is computed once more first"
+        yield f"it continues after checkpoints {first} to {last}, and rebuilds their state first"
     elif restored.later:
-        yield f"what checkpoints {restored.later[0]} to {restored.later[-1]} have delivered comes once more"
+        yield f"it delivers the rows of checkpoints {restored.later[0]} to {restored.later[-1]} again"
 
 
 def dispose(by: Requester, uri: str) -> None:
     """Deletes a savepoint, also one that is unfinished."""
-    by.sure(f"Delete the savepoint {uri} for good?")
+    by.sure(f"Delete the savepoint {uri}? No pipeline can be restored from it then.")
     delete(uri)
     by.say(f"{uri} is deleted")
 
@@ -64,13 +64,16 @@ def dispose(by: Requester, uri: str) -> None:
 def dispose_of(by: Requester, uri: str, pipeline: str) -> None:
     """Deletes a savepoint of this pipeline; one that is not there any more is no error, another's is left alone."""
     if not filesystem(uri).exists(uri):
-        by.say(f"{uri} is not there any more")
+        by.say(f"{uri} does not exist: nothing to delete")
         return
     found = read_metadata(uri)
     if found.pipeline != pipeline:
         raise ConfigurationError(
-            f"the savepoint {uri} is of pipeline {found.pipeline}; nothing was deleted.",
-            remedy="name that pipeline, or another savepoint.",
+            f"{uri} is a savepoint of pipeline {found.pipeline}. Nothing was deleted.",
+            code="arguments_conflict",
+            remedy=f"Name the pipeline {found.pipeline}, or a savepoint of {pipeline}.",
             pipeline=pipeline,
+            path=uri,
+            other=found.pipeline,
         )
     dispose(by, uri)

@@ -1,4 +1,4 @@
-"""Acts on one checkpoint that is not settled."""
+"""Acts on one unresolved checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def settle(
     `after` says what becomes of the rows of one that is given up. StateConflictError says why it is refused.
     """
     found = checkpoint_of(store, pipeline, number)
-    fate = f", its rows are {fate_text(store, pipeline, after)}" if action == "abort" else ""
+    fate = f" (its rows: {fate_text(store, pipeline, after)})" if action == "abort" else ""
     by.sure(f"Checkpoint {number} ({state_text(found)}, {rows_text(found)} rows): {SETTLING[action]}{fate}?")
     resolver = Resolver(store, pipeline, by.participants, by.signature, by.worker, by.lease_seconds)
     match action:

@@ -1,4 +1,4 @@
-"""The write-ahead log against what is really in the sinks, in words."""
+"""Compare the write-ahead log with the sinks, and print the result as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def verify(
 def told(reports: Sequence[SinkReport]) -> Iterator[str]:
     """All of them in lines."""
     if not reports:
-        yield "no confirmed checkpoint has rows in the log any more: there is nothing to compare"
+        yield "the write-ahead log has no rows of confirmed checkpoints: there is nothing to compare"
     for report in reports:
         yield from describe(report)
 
@@ -42,14 +42,17 @@ def require(reports: Sequence[SinkReport], pipeline: str, *, allow_repeated: boo
         return
     counts = {
         "rows are missing": sum(report.missing for report in reports),
-        "rows are there more often than they were delivered": sum(report.repeated for report in reports),
+        "rows are there more often than delivered": sum(report.repeated for report in reports),
         "sinks could not be compared": sum(bool(report.error) for report in reports),
     }
     raise FoundProblemsError(
         "; ".join(f"{count:,} {what}" for what, count in counts.items() if count) + ".",
-        remedy="the lines above name sink, checkpoint and file. Rows that others have changed or deleted count as"
-        " missing; for rows that others write too say allow_repeated.",
+        remedy="Read the lines above: they name sink, checkpoint and file. Rows that other programs changed or deleted"
+        " count as missing. If other programs write such rows, too, set `allow_repeated`.",
         pipeline=pipeline,
+        missing=sum(report.missing for report in reports),
+        repeated=sum(report.repeated for report in reports),
+        not_compared=sum(bool(report.error) for report in reports),
     )
 
 
@@ -64,7 +67,9 @@ def verify_participant(
     if module is None:
         raise ConfigurationError(
             f"sinks of kind {plan.kind!r} cannot be compared.",
-            remedy="look at their rows by hand; whoever has written that kind can give it a part `verify`.",
+            code="verify_unsupported",
+            remedy="Compare their rows by hand, or add a module `verify` to the package of this sink.",
+            kind=plan.kind,
         )
     connection = of_kind.connection(plan, connections)
     return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal(), full=full))
@@ -81,11 +86,11 @@ def describe(report: SinkReport) -> Iterator[str]:
     yield f"  {'complete' if report.is_complete else 'INCOMPLETE'}: {there:,} of {report.expected:,} rows are there"
     if report.repeated:
         yield (
-            f"  DOUBLED: {report.repeated:,} more rows equal delivered ones; if somebody else, or a checkpoint that is"
-            " not compared, wrote them, say --allow-repeated"
+            f"  DOUBLED: {report.repeated:,} extra copies of delivered rows. If another program, or a checkpoint that"
+            " is not compared, wrote them, add --allow-repeated"
         )
     if report.set_aside:
-        yield f"  {report.set_aside:,} rows of the log were refused and set aside: `airflow ft show` says where"
+        yield f"  {report.set_aside:,} rows were refused and set aside: `airflow ft show` says where"
     if report.other:
         yield f"  {report.other:,} other rows"
     for note in report.notes:

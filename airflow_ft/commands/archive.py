@@ -20,6 +20,6 @@ def class_archive(args: Namespace) -> None:
     from airflow_ft.spark.session.submit import spark_home
     from airflow_ft.spark.task.warm_up import make
 
-    say("a Spark driver runs once, and writes down the classes that it loads: about half a minute")
+    say("running a Spark driver once to record the classes that it loads; this takes about half a minute")
     made = make(settings.class_archives(), spark_home(), settings.spark_conf(), listed(settings.spark_jars()), _show)
-    say(f"{made}: {made.stat().st_size >> 20} MB. Drivers on this machine use it from now on.")
+    say(f"{made}: {made.stat().st_size >> 20} MB. Spark drivers on this machine use it from now on.")

@@ -16,7 +16,7 @@ def inject_barrier(args: Namespace) -> None:
     check_pipelines(args.pipelines)
     with open_store(args) as store:
         for name in args.pipelines:
-            require_known(store, name, " Another log is named by --store. Nothing was injected.")
+            require_known(store, name, " For another decision log, add --store. Nothing was injected.")
         found = store.inject(args.barrier, args.pipelines, f"`airflow ft inject-barrier` by {person()}")
         print_table([{"pipeline": each.pipeline, "injected": each.injected_at} for each in found], args.output)
 
@@ -35,8 +35,10 @@ def barriers(args: Namespace) -> None:
         injected = store.barrier(args.barrier)
         if not injected:
             raise ConfigurationError(
-                f"barrier {args.barrier!r} was injected into no pipeline.",
-                remedy="`airflow ft barriers` lists those that were.",
+                f"there is no barrier {args.barrier!r}.",
+                code="barrier_unknown",
+                remedy="List all barriers: `airflow ft barriers`.",
+                barrier=args.barrier,
             )
         rows = []
         for each in injected:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 Command = Callable[[Namespace], None]
+UNCHANGED = "Nothing was changed."
+"""The last words of a command whose question was not answered with yes."""
 
 
 def command(function: Command) -> Command:
@@ -64,7 +66,7 @@ def open_store(args: Namespace) -> Iterator[Store]:
     """The decision log that `--store` or the configuration names; ConfigurationError for an unknown pipeline."""
     with closing(open_configured_store(args.store, server_connections)) as store:
         if pipeline := getattr(args, "pipeline", None):
-            require_known(store, pipeline, " Another log is named by --store.")
+            require_known(store, pipeline, " For another decision log, add --store.")
         yield store
 
 
@@ -174,7 +176,7 @@ def sure(args: Namespace, question: str) -> None:
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise SystemExit("Nothing was changed.")
+        raise SystemExit(UNCHANGED)
 
 
 def time_text(at: datetime | None) -> str:

@@ -16,7 +16,9 @@ from airflow_ft.core.errors import ConfigurationError
 def docs(args: Namespace) -> None:
     """`airflow ft docs [PAGE]`."""
     if args.page is not None and args.search is not None:
-        raise ConfigurationError("a PAGE is printed as a whole.", remedy="leave out PAGE, or --search.")
+        raise ConfigurationError(
+            "PAGE and --search exclude each other.", code="arguments_conflict", remedy="Remove PAGE or --search."
+        )
     if args.page is not None:
         _print(documentation.page(args.page))
     elif args.search is not None:
@@ -29,7 +31,7 @@ def docs(args: Namespace) -> None:
 def _found(args: Namespace) -> None:
     sections = documentation.search(args.search)
     if not sections and args.output in ("table", "plain"):
-        say(f"No page has {args.search!r}.")
+        say(f"No page contains {args.search!r}.")
         return
     print_table(
         [{"page": each.page, "heading": each.heading, "address": _address(each)} for each in sections], args.output

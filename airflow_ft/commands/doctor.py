@@ -1,4 +1,4 @@
-"""`airflow ft doctor` and `airflow ft dry-run`: what would be in the way of a pipeline, in words."""
+"""`airflow ft doctor` and `airflow ft dry-run`: find what would stop a pipeline."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from argparse import Namespace
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft import settings
@@ -89,7 +90,11 @@ def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:
     if left_out:
         told = "; ".join(f"{part} ({why})" for part, why in left_out.items())
         raise ConfigurationError(
-            f"only a run can render {told}.", remedy="give the DAG's params defaults.", pipeline=pipeline
+            f"only a run knows the value of {told}.",
+            code="template_unresolved",
+            remedy="Give the params of the DAG default values.",
+            pipeline=pipeline,
+            parts=sorted(left_out),
         )
     if (folder := str(Path(file).absolute().parent)) not in sys.path:  # where a job beside the DAG is found
         sys.path.append(folder)
@@ -100,29 +105,41 @@ def _task(pipeline: str, file: str) -> StageOperator:
     from airflow.dag_processing.dagbag import DagBag
 
     if not Path(file).is_file():
-        what = f"{file} is a folder." if Path(file).is_dir() else f"there is no {file}."
-        raise ConfigurationError(what, remedy="name the file that declares the pipeline.")
+        what = f"{file} is a folder." if Path(file).is_dir() else f"the DAG file {file} does not exist."
+        raise ConfigurationError(
+            what, code="dag_file_invalid", remedy="Name the Python file that declares the pipeline.", path=file
+        )
     with redirect_stdout(sys.stderr):  # what the DAG file prints, and Airflow's log, are no part of the answer
         bag: Any = DagBag(dag_folder=file, safe_mode=False, load_op_links=False)
     for path, error in bag.import_errors.items():
-        told = _told(error, path)
-        whole = "mend the DAG; `python FILE` shows the whole traceback."
-        raise ConfigurationError(f"{path} cannot be imported: {told}", remedy="" if "Fix: " in told else whole)
+        told, remedy = _told(error, path)
+        whole = f"Correct the DAG file. `python {quote(path)}` shows the whole traceback."
+        raise ConfigurationError(
+            f"the DAG file {path} cannot be imported: {told}",
+            code="dag_file_invalid",
+            remedy=remedy or whole,
+            path=path,
+            error=told,
+        )
     tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, StageOperator)]
     for task in tasks:
         if task.pipeline == pipeline:
             return task
     others = ", ".join(dict.fromkeys(task.pipeline for task in tasks))
     raise ConfigurationError(
-        f"no DAG of {file} has the pipeline {pipeline!r}{f', only {others}' if others else ''}.",
-        remedy="name one of them." if others else "name the file that declares it.",
+        f"no DAG in {file} has the pipeline {pipeline!r}{f', only {others}' if others else ''}.",
+        code="pipeline_not_declared",
+        remedy=f"Name one of {others}." if others else "Name the file that declares it.",
+        path=file,
+        known=list(dict.fromkeys(task.pipeline for task in tasks)),
     )
 
 
-def _told(error: str, path: str) -> str:
-    """The end of a traceback, and the line of the DAG file at which it was, where Airflow tells so much of it:
+def _told(error: str, path: str) -> tuple[str, str]:
+    """The end of a traceback with the line of the DAG file, as far as Airflow shows it, and the remedy ("": none):
     "ValueError: ... (line 7)".
     """
     lines = [line.strip() for line in error.strip().splitlines()]
+    remedy = lines.pop().removeprefix("Fix: ") if len(lines) > 1 and lines[-1].startswith("Fix: ") else ""
     at = re.findall(rf'File "[^"]*{re.escape(Path(path).name)}", line (\d+)', error)
-    return f"{lines[-1]}{f' (line {at[-1]})' if at else ''}"
+    return f"{lines[-1]}{f' (line {at[-1]})' if at else ''}", remedy

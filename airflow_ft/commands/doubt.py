@@ -1,4 +1,4 @@
-"""`airflow ft in-doubt`: what is not settled, what each sink says of it, and a person's decision."""
+"""`airflow ft in-doubt`: list unresolved checkpoints with each sink's answer, and act on one."""
 
 from __future__ import annotations
 
@@ -19,16 +19,29 @@ def in_doubt(args: Namespace) -> None:
     chosen = [(act, number) for act in SETTLING if (number := getattr(args, act)) is not None]
     if len(chosen) > 1:
         told = ", ".join(f"--{act.replace('_', '-')} {number}" for act, number in chosen)
-        raise ConfigurationError(f"several acts are given: {told}.", remedy="give one; nothing was done.")
+        raise ConfigurationError(
+            f"{told} exclude each other.",
+            code="arguments_conflict",
+            remedy="Give one of them. Nothing was done.",
+            acts=[act for act, _ in chosen],
+        )
     if args.rewind and [act for act, _ in chosen] != ["abort"]:
-        raise ConfigurationError("--rewind goes with --abort alone.", remedy="leave it out; nothing was done.")
+        raise ConfigurationError(
+            "--rewind works with --abort only.",
+            code="arguments_conflict",
+            remedy="Remove --rewind. Nothing was done.",
+            argument="--rewind",
+        )
     with open_store(args) as store:
         if not chosen:
             _list(store, args)
             return
         if args.pipeline is None:
             raise ConfigurationError(
-                "no pipeline is named.", remedy="say --pipeline NAME with the checkpoint's number."
+                "a checkpoint number needs the name of its pipeline.",
+                code="argument_missing",
+                remedy="Add --pipeline NAME.",
+                argument="--pipeline",
             )
         act, number = chosen[0]
         by = requester(args, f"in-doubt --{act.replace('_', '-')} {number}")
@@ -57,6 +70,7 @@ def _list(store: Store, args: Namespace) -> None:
             "finding": doubt.evidence.finding.value,
             "known": doubt.evidence.text,
             "last_error": doubt.last_error or None,
+            "last_error_code": doubt.last_error_code or None,
             "next": doubt.advice,
         }
         for doubt in found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,11 @@ from airflow_ft.commands.common import (
 )
 from airflow_ft.core.backpressure import held_back
 from airflow_ft.core.errors import ConfigurationError, NewerReleaseError
-from airflow_ft.core.explaining import explained
+from airflow_ft.core.explaining import explained, waiting_for
+from airflow_ft.core.failure import Failure
 from airflow_ft.core.lookup import checkpoint_of
-from airflow_ft.core.model import DRAINED, AbortReason, Checkpoint, CheckpointState, Event, PipelineStatus
-from airflow_ft.core.overview import NEED_A_PERSON, Condition
+from airflow_ft.core.model import DRAINED, AbortReason, Checkpoint, CheckpointState, Event, Pipeline, PipelineStatus
+from airflow_ft.core.overview import NEED_A_PERSON, Condition, Overview
 from airflow_ft.core.ports import Store
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.dag_runs import judged, known_to_have_ended
@@ -48,6 +50,7 @@ def pipelines(args: Namespace) -> None:
                 "condition": condition.value,
                 "status": f"HALTED ({row.why})" if row.status is PipelineStatus.HALTED else row.status.value,
                 "why": explained(store, overview) if says else None,
+                "code": _code(store, row, overview) if says else None,
                 "warnings": [str(each) for each in warnings.get(row.name, ())],
                 "confirmed": None,
                 "confirmed_at": None,
@@ -63,11 +66,13 @@ def pipelines(args: Namespace) -> None:
                 rows.append(standing | _of_checkpoints(store, row.name))
             except NewerReleaseError as error:  # it must not hide the others
                 sys.stderr.write(f"{error}\n")
-                rows.append(standing)
+                rows.append(
+                    standing | {"why": standing["why"] or error.headline, "code": standing["code"] or error.code}
+                )
         if args.output != "table":
             print_table(rows, args.output)
             return
-        told = {"why", "warnings"}  # too long for a column
+        told = {"why", "code", "warnings"}  # too long for a column
         print_table([{name: value for name, value in each.items() if name not in told} for each in rows], args.output)
         for each in rows:
             if each["why"]:
@@ -76,11 +81,27 @@ def pipelines(args: Namespace) -> None:
                 say(f"{each['pipeline']}: warning {warning}")
 
 
+def _code(store: Store, row: Pipeline, overview: Overview) -> str | None:
+    """Return the code of the error that `explained` shows; of a HALTED pipeline the reason."""
+    condition = overview.condition
+    if condition is Condition.HALTED:
+        return str(row.why)
+    if condition in (Condition.FAILED, Condition.NOT_RUNNING):
+        return (overview.failure.code or None) if overview.failure else None
+    if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):
+        return None
+    with suppress(NewerReleaseError):
+        for checkpoint in store.unsettled(row.name, limit=1):
+            problems = [problem for problem in waiting_for(checkpoint).values() if problem is not None]
+            return problems[0].code or None if problems else None
+    return None
+
+
 def _say_unknown(error: Exception) -> None:
     """Airflow alone knows that a killed run is over: without it such a pipeline is shown as RUNNING."""
     sys.stderr.write(
-        f"Airflow's database cannot be read here ({type(error).__name__}): a run that was killed is shown as RUNNING."
-        "\nFix: set [database] sql_alchemy_conn on this machine, or look at the page.\n"
+        f"This machine cannot read Airflow's database ({type(error).__name__}), so a killed run shows as RUNNING."
+        "\nFix: Set [database] sql_alchemy_conn on this machine, or look at the page in Airflow's UI.\n"
     )
 
 
@@ -119,6 +140,7 @@ def checkpoints(args: Namespace) -> None:
 @command
 def events(args: Namespace) -> None:
     """`airflow ft events PIPELINE [NUMBER]`."""
+    as_data = args.output in ("json", "yaml")
     with open_store(args) as store:
         rows = [
             {
@@ -127,6 +149,7 @@ def events(args: Namespace) -> None:
                 "epoch": e.epoch,
                 "kind": e.kind,
                 "message": e.message + _remedy(e),
+                **({"code": e.detail.get("code") or e.detail.get("reason")} if as_data else {}),
             }
             for e in store.events(args.pipeline, args.number, args.limit)
         ]
@@ -146,7 +169,7 @@ def show(args: Namespace) -> None:
         for warning in store.warnings([args.pipeline]).get(args.pipeline, ()):
             say(f"warning: {warning}")
         if held := held_back(store, args.pipeline):
-            say(f"the stream is held back: {held.reason} since {time_text(held.since)}")
+            say(f"the stream triggers no checkpoint: {held.reason} since {time_text(held.since)}")
             say(f"  {held.reason.cause} {held.reason.remedy}")
 
 
@@ -159,18 +182,25 @@ def spec(args: Namespace) -> None:
         elif newest := store.checkpoints(args.pipeline, 1):
             checkpoint = newest[0]
         else:
-            raise ConfigurationError("it has no checkpoint yet.", remedy="run it.", pipeline=args.pipeline)
+            raise ConfigurationError(
+                "the pipeline has no checkpoint yet.",
+                code="checkpoint_unknown",
+                remedy="Trigger a run of its DAG.",
+                pipeline=args.pipeline,
+            )
         if not checkpoint.spec:
             raise ConfigurationError(
-                "what it was made with is not known.",
-                remedy="an older version of airflow-ft made it, or it only carries the rows of others: look at those.",
+                "the decision log has no settings of this checkpoint.",
+                code="spec_unknown",
+                remedy="Look at another checkpoint. An older airflow-ft made this one, or it only carries the rows of"
+                " others.",
                 pipeline=args.pipeline,
                 checkpoint=checkpoint.number,
             )
         found = dict(store.spec(checkpoint.spec))
         source = found.pop("job_source", "") if args.output == "table" else ""
         if args.output == "table":
-            say(f"checkpoint {checkpoint.number} of {args.pipeline} was made with {checkpoint.spec[:16]}...")
+            say(f"settings of checkpoint {checkpoint.number} of {args.pipeline}, digest {checkpoint.spec[:16]}...")
         print_table([{"field": name, "value": value} for name, value in found.items()], args.output)
         if source:
             say(f"\n{source}")
@@ -182,23 +212,23 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
     if checkpoint.message:
         yield f"  {checkpoint.message}"
     if reason := checkpoint.reason:
-        yield f"  why       {reason.cause}"
+        yield f"  cause     {reason.cause}"
         yield f"  its rows  {reason.rows}"
-        yield f"  to do     {reason.remedy}"
+        yield f"  fix       {reason.remedy}"
     yield f"  epoch {checkpoint.epoch}, predecessor {checkpoint.predecessor}, run {checkpoint.run or '-'}"
     for what in ("triggered", "staged", "prepared", "decided", "completed"):
         if at := getattr(checkpoint, f"{what}_at"):
             yield f"  {what:9} {time_text(at)}"
     if checkpoint.application:
-        yield f"  Spark's   {checkpoint.application}"
+        yield f"  Spark app {checkpoint.application}"
     if checkpoint.spec:
-        yield f"  made with {checkpoint.spec[:16]}... (`airflow ft spec {checkpoint.pipeline} {checkpoint.number}`)"
+        yield f"  settings  {checkpoint.spec[:16]}... (`airflow ft spec {checkpoint.pipeline} {checkpoint.number}`)"
     if segment := checkpoint.segment:
         rows = ", ".join(f"{sink} {count:,}" for sink, count in segment.rows.items())
         yield f"  rows      {segment.total_rows:,} ({rows}), {segment.bytes:,} bytes"
         if checkpoint.lag:
             beyond = ", ".join(f"{source} {count:,}" for source, count in checkpoint.lag.items())
-            yield f"  lag       {beyond} beyond it"
+            yield f"  lag       {beyond} not read yet"
         yield f"  log       {segment.location} (digest {segment.digest[:16]}...)"
     for source, read_to in checkpoint.positions.items():
         if source != DRAINED:
@@ -208,7 +238,7 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
         if state := checkpoint.state_sizes or sizes(position.location, position.batch):
             yield f"  state     {state}"
     if drained := checkpoint.drained:
-        yield f"  drains    {drained.location}, batch {drained.batch}: what was open there"
+        yield f"  drains    {drained.location}, batch {drained.batch}: open windows, joins and timers"
     if plan := checkpoint.plan:
         yield f"  plan      delivers {', '.join(str(s.number) for s in plan.segments)}; digest {plan.digest[:16]}..."
         for planned in plan.reasons:
@@ -219,7 +249,7 @@ def describe(checkpoint: Checkpoint) -> Iterator[str]:
                 f" checkpoint {participant.predecessor}; sinks {', '.join(participant.sinks)}"
             )
             vote = checkpoint.votes.get(participant.name)
-            yield f"            {_vote(vote)}" if vote else "            not asked yet"
+            yield f"            {_vote(vote)}" if vote else "            no attempt yet"
             if vote is not None and vote.problem is not None and vote.proof is None:
                 yield f"            last error: {vote.problem.text}"
             for sink, aside in of_proof(vote.proof if vote else None).items():
@@ -268,14 +298,20 @@ def _whole(checkpoint: Checkpoint) -> dict[str, Any]:
                 "proof": {"outcome": vote.proof.outcome.value, "rows": dict(vote.proof.counts)}
                 if vote and vote.proof
                 else None,
+                "last_error": _error(vote.problem) if vote and vote.problem and not vote.proof else None,
             }
             for each in (plan.participants if plan else ())
         ],
     }
 
 
+def _error(problem: Failure) -> dict[str, Any]:
+    """Return an error as plain data."""
+    return {"class": problem.kind, "code": problem.code, "message": problem.message, "remedy": problem.remedy}
+
+
 def _remedy(event: Event) -> str:
-    """Return what to do about a failed checkpoint: an event is written once, and this is as of today."""
+    """Return what to do about a failed checkpoint, in the words of this release."""
     reason = event.detail.get("reason")
     if event.kind != CheckpointState.ABORTED or reason not in list(AbortReason):
         return ""
@@ -283,7 +319,7 @@ def _remedy(event: Event) -> str:
 
 
 def _vote(vote: Any) -> str:
-    text = f"voted yes (attempt {vote.prepared})" if vote.prepared else f"asked (attempt {vote.attempt})"
+    text = f"voted yes (attempt {vote.prepared})" if vote.prepared else f"no vote yet (attempt {vote.attempt})"
     if vote.proof is not None:
         counts = ", ".join(f"{sink} {count:,}" for sink, count in vote.proof.counts.items())
         text += f"; proof of epoch {vote.proof.epoch}: {vote.proof.outcome}, {counts or 'no rows'}"

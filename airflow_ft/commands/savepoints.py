@@ -73,7 +73,7 @@ def _change(
     )
     _say_taken(args, uri, taken)
     if args.output not in ("json", "yaml"):
-        say(f'with it goes spark_conf={{"{setting}": "{value}"}} of the pipeline')
+        say(f'to restore it, set spark_conf={{"{setting}": "{value}"}} on the pipeline')
 
 
 def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:
@@ -112,19 +112,25 @@ def restore(args: Namespace) -> None:
     found = None if uri == BEGINNING else read_metadata(uri)
     name = args.pipeline or (found.pipeline if found else "")
     if not name:
-        raise ConfigurationError("no pipeline is named.", remedy="add --pipeline NAME.")
+        raise ConfigurationError(
+            f"{BEGINNING!r} needs the name of a pipeline.",
+            code="argument_missing",
+            remedy="Add --pipeline NAME.",
+            argument="--pipeline",
+        )
     later = Later(args.later)
     by = requester(args, "savepoint restore")
     with closing(open_configured_store(args.store, server_connections)) as store:
         if found is None:
-            require_known(store, name, " Another log is named by --store.")
-            by.sure(f"Have {name} read everything anew, from where its sources begin, and deliver it once more?")
+            require_known(store, name, " For another decision log, add --store.")
+            by.sure(f"Let {name} read its sources from the beginning? It delivers all of their rows again.")
         else:
-            again = " What was delivered after it is delivered once more." if later is Later.WRITE_AGAIN else ""
+            again = " Later rows are delivered again." if later is Later.WRITE_AGAIN else ""
             if args.rename:
-                again += f" {found.pipeline} gets that name, and no run of it begins under the old one any more."
+                again += f" {found.pipeline} gets that name, and its old name stops working."
             by.sure(
-                f"Have {name} go on from checkpoint {found.number} of {found.pipeline}, of {found.taken_at}?{again}"
+                f"Let {name} continue from checkpoint {found.number} of {found.pipeline},"
+                f" taken at {found.taken_at}?{again}"
             )
         restored = restore_savepoint(
             store,
@@ -158,7 +164,7 @@ def savepoint_folder(args: Namespace) -> str:
 
 def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
     if found is None:
-        return {"savepoint": uri, "pipeline": "", "checkpoint": None, "taken": None, "by": "unfinished, or damaged"}
+        return {"savepoint": uri, "pipeline": "", "checkpoint": None, "taken": None, "by": "unfinished or damaged"}
     return {
         "savepoint": uri,
         "pipeline": found.pipeline,
@@ -171,9 +177,9 @@ def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
 
 
 def _told(uri: str, found: Savepoint) -> Iterator[str]:
-    yield f"{uri}: whole, {len(found.files)} files, {bytes_text(found.bytes)}"
+    yield f"{uri}: complete, {len(found.files)} files, {bytes_text(found.bytes)}"
     yield f"pipeline    {found.pipeline} of installation {found.installation}"
-    behind = ", restored or reset behind it" if found.restored else ""
+    behind = ", state restored or reset after it" if found.restored else ""
     yield (
         f"checkpoint  {found.number}, Spark's micro-batch {found.batch}"
         + (", drained" if found.drained else "")

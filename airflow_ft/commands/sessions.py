@@ -24,9 +24,9 @@ def sessions(args: Namespace) -> None:
             memory, since = Size(process.memory_info().rss), pendulum.from_timestamp(process.create_time())
         except psutil.Error:  # it has just begun, or ended
             memory, since = Size(0), None
-        state = ("ended" if args.end else "waits") if idle else "at work"
+        state = ("stopped" if args.end else "idle") if idle else "in use"
         rows.append({"pipeline": one.pipeline, "state": state, "jvm": one.jvm, "memory": memory, "since": since})
     if rows or args.output != "table":
         print_table(rows, args.output)
     else:
-        say("no Spark session is kept here by this user")
+        say("this user keeps no Spark session on this machine")

@@ -32,10 +32,13 @@ def abort(args: Namespace) -> None:
         found = checkpoint_of(store, args.pipeline, args.number)
         if found.state not in (CheckpointState.STAGED, CheckpointState.PREPARED):
             raise StateConflictError(
-                f"it is {found.state}: only what is STAGED or PREPARED can be aborted.",
-                remedy=f"`airflow ft show {args.pipeline} {args.number}` says how it stands.",
+                f"it is {found.state}: only a STAGED or PREPARED checkpoint can be aborted.",
+                code="checkpoint_state",
+                remedy=f"`airflow ft show {args.pipeline} {args.number}` shows its history. If it is QUARANTINED, run"
+                f" `airflow ft in-doubt --pipeline {args.pipeline} --abort {args.number}`.",
                 pipeline=args.pipeline,
                 checkpoint=args.number,
+                state=found.state.value,
             )
         settle(requester(args, "abort"), store, args.pipeline, "abort", args.number, after_abort(args))
 
@@ -78,20 +81,24 @@ def adopt(args: Namespace) -> None:
             say(
                 f"{name}: delivered up to checkpoint {head.number}, owner {head.installation}, epoch {head.epoch}"
                 if head
-                else f"{name}: remembers nothing"
+                else f"{name}: has no marker of the pipeline"
             )
             for remnant in estate.remnants:
                 number = f"checkpoint {remnant.number}: " if remnant.number else ""
-                say(f"  {number}{remnant.text}, left by installation {remnant.installation}")
+                say(f"  {number}{remnant.text}, from installation {remnant.installation}")
                 if remnant.commit:
-                    say(f"    by hand: {remnant.commit}; or: {remnant.roll_back};")
+                    say(f"    commit it by hand: {remnant.commit}; or roll it back: {remnant.roll_back};")
         say(f"this decision log is installation {store.installation} ({store.url})")
         say(
-            "It does not know what was read before it was made: the sources began where starting_offsets (or the files"
-            " in the folder) say, and rows that were delivered before come again. Unless that is wanted, stop here and"
-            " read docs/recovery.md, 'The decision log is lost'."
+            "It does not know what the lost log had read. The pipeline reads its sources from their beginning"
+            " (starting_offsets, or all files of the folder), and delivers those rows again. To avoid that, answer no"
+            " and read 'The decision log is lost' in docs/recovery.md."
         )
-        sure(args, "Is the other decision log gone for good, and shall this one go on after what the sinks hold?")
+        sure(
+            args,
+            "Is the other decision log gone for good? This one takes over its sinks then, and continues after their"
+            " numbers.",
+        )
         ending = PreparedEnding(args.prepared) if args.prepared else None
         adoption = adopt_pipeline(
             store, args.pipeline, factory, person(), ending=ending, accept_partial=args.accept_partial
@@ -99,6 +106,6 @@ def adopt(args: Namespace) -> None:
         say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
         if adoption.uneven:
             say(
-                "The sinks stood at different checkpoints: the lost log was delivering one. Compare them: rows of the"
-                " newest are missing in the others, and cannot be delivered from here."
+                "The sinks are at different checkpoints, because the lost log was delivering one. Compare them: some"
+                " lack rows of the newest checkpoint, and this decision log cannot deliver them."
             )

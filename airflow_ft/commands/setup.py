@@ -1,4 +1,4 @@
-"""`airflow ft setup`: what a pipeline's sinks need before the first delivery, made or printed for those who may."""
+"""`airflow ft setup`: create what the sinks need before the first delivery, or print the statements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def setup(args: Namespace) -> None:
         row: dict[str, Any] = {"participant": called, "made": None, "note": None}
         module = of_kind.part("setup")
         if module is None:
-            row["note"] = "its first prepare makes what it needs"
+            row["note"] = "nothing to do: the first prepare creates what it needs"
             told = [*lines, f"{'-- ' * args.print}{called}: {row['note']}"]
         elif args.print:
             lines += module.describe(args.pipeline, plan, of_kind.connection(plan, server_connections))
@@ -45,7 +45,7 @@ def setup(args: Namespace) -> None:
         else:
             made = module.create(args.pipeline, plan, of_kind.connection(plan, server_connections))
             row["made"] = made or None
-            told = [f"{called}: {f'{made} made' if made else 'nothing was missing'}"]
+            told = [f"{called}: {f'{made} created' if made else 'nothing is missing'}"]
         rows.append(row | {"statements": lines})
         for line in told if not as_data else ():
             say(line)
@@ -57,12 +57,15 @@ def _columns(args: Namespace, *, told: bool) -> Mapping[str, pa.Schema]:
     """By sink, as the job in the DAG has them; Spark is started for that."""
     if args.dag is None or not args.print:
         raise ConfigurationError(
-            "--tables proposes tables for the columns of the job in a DAG file.", remedy="add --dag FILE --print."
+            "--tables needs the DAG file of the pipeline, and only prints.",
+            code="argument_missing",
+            remedy="Add --dag FILE --print.",
+            argument="--dag" if args.dag is None else "--print",
         )
     spec = spec_from_dag(args.pipeline, args.dag)
     found = columns_of(spec, server_connections)
     for name in sorted(spec.sinks.keys() - found.keys()) if told else ():
-        say(f"-- sink {name}: its columns are not known before there are rows (`airflow ft dry-run`)")
+        say(f"-- sink {name}: its columns depend on rows; `airflow ft dry-run` shows them")
     return found
 
 
@@ -80,13 +83,18 @@ def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:
     patient = from_dag(args.pipeline, args.dag)
     if left_out := [f"{part} ({why})" for part, why in patient.left_out.items() if part.startswith("sink ")]:
         raise ConfigurationError(
-            f"only a run can render {'; '.join(left_out)}.", remedy="give the DAG's params defaults."
+            f"only a run knows the value of {'; '.join(left_out)}.",
+            code="template_unresolved",
+            remedy="Give the params of the DAG default values.",
+            parts=left_out,
         )
     found = patient.participants
     if not found:
         raise ConfigurationError(
-            "that DAG has no PrepareOperator of it, so its sinks are not known.",
-            remedy="name the file that declares its sinks.",
+            "the DAG has no PrepareOperator for the pipeline, so its sinks are not known.",
+            code="pipeline_not_declared",
+            remedy="Name the file that declares its sinks.",
+            path=args.dag,
             pipeline=args.pipeline,
         )
     return found

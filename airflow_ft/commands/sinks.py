@@ -1,4 +1,4 @@
-"""What rows can be delivered into, here."""
+"""`airflow ft sinks`: list the sinks and strategies that are installed."""
 
 from __future__ import annotations
 

@@ -48,16 +48,20 @@ def get(args: Namespace) -> None:
         tables = found.states(args.operator)
         if not tables:
             raise ConfigurationError(
-                "the operator has no state that can be looked up.",
-                remedy=f"`airflow ft state show {found.pipeline}` tells which operators have.",
+                f"operator {args.operator} has no state that can be queried.",
+                code="state_unknown",
+                remedy=f"List the operators with state: `airflow ft state show {found.pipeline}`.",
                 pipeline=found.pipeline,
+                operator=args.operator,
             )
         value = found.get(args.operator, key_of(tables[0].key, args.key), args.state)
         if value is None:
             raise ConfigurationError(
-                f"as of {found.told} operator {args.operator} has nothing for that key.",
-                remedy="keys are compared as the job groups by them; `airflow ft state show` tells their columns.",
+                f"operator {args.operator} has no state for this key as of {found.told}.",
+                code="key_unknown",
+                remedy="Give the key as the job groups by it. `airflow ft state show` lists the key columns.",
                 pipeline=found.pipeline,
+                operator=args.operator,
             )
         if found.restored:
             sys.stderr.write(f"{found.pipeline} as of {found.told}\n")
@@ -96,7 +100,11 @@ def _open(args: Namespace) -> Iterator[State]:
         with states.open_savepoint(location(args.pipeline)) as found:
             if args.at not in (None, found.number):
                 raise ConfigurationError(
-                    f"the savepoint holds checkpoint {found.number} alone.", remedy="leave --at and --until out."
+                    f"the savepoint has checkpoint {found.number} only, not {args.at}.",
+                    code="checkpoint_unknown",
+                    remedy="Remove --at or --until.",
+                    value=args.at,
+                    found=found.number,
                 )
             yield found
         return

@@ -1,4 +1,7 @@
-"""Arguments of the wrong type, refused where they are written: which one, what it is, and what it should be."""
+"""Check arguments where they are written: the error names the argument, its value, and what is allowed.
+
+Fields of these errors: `argument`, `value` (as `shown` writes it), and `of`, the object that has the argument.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,32 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__}" + (f" ({text})" if len(text) <= _LONGEST and " at 0x" not in text else "")
 
 
+def wrong(
+    argument: str,
+    value: str,
+    remedy: str,
+    *,
+    code: str = "argument_invalid",
+    of: str = "",
+    why: str = "",
+    what: str = "",
+) -> ConfigurationError:
+    """Return the error for an argument with a value that cannot work.
+
+    Args:
+        argument: its name.
+        value: the value as `shown` writes it.
+        remedy: what to give instead.
+        code: the code of the error.
+        of: the object that has the argument, such as "sink 'orders'".
+        why: more about the value, which follows it: ", which ...".
+        what: a sentence to use instead of "ARGUMENT is VALUE".
+    """
+    place = f"{of}: " if of else ""
+    text = what or f"{argument} is {value}{why}."
+    return ConfigurationError(f"{place}{text}", code=code, remedy=remedy, argument=argument, value=value, of=of)
+
+
 def is_template(value: object) -> bool:
     """Return whether only a run knows a value: text with Jinja, an argument of a mapped group, a task's output."""
     if isinstance(value, str):
@@ -59,13 +88,13 @@ def check_type(
     wanted = kinds if isinstance(kinds, tuple) else (kinds,)
     if isinstance(value, wanted) and (not isinstance(value, bool) or bool in wanted):
         return
-    raise ConfigurationError(f"{f'{of}: ' if of else ''}{argument} is {shown(value)}.", remedy=remedy)
+    raise wrong(argument, shown(value), remedy, of=of)
 
 
 def check_text(argument: str, value: object, *, optional: bool = False, of: str = "") -> None:
     """A piece of text; or what Airflow makes one of when the task runs (a task's output)."""
     if not is_resolved_later(value):
-        check_type(argument, value, str, "give text.", optional=optional, of=of)
+        check_type(argument, value, str, f"Give text as {argument}.", optional=optional, of=of)
 
 
 def is_resolved_later(value: object) -> bool:
@@ -77,10 +106,13 @@ def check_known(argument: str, value: object, *, of: str = "") -> None:
     """ConfigurationError for a value that there is only in a run, where it has to be known when the DAG is parsed."""
     for each in value if isinstance(value, list | tuple) else (value,):
         if is_resolved_later(each):
-            raise ConfigurationError(
-                f"{f'{of}: ' if of else ''}{argument} is {shown(each)}, which is known only in a run, and it has to be"
-                " known when the DAG is parsed.",
-                remedy=f"write the text itself as {argument}, the same for all map indexes.",
+            raise wrong(
+                argument,
+                shown(each),
+                f"Write the text itself as {argument}, the same for all map indexes.",
+                code="value_known_too_late",
+                of=of,
+                why=", which is known only in a run. It must be known when Airflow parses the DAG",
             )
 
 
@@ -89,13 +121,16 @@ def refuse_object(argument: str, text: str, *, of: str = "") -> None:
     found = _OBJECT.search(text)  # the rest of the text may be a secret
     if found is None:
         return
-    raise ConfigurationError(
-        f"{f'{of}: ' if of else ''}{argument} has the text of an object in it,"
-        f" {found[0].strip('<(').partition(' object at')[0]}(...), which has"
-        " its value only in a run.",
-        remedy=f"give the mapped value itself as {argument}, and map the group over whole values, such as"
-        ' .expand(path=["/data/de", "/data/fr"]). Or let a task of the group make the text, @task def text_of(x):'
-        f' return f"...", and give its output itself, text_of(x), as {argument}.',
+    name = f"{found[0].strip('<(').partition(' object at')[0]}(...)"
+    raise wrong(
+        argument,
+        name,
+        f"Give the mapped value itself as {argument}, and map the group over whole values, such as"
+        ' .expand(path=["/data/de", "/data/fr"]). Or make the text in a task of the group,'
+        f' @task def text_of(x): return f"...", and give its output, text_of(x), as {argument}.',
+        code="value_known_too_late",
+        of=of,
+        what=f"{argument} contains an object of Airflow formatted as text, {name}. It has a value only in a run.",
     )
 
 
@@ -103,11 +138,9 @@ def check_texts(argument: str, value: object, *, of: str = "") -> None:
     """A list of texts; a single text, of which each character would be taken for one, is none."""
     if isinstance(value, str):
         refuse_object(argument, value, of=of)
-        raise ConfigurationError(
-            f"{f'{of}: ' if of else ''}{argument} is {shown(value)}.", remedy=f'give a list: ["{value[:_LONGEST]}"].'
-        )
-    each = "give a list, of which each item may be such a value: [value]." if is_resolved_later(value) else ""
-    check_type(argument, value, Sequence, each or "give a list of texts.", of=of)
+        raise wrong(argument, shown(value), f'Give a list: ["{value[:_LONGEST]}"].', of=of)
+    later = "Give a list. Each of its items may be such a value: [value]." if is_resolved_later(value) else ""
+    check_type(argument, value, Sequence, later or f"Give a list of texts as {argument}.", of=of)
     assert isinstance(value, Sequence)
     for index, each in enumerate(value):
         check_text(f"{argument}[{index}]", each, of=of)
@@ -118,11 +151,15 @@ def check_key(argument: str, name: object, *, of: str = "") -> None:
 
     Airflow renders the values of a dictionary, and none of its names.
     """
-    check_type(f"a name in {argument}", name, str, "give text.", of=of)
+    check_type(f"a name in {argument}", name, str, f"Give text as each name in {argument}.", of=of)
     if is_template(name):
-        raise ConfigurationError(
-            f"{f'{of}: ' if of else ''}a name in {argument} is {shown(name)}, and Airflow renders values, not names.",
-            remedy="write the name itself, and Jinja in the value.",
+        raise wrong(
+            f"a name in {argument}",
+            shown(name),
+            "Write the name itself. Use Jinja only in the value.",
+            code="template_not_rendered",
+            of=of,
+            why=". Airflow renders the values of a dictionary, and not its names",
         )
 
 
@@ -145,9 +182,12 @@ def check_plain(argument: str, value: object) -> None:
         for index, each in enumerate(value):
             check_plain(f"{argument}[{index}]", each)
     else:  # it may be a secret: only its type is told
-        raise ConfigurationError(
-            f"{argument} is {_kind(value)}, which cannot be handed to Spark's driver.",
-            remedy="give text, numbers, lists or dictionaries: str(path), time.isoformat(); make the rest in the job.",
+        raise wrong(
+            argument,
+            _kind(value),
+            "Give text, numbers, lists or dictionaries, such as str(path) or time.isoformat(). Create other objects in"
+            " the job.",
+            why=", which cannot be passed to Spark's driver",
         )
 
 
@@ -168,7 +208,7 @@ def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
         return None
     number = int(told) if isinstance(told, str) and told.isascii() and told.isdigit() else told
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ConfigurationError(f"{of}: {argument} is {shown(value)}.", remedy=f"give a number of {what}, at least 1.")
+        raise wrong(argument, shown(value), f"Give a whole number of {what}, at least 1.", of=of)
     return number
 
 
@@ -176,45 +216,45 @@ def whole_number(argument: str, value: object, *, least: int = 0) -> int:
     """Return a whole number, also from text that Jinja made of it; ConfigurationError for anything else."""
     text = str(value).strip()
     if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise ConfigurationError(f"{argument} is {shown(value)}.", remedy=f"give a whole number from {least}.")
+        raise wrong(argument, shown(value), f"Give a whole number of at least {least} as {argument}.")
     return int(text)
 
 
 def check_seconds(argument: str, value: object, *, of: str = "") -> None:
     """ConfigurationError unless it is a number of seconds, 0 or more."""
-    check_type(argument, value, (int, float), "give a number of seconds.", of=of)
+    remedy = f"Give a number of seconds, 0 or more, as {argument}."
+    check_type(argument, value, (int, float), remedy, of=of)
     if not 0 <= value < float("inf"):  # type: ignore[operator]
-        raise ConfigurationError(
-            f"{f'{of}: ' if of else ''}{argument} is {shown(value)}.", remedy="give a number of seconds, 0 or more."
-        )
+        raise wrong(argument, shown(value), remedy, of=of)
 
 
 def truth(argument: str, value: object) -> bool:
     """True or False, also as Jinja makes text of them; ConfigurationError."""
     found = _TRUTHS.get(str(value).strip().lower())
     if found is None:
-        raise ConfigurationError(f"{argument} is {shown(value)}.", remedy="give True or False.")
+        raise wrong(argument, shown(value), f"Give True or False as {argument}.")
     return found
 
 
 def check_barrier(barrier: object) -> str:
     """Returns the id of a barrier: a short line of text, and no time, which would be a barrier of its own."""
-    remedy = f'give a line of 1 to {_LONGEST_BARRIER} characters, such as "closing-2026-01-02".'
+    remedy = f'Give one line of 1 to {_LONGEST_BARRIER} characters as the id, such as "closing-2026-01-02".'
     if isinstance(barrier, str):
         refuse_object("barrier", barrier)
     good = isinstance(barrier, str) and 0 < len(barrier) <= _LONGEST_BARRIER and barrier == barrier.strip()
     if not isinstance(barrier, str) or not good or not barrier.isprintable():
-        raise ConfigurationError(f"the id of a barrier is {shown(barrier)}.", remedy=remedy)
+        raise wrong("barrier", shown(barrier), remedy, what=f"the id of a barrier is {shown(barrier)}.")
     try:
         datetime.fromisoformat(barrier)
     except ValueError:
         return barrier
-    raise ConfigurationError(f"the id of a barrier is {barrier!r}, which is a time.", remedy=remedy)
+    text = f"the id of a barrier is {barrier!r}. A time is not allowed as an id."
+    raise wrong("barrier", shown(barrier), remedy, what=text)
 
 
 def check_options(argument: str, value: object, *, of: str = "") -> None:
     """A dictionary of text, numbers and truth values by name."""
-    check_type(argument, value, Mapping, 'give a dictionary, such as {"name": "value"}.', of=of)
+    check_type(argument, value, Mapping, f'Give a dictionary as {argument}, such as {{"name": "value"}}.', of=of)
     assert isinstance(value, Mapping)
     for name, each in value.items():
         check_key(argument, name, of=of)
@@ -222,8 +262,8 @@ def check_options(argument: str, value: object, *, of: str = "") -> None:
         if isinstance(each, str):
             refuse_object(f"{argument}[{name!r}]", each, of=of)
         if not isinstance(each, str | int | float | bool) and not is_resolved_later(each):
-            raise ConfigurationError(
-                f"{f'{of}: ' if of else ''}{argument}[{name!r}] is a {type(each).__name__}.", remedy="give text."
+            raise wrong(
+                f"{argument}[{name!r}]", f"a {type(each).__name__}", f"Give text as {argument}[{name!r}].", of=of
             )
 
 
@@ -231,12 +271,12 @@ def check_job(job: object) -> None:
     """ConfigurationError unless it is text that names a module, or an object in one, or source of the DAG file."""
     if isinstance(job, InlineJob):
         return
-    remedy = 'give "package.module" or "package.module:Name" as text: it is imported by Spark\'s driver.'
+    remedy = 'Give "package.module" or "package.module:Name" as text. Spark\'s driver imports it.'
     if isclass(job):
-        remedy = f'write @airflow_ft.job above it; or name it: "{job.__module__}:{job.__qualname__}".'
+        remedy = f'Write @airflow_ft.job above it, or name it: "{job.__module__}:{job.__qualname__}".'
     elif isroutine(job):
-        remedy = f'write @airflow_ft.job above it; or name its module: "{job.__module__}", with a function transform.'
+        remedy = f'Write @airflow_ft.job above it, or name its module: "{job.__module__}", with a function `transform`.'
     check_type("job", job, str, remedy)
     assert isinstance(job, str)
     if not _JOB.fullmatch(job):
-        raise ConfigurationError(f"{shown(job)} does not name a job.", remedy=remedy)
+        raise wrong("job", shown(job), remedy, what=f"{shown(job)} does not name a job.")

@@ -23,8 +23,11 @@ def check_name(kind: str, name: str) -> str:
         refuse_object(kind, name)
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{shown(name)} cannot name a {kind}.",
-            remedy="use 1 to 63 of the characters a-z, 0-9, '_' and '-', beginning with a letter or digit.",
+            f"{shown(name)} is not allowed as the name of a {kind}.",
+            code="name_invalid",
+            remedy="Use 1 to 63 of the characters a-z, 0-9, '_' and '-'. Begin with a letter or digit.",
+            kind=kind,
+            name=shown(name),
         )
     return name
 
@@ -114,21 +117,27 @@ class CheckpointConfig:
         for name, alone in (("min_pause", bool(self.min_pause)), ("unaligned", self.unaligned)):
             if alone and "max_concurrent" in self.given and self.max_concurrent != 1:
                 raise ConfigurationError(
-                    f"CheckpointConfig.{name} allows one checkpoint at a time, and max_concurrent is"
+                    f"CheckpointConfig: {name} allows one checkpoint at a time, but max_concurrent is"
                     f" {self.max_concurrent}.",
-                    remedy=f"leave max_concurrent out, or {name}.",
+                    code="arguments_conflict",
+                    remedy=f"Leave out max_concurrent or {name}.",
+                    arguments=[name, "max_concurrent"],
                 )
         if self.aligned_timeout and not self.unaligned:
             raise ConfigurationError(
-                "CheckpointConfig.aligned_timeout says when alignment is given up, and unaligned is not set.",
-                remedy="add unaligned=True.",
+                "CheckpointConfig: aligned_timeout has an effect only with unaligned=True.",
+                code="argument_missing",
+                remedy="Add unaligned=True, or leave out aligned_timeout.",
+                argument="unaligned",
             )
         if self.unaligned and self.mode is not CheckpointingMode.EXACTLY_ONCE:
             # As in Flink. What has run ahead of a row that a sink refuses is computed again; in the other modes it
             # would be held up behind that row, or lost with it.
             raise ConfigurationError(
-                f"CheckpointConfig.unaligned needs mode {CheckpointingMode.EXACTLY_ONCE}, and mode is {self.mode}.",
-                remedy="leave unaligned (and aligned_timeout) out, or mode.",
+                f"CheckpointConfig: unaligned needs mode {CheckpointingMode.EXACTLY_ONCE}, but mode is {self.mode}.",
+                code="arguments_conflict",
+                remedy="Leave out unaligned (and aligned_timeout), or leave out mode.",
+                arguments=["unaligned", "mode"],
             )
 
     @property

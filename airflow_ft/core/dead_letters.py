@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_ft.core.arguments import check_type, shown
+from airflow_ft.core.arguments import check_type, shown, wrong
 from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import ConfigurationError, DeadLettersError
+from airflow_ft.core.errors import DeadLettersError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +28,19 @@ class DeadLetters:
 
     def __post_init__(self) -> None:
         check_name("sink", self.sink)
-        check_type("max_rows", self.max_rows, int, "give a number of rows.", optional=True, of="DeadLetters")
-        check_type(
-            "max_share", self.max_share, (int, float), "give 0.01, for example.", optional=True, of="DeadLetters"
-        )
+        check_type("max_rows", self.max_rows, int, "Give a number as max_rows.", optional=True, of="DeadLetters")
+        share = "Give a part of 1, such as 0.01, as max_share."
+        check_type("max_share", self.max_share, (int, float), share, optional=True, of="DeadLetters")
         if self.max_rows is not None and self.max_rows < 0:
-            raise ConfigurationError(f"DeadLetters: max_rows is {shown(self.max_rows)}.", remedy="give 0 or more.")
+            raise wrong("max_rows", shown(self.max_rows), "Give 0 or more rows as max_rows.", of="DeadLetters")
         if self.max_share is not None and not 0 <= self.max_share <= 1:
-            raise ConfigurationError(
-                f"DeadLetters: max_share is {shown(self.max_share)}.", remedy="give a part of 1, such as 0.01."
-            )
+            raise wrong("max_share", shown(self.max_share), share, of="DeadLetters")
 
     @classmethod
     def of(cls, given: object) -> DeadLetters | None:
         """Return what a pipeline's author says: the name of a sink, or the whole."""
-        check_type("dead_letters", given, (str, DeadLetters), 'name a sink: "rejected".', optional=True)
+        remedy = 'Give the name of a sink, such as "rejected", or DeadLetters(sink="rejected").'
+        check_type("dead_letters", given, (str, DeadLetters), remedy, optional=True)
         return cls(sink=given) if isinstance(given, str) else given  # type: ignore[return-value]
 
     @property
@@ -69,6 +67,8 @@ class DeadLetters:
                 pipeline=pipeline,
                 checkpoint=number,
                 sink=self.sink,
-                remedy="nothing was published. `airflow ft dry-run` shows some of them; mend the source or the job, or"
-                " allow more.",
+                remedy="Look at some of them with `airflow ft dry-run`. Correct the source or the job, or allow more."
+                " Nothing was published.",
+                dead=dead,
+                rows=rows,
             )

@@ -32,13 +32,14 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at: `subject` is the system ("connection shop"), `remedy` is "" when all is well."""
+    """One result: `subject` is the system ("connection shop"), `remedy` is "" if all is well. `code`: of an error."""
 
     subject: str
     name: str
     verdict: Verdict
     text: str
     remedy: str = ""
+    code: str = ""
 
     def to_json(self) -> dict[str, str]:
         """Plain data for tables and XCom."""
@@ -48,6 +49,7 @@ class Check:
             "verdict": self.verdict.value,
             "text": self.text,
             "remedy": self.remedy,
+            "code": self.code,
         }
 
 
@@ -66,9 +68,9 @@ class Examination:
         """It works, but."""
         self.checks.append(Check(self.subject, name, Verdict.WARNING, text, remedy))
 
-    def problem(self, name: str, text: str, remedy: str) -> None:
+    def problem(self, name: str, text: str, remedy: str, code: str = "") -> None:
         """It would fail."""
-        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, remedy))
+        self.checks.append(Check(self.subject, name, Verdict.PROBLEM, text, remedy, code))
 
     def attempt(self, name: str, step: Callable[[], T]) -> T | None:
         """The step's result; None when it raised one of our errors, which is then a PROBLEM under this name."""
@@ -77,7 +79,7 @@ class Examination:
         except AirflowFtError as error:
             where = f"sink {error.sink}: " if error.sink else ""
             column = f"column {error.column}: " if error.column else ""
-            self.problem(name, f"{where}{column}{error.what}", error.remedy)
+            self.problem(name, f"{where}{column}{error.what}", error.remedy, error.code)
             return None
 
     def passes(self, name: str, text: str, step: Callable[[], object]) -> bool:

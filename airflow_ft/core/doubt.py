@@ -49,7 +49,7 @@ class Doubt:
     """One unsettled thing: a number in one participant, or (number 0) a whole pipeline that is HALTED.
 
     `since` is when it came into this state, by the store's clock; `age` is counted by the same clock. `last_error` is
-    the error of the newest attempt at the participant; "": none is known.
+    the error of the newest attempt at the participant, `last_error_code` its stable code; "": none is known.
     """
 
     pipeline: str
@@ -61,6 +61,7 @@ class Doubt:
     evidence: Evidence
     advice: str
     last_error: str = ""
+    last_error_code: str = ""
 
 
 def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
@@ -124,8 +125,8 @@ def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now:
     advice = _advice(checkpoint, evidence)
     vote = checkpoint.votes.get(name)
     problem = vote.problem if vote is not None and vote.proof is None else None
-    last_error = problem.text if problem is not None else ""
-    return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice, last_error)
+    error, code = (problem.text, problem.code) if problem is not None else ("", "")
+    return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice, error, code)
 
 
 def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:

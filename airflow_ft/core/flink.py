@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.flink_durations import duration, in_flinks_units
 from airflow_ft.core.kinds import Choice, Duration, Kind
 from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention
 
@@ -22,48 +23,16 @@ log = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 _PREFIX = "execution.checkpointing."
-_UNITS: Mapping[timedelta, tuple[str, ...]] = {
-    timedelta(days=1): ("d", "day", "days"),
-    timedelta(hours=1): ("h", "hour", "hours"),
-    timedelta(minutes=1): ("min", "m", "minute", "minutes"),
-    timedelta(seconds=1): ("s", "sec", "secs", "second", "seconds"),
-    timedelta(milliseconds=1): ("ms", "milli", "millis", "millisecond", "milliseconds", ""),
-    timedelta(microseconds=1): ("\u00b5s", "\u03bcs", "micro", "micros", "microsecond", "microseconds"),
-}
-"""All that Flink's TimeUtils reads, but nanoseconds; the first name is shown. Of the micro sign there are two."""
-_NANOS = ("ns", "nano", "nanos", "nanosecond", "nanoseconds")
-_LENGTHS = {name: unit for unit, names in _UNITS.items() for name in names}
 _LARGEST = 2**31 - 1
 _ENABLED = timedelta(milliseconds=1)
 """Of an interval the least with which Flink makes checkpoints."""
-_DURATION = re.compile(r"\s*([0-9]+)\s*([a-z\u00b5\u03bc]*)\s*")
-
-
-def _duration(value: object) -> timedelta:
-    if isinstance(value, timedelta) and value >= timedelta(0):
-        return value
-    match = _DURATION.fullmatch(str(value).lower())
-    if match is None:
-        raise ValueError
-    number, unit = int(match[1]), match[2]
-    if unit in _NANOS:
-        return timedelta(microseconds=-(-number // 1000))  # the least that a timedelta holds: none becomes 0
-    if unit not in _LENGTHS:
-        raise ValueError
-    return number * _LENGTHS[unit]
-
-
-def in_flinks_units(value: timedelta) -> str:
-    """A duration as Flink writes it: in the largest unit of which it is a whole number, such as "90 s"."""
-    unit = next(unit for unit in _UNITS if not value % unit) if value else timedelta(milliseconds=1)
-    return f"{value // unit} {_UNITS[unit][0]}"
 
 
 def _interval(value: object) -> timedelta:
     if isinstance(value, timedelta):
         return value
     text = str(value).strip()
-    return -_duration(text[1:]) if text.startswith("-") else _duration(text)
+    return -duration(text[1:]) if text.startswith("-") else duration(text)
 
 
 def _mode(value: object) -> CheckpointingMode:
@@ -131,12 +100,12 @@ _CHANGES = (
 _RECOVERY = "the pipeline says what a run goes on from (from_savepoint), or `airflow ft savepoint restore`"
 _NO_ALIGNMENT = "Flink gives up alignment after it only with execution.checkpointing.unaligned.enabled=true"
 KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
-    "timeout": _Taken("timeout", _duration, _A_DURATION),
+    "timeout": _Taken("timeout", duration, _A_DURATION),
     "num-retained": _Taken("num_retained", _whole, _A_COUNT),
     "mode": _Taken("mode", _mode, "EXACTLY_ONCE or AT_LEAST_ONCE"),
     "interval": _Taken("interval", _interval, 'a duration, such as "10 s"'),
     "interval-during-backlog": _Refused("a backlog is read in slices, as the sources are bounded, without a pause"),
-    "min-pause": _Taken("min_pause", _duration, 'a duration, such as "500 ms"'),
+    "min-pause": _Taken("min_pause", duration, 'a duration, such as "500 ms"'),
     "max-concurrent-checkpoints": _Taken("max_concurrent", _whole, _A_COUNT),
     "tolerable-failed-checkpoints": _Taken("tolerable_failures", _whole, "a whole number, -1 for all"),
     "externalized-checkpoint-retention": _Taken(
@@ -146,7 +115,7 @@ KEYS: Mapping[str, _Taken | _Refused | _Idle] = {
     ),
     "unaligned.enabled": _Taken("unaligned", _flag, "true or false"),
     "unaligned": _Taken("unaligned", _flag, "true or false"),
-    "aligned-checkpoint-timeout": _Taken("aligned_timeout", _duration, 'a duration, such as "30 s"'),
+    "aligned-checkpoint-timeout": _Taken("aligned_timeout", duration, 'a duration, such as "30 s"'),
     "unaligned.forced": _Idle(_NO_CHANNELS),
     "unaligned.interruptible-timers.enabled": _Idle(_NO_CHANNELS),
     "unaligned.max-subtasks-per-channel-state-file": _Idle(_NO_CHANNELS),
@@ -237,17 +206,26 @@ RESTART_TYPES: Mapping[str, str] = {
 _NO_RESTART = "Flink has no such key for restarts, or a newer one has"
 RESTART_KEYS: Mapping[str, _Taken] = {
     "fixed-delay.attempts": _Taken("attempts", _attempts, _A_COUNT),
-    "fixed-delay.delay": _Taken("delay", _duration, _A_DURATION),
+    "fixed-delay.delay": _Taken("delay", duration, _A_DURATION),
     "failure-rate.max-failures-per-interval": _Taken("max_failures_per_interval", _whole, _A_COUNT),
-    "failure-rate.failure-rate-interval": _Taken("failure_rate_interval", _duration, _A_DURATION),
-    "failure-rate.delay": _Taken("delay", _duration, _A_DURATION),
-    "exponential-delay.initial-backoff": _Taken("initial_backoff", _duration, _A_DURATION),
-    "exponential-delay.max-backoff": _Taken("max_backoff", _duration, _A_DURATION),
+    "failure-rate.failure-rate-interval": _Taken("failure_rate_interval", duration, _A_DURATION),
+    "failure-rate.delay": _Taken("delay", duration, _A_DURATION),
+    "exponential-delay.initial-backoff": _Taken("initial_backoff", duration, _A_DURATION),
+    "exponential-delay.max-backoff": _Taken("max_backoff", duration, _A_DURATION),
     "exponential-delay.backoff-multiplier": _Taken("backoff_multiplier", _number, "a number"),
-    "exponential-delay.reset-backoff-threshold": _Taken("reset_backoff_threshold", _duration, _A_DURATION),
+    "exponential-delay.reset-backoff-threshold": _Taken("reset_backoff_threshold", duration, _A_DURATION),
     "exponential-delay.jitter-factor": _Taken("jitter_factor", _number, "a number"),
     "exponential-delay.attempts-before-reset-backoff": _Taken("attempts_before_reset_backoff", _attempts, _A_COUNT),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A key that is not taken: as it is shown, with its value if that matters, and why."""
+
+    shown: str
+    why: str
+    code: str = "argument_invalid"
 
 
 @dataclass(slots=True)
@@ -262,7 +240,7 @@ class Given:
         """Make what the settings are of; ConfigurationError names the key of each that cannot be."""
         _raise_for(
             [
-                f"{self.written[name]}: {_bounds(kinds[name])}"
+                _Refusal(self.written[name], _bounds(kinds[name]))
                 for name, value in self.values.items()
                 if name in self.written and not kinds[name].is_good(value)
             ]
@@ -271,13 +249,18 @@ class Given:
             return owner(**self.values)
         except ConfigurationError as error:
             keys = [shown for name, shown in self.written.items() if re.search(rf"\b{name}\b", error.what)]
-            raise ConfigurationError(f"from_flink: {', '.join(keys)}: {error.what}", remedy=error.remedy) from None
+            raise ConfigurationError(
+                f"from_flink: {', '.join(keys)}: {error.what}",
+                code=error.code,
+                remedy=error.remedy,
+                **{**error.fields, "keys": [key.partition("=")[0] for key in keys]},
+            ) from None
 
 
 def _bounds(kind: Kind) -> str:
     if isinstance(kind, Duration):
         return f"give at least {in_flinks_units(kind.least)}"
-    return kind.remedy.removesuffix(".")
+    return kind.remedy.removesuffix(".").replace("Give", "give", 1)
 
 
 def settings_of(given: Mapping[str, Any]) -> Given:
@@ -288,23 +271,24 @@ def settings_of(given: Mapping[str, Any]) -> Given:
     not done, with the reason. A key without an effect is logged as a warning.
     """
     found = Given()
-    refused: list[str] = []
+    refused: list[_Refusal] = []
     for key, value in _flat(given):
         meaning = KEYS.get(_NAMES.get(key, ""))
         if _is_of_restarts(key):
             continue
         if meaning is None:
-            refused.append(f"{key}: {_unknown(key)}")
+            refused.append(_Refusal(key, _unknown(key), "argument_unknown"))
         elif isinstance(meaning, _Taken):
             _take(meaning, key, value, found, refused)
         elif isinstance(meaning, _Idle):
             log.warning("%s has no effect: %s", key, meaning.why)
         elif str(value).strip().lower() not in [same.lower() for same in meaning.same]:
-            refused.append(f"{key}={value!r}: {meaning.why}")
+            refused.append(_Refusal(f"{key}={value!r}", meaning.why, "setting_unsupported"))
     values = found.values
     if values.get("interval", _ENABLED) < _ENABLED:
         if "mode" in values:
-            refused.append(f"{_PREFIX}mode={values['mode']}: Flink makes no checkpoints with an interval of 0 or less")
+            why = "Flink makes no checkpoints with an interval of 0 or less"
+            refused.append(_Refusal(f"{_PREFIX}mode={values['mode']}", why, "arguments_conflict"))
         values |= {"interval": timedelta(0), "mode": CheckpointingMode.AT_MOST_ONCE}
     if "aligned_timeout" in values and not values.get("unaligned"):
         log.warning("%s has no effect: %s", found.written["aligned_timeout"], _NO_ALIGNMENT)
@@ -352,17 +336,18 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
     kind = kinds.pop()
     if kind is None or kinds:
         shown = ", ".join(f"{key}={value!r}" for key, value in types.items())
-        _raise_for([f"{shown}: give one of {', '.join(RESTART_TYPES)}"])
+        _raise_for([_Refusal(shown, f"give one of {', '.join(RESTART_TYPES)}")])
     found = Given()
-    refused: list[str] = []
+    refused: list[_Refusal] = []
     for key, value in given.items():
         meaning = RESTART_KEYS.get(key.removeprefix(_RESTART)) if key.startswith(_RESTART) else None
         if key in types:
             continue
         if meaning is None:
-            refused.append(f"{key}: {_NO_RESTART if key.startswith(_RESTART) else _unknown(key)}")
+            why = _NO_RESTART if key.startswith(_RESTART) else _unknown(key)
+            refused.append(_Refusal(key, why, "argument_unknown"))
         elif not types:
-            refused.append(f"{key}: Flink does not look at it without {_RESTART}type")
+            refused.append(_Refusal(key, f"Flink ignores it without {_RESTART}type", "argument_missing"))
         elif not key.startswith(f"{_RESTART}{kind}."):
             log.warning("%s has no effect: the strategy is %s", key, kind)
         else:
@@ -371,23 +356,30 @@ def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
     return str(kind), found
 
 
-def _take(meaning: _Taken, key: str, value: Any, found: Given, refused: list[str]) -> None:
+def _take(meaning: _Taken, key: str, value: Any, found: Given, refused: list[_Refusal]) -> None:
     shown = f"{key}={in_flinks_units(value)}" if isinstance(value, timedelta) else f"{key}={value!r}"
     try:
         read = meaning.read(value)
     except (TypeError, ValueError, OverflowError):
-        refused.append(f"{shown}: give {meaning.plain}")
+        refused.append(_Refusal(shown, f"give {meaning.plain}"))
         return
     if isinstance(read, timedelta) and not isinstance(value, str):
         shown = f"{key}={in_flinks_units(read)}"
     if found.values.setdefault(meaning.name, read) != read:
-        refused.append(f"{shown}: an older or newer name of this key says otherwise")
+        why = "another name of the same key has another value"
+        refused.append(_Refusal(shown, why, "arguments_conflict"))
     found.written.setdefault(meaning.name, shown)
 
 
-def _raise_for(refused: list[str]) -> None:
-    if refused:
-        raise ConfigurationError(
-            f"from_flink: {'; '.join(refused)}.",
-            remedy="mend these, or leave them out; docs/from-flink.md says what to use instead.",
-        )
+def _raise_for(refused: list[_Refusal]) -> None:
+    if not refused:
+        return
+    codes = {each.code for each in refused}
+    raise ConfigurationError(
+        f"from_flink: {'; '.join(f'{each.shown}: {each.why}' for each in refused)}.",
+        code=codes.pop() if len(codes) == 1 else "several_problems",
+        remedy="Correct or remove these keys. docs/from-flink.md says what to use instead.",
+        keys=[each.shown.partition("=")[0] for each in refused],
+        codes=[each.code for each in refused],
+        values=[each.shown.partition("=")[2] for each in refused],
+    )

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.arguments import shown
+from airflow_ft.core.arguments import shown, wrong
 from airflow_ft.core.errors import ConfigurationError
 
 
@@ -26,7 +26,7 @@ class Duration:
     @property
     def remedy(self) -> str:
         least = f" of at least {self.least.total_seconds():g} s" if self.least else ""
-        return f"give a timedelta{least}" + (", or None for never." if self.never else ".")
+        return f"Give a timedelta{least}" + (", or None for never." if self.never else ".")
 
     def is_good(self, value: object) -> bool:
         return (value is None and self.never) or (isinstance(value, timedelta) and value >= self.least)
@@ -51,7 +51,7 @@ class Count:
 
     @property
     def remedy(self) -> str:
-        return f"give a whole number from {self.least}" + (", or None for no end." if self.endless else ".")
+        return f"Give a whole number of at least {self.least}" + (", or None for no limit." if self.endless else ".")
 
     def is_good(self, value: object) -> bool:
         return (value is None and self.endless) or (type(value) is int and value >= self.least)
@@ -78,7 +78,7 @@ class Number:
     @property
     def remedy(self) -> str:
         least = f"above {self.least:g}" if self.above else f"from {self.least:g}"
-        return f"give a number {least}" + (f" to {self.most:g}." if self.most < sys.float_info.max else ".")
+        return f"Give a number {least}" + (f" to {self.most:g}." if self.most < sys.float_info.max else ".")
 
     def is_good(self, value: object) -> bool:
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -98,7 +98,7 @@ class Number:
 class Flag:
     """True or False."""
 
-    remedy = "give True or False."
+    remedy = "Give True or False."
 
     def is_good(self, value: object) -> bool:
         return isinstance(value, bool)
@@ -121,7 +121,7 @@ class Choice:
 
     @property
     def remedy(self) -> str:
-        return f"give {self.among.__name__}.{self.plain}."
+        return f"Give {self.among.__name__}.{self.plain}."
 
     def is_good(self, value: object) -> bool:
         return isinstance(value, self.among)
@@ -151,7 +151,7 @@ def check_settings(owner: Any) -> None:
     for name, kind in kinds_of(type(owner)).items():
         value = getattr(owner, name)
         if not kind.is_good(value):
-            raise ConfigurationError(f"{type(owner).__name__}.{name} is {shown(value)}.", remedy=kind.remedy)
+            raise wrong(name, shown(value), kind.remedy, of=type(owner).__name__)
 
 
 def read_settings(owner: type, data: Mapping[str, Any], argument: str) -> dict[str, Any]:
@@ -162,14 +162,16 @@ def read_settings(owner: type, data: Mapping[str, Any], argument: str) -> dict[s
     kinds = kinds_of(owner)
     if unknown := sorted(str(name) for name in set(data) - set(kinds)):
         raise ConfigurationError(
-            f"{argument}: unknown settings: {', '.join(unknown)}.", remedy=f"known are {', '.join(kinds) or 'none'}."
+            f"{argument} has no setting {', '.join(unknown)}.",
+            code="argument_unknown",
+            remedy=f"Remove {', '.join(unknown)}. {argument} has {', '.join(kinds) or 'no settings'}.",
+            argument=unknown[0],
+            of=argument,
         )
     known = {}
     for name, value in data.items():
         try:
             known[name] = kinds[name].from_json(value)
         except (TypeError, ValueError, OverflowError):
-            raise ConfigurationError(
-                f"{argument}: {name} is {shown(value)}.", remedy=f"give {kinds[name].plain}."
-            ) from None
+            raise wrong(name, shown(value), f"Give {kinds[name].plain} as {name}.", of=argument) from None
     return known

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import shown
+from airflow_ft.core.arguments import shown, wrong
 from airflow_ft.core.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -79,7 +79,8 @@ class RestartStrategy(ABC):
         name = RESTART_TYPES.get(str(data.get("type")))
         if name is None:
             found = shown(data["type"]) if "type" in data else "missing"
-            raise ConfigurationError(f"restart: type is {found}.", remedy=f"give one of {', '.join(_STRATEGIES)}.")
+            code = "argument_invalid" if "type" in data else "argument_missing"
+            raise wrong("type", found, f"Give one of {', '.join(_STRATEGIES)} as type.", code=code, of="restart")
         settings = {key: value for key, value in data.items() if key != "type"}
         return _STRATEGIES[name], read_settings(_STRATEGIES[name], settings, f"restart ({name})")
 
@@ -124,10 +125,10 @@ def wait_after(error: Exception, restarts: Restarts, what: str) -> float | None:
     """Counts that `what` has failed just now, and says so; the seconds until it is started again, or None: give up."""
     wait = restarts.failed(time.monotonic(), random.random())
     if wait is None:
-        log.error("%s is not restarted any more (%s)", what, restarts.strategy)
+        log.error("%s is not restarted: the restart strategy (%s) allows no more restarts", what, restarts.strategy)
         return None
     log.warning("%s: %s", type(error).__name__, error)
-    log.warning("%s is restarted in %.1f s (restart %d: %s)", what, wait, restarts.count, restarts.strategy)
+    log.warning("%s restarts in %.1f s (restart %d; strategy: %s)", what, wait, restarts.count, restarts.strategy)
     return wait
 
 
@@ -141,7 +142,7 @@ def is_tolerated(error: AirflowFtError, store: Store, pipeline: str, tolerable: 
     try:
         return tolerable < 0 or store.failed_in_a_row(pipeline) <= tolerable
     except StoreUnavailableError as away:
-        log.warning("how many checkpoints have failed in a row cannot be read: %s", away)
+        log.warning("cannot read how many checkpoints failed in a row: %s", away)
         return False
 
 
@@ -151,9 +152,10 @@ def given_up(error: AirflowFtError, strategy: RestartStrategy) -> AirflowFtError
     """
     if isinstance(error, TerminalError | LeaseHeldError | StoreUnavailableError):
         return error
-    what = f"{error.what.rstrip('.')}. It is not restarted any more ({strategy})."
+    what = f"{error.what.rstrip('.')}. The stream is not restarted: its strategy is {strategy}."
     where = ("unconnected", "pipeline", "checkpoint", "participant", "sink", "column", "row")
-    return RestartsExhaustedError(what, remedy=error.remedy).located(**{name: getattr(error, name) for name in where})
+    failed = RestartsExhaustedError(what, remedy=error.remedy, cause=error.code, **error.fields)
+    return failed.located(**{name: getattr(error, name) for name in where})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,9 +254,11 @@ class ExponentialDelay(RestartStrategy):
         super().__post_init__()
         if self.initial_backoff > self.max_backoff:
             raise ConfigurationError(
-                f"ExponentialDelay.initial_backoff is {_told(self.initial_backoff)},"
-                f" longer than max_backoff, which is {_told(self.max_backoff)}.",
-                remedy="give a max_backoff that is as long or longer.",
+                f"ExponentialDelay: initial_backoff is {_told(self.initial_backoff)}, longer than max_backoff, which is"
+                f" {_told(self.max_backoff)}.",
+                code="arguments_conflict",
+                remedy=f"Give a max_backoff of at least {_told(self.initial_backoff)}, or a shorter initial_backoff.",
+                arguments=["initial_backoff", "max_backoff"],
             )
 
     def __str__(self) -> str:
@@ -262,7 +266,7 @@ class ExponentialDelay(RestartStrategy):
         jitter = f", +-{100 * self.jitter_factor:.3g} %" if self.jitter_factor else ""
         return (
             f"{_times(self.attempts_before_reset_backoff)}, {grows}{jitter}, up to {_told(self.max_backoff)};"
-            f" anew after {_told(self.reset_backoff_threshold)} without a failure"
+            f" reset after {_told(self.reset_backoff_threshold)} without a failure"
         )
 
     def _wait(self, restarts: Restarts, now: float, random: float) -> float | None:

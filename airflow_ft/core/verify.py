@@ -75,7 +75,7 @@ class SinkReport:
 
     `expected` rows are in the log; `missing` of them are not in the sink. `repeated` rows there equal delivered ones
     beyond their number, `other` rows equal none (None: not counted). `set_aside` rows of the log were refused, and are
-    not expected. `error` says why nothing could be compared.
+    not expected. `error` says why nothing could be compared; `error_code` is its stable code.
     """
 
     participant: str
@@ -89,6 +89,7 @@ class SinkReport:
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
     error: str = ""
+    error_code: str = ""
     set_aside: int = 0
 
     @classmethod
@@ -131,6 +132,7 @@ class SinkReport:
             ],
             "notes": list(self.notes),
             "error": self.error,
+            "error_code": self.error_code,
             "set_aside": self.set_aside,
         }
 
@@ -153,8 +155,10 @@ def verify(store: Store, pipeline: str, verifier: Verifier, numbers: Iterable[in
         except AirflowFtError as error:
             sinks = dict.fromkeys(sink for each in delivered for sink in each.plan.participant(name).sinks)
             numbers = tuple(each.plan.number for each in delivered)
+            text, code = str(error), error.code
             reports += [
-                SinkReport(name, sink, "", numbers, expected_rows(delivered, sink), error=str(error)) for sink in sinks
+                SinkReport(name, sink, "", numbers, expected_rows(delivered, sink), error=text, error_code=code)
+                for sink in sinks
             ]
     return reports
 

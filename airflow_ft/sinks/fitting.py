@@ -52,7 +52,7 @@ def misfits(
         try:
             problems = answer.result()
         except AirflowFtError as error:
-            warn(not_judged(plan.name, f"connection {plan.name} cannot be asked now: {error}"))
+            warn(not_judged(plan.name, f"connection {plan.name} cannot be asked now: {error.headline}"))
             continue
         found += [problem.located(participant=plan.name) for problem in problems]
         if not problems:
@@ -67,8 +67,8 @@ def not_judged(subject: str, reason: str) -> PipelineWarning:
         code="COLUMNS_NOT_JUDGED",
         subject=subject,
         message=f"the job's columns were not compared with the sinks before rows were computed: {reason}",
-        remedy="nothing, if the run succeeds: `prepare` judges what was staged. A sink that does not fit is found after"
-        " the rows were computed.",
+        remedy="Do nothing if the run succeeds: `prepare` checks the staged rows. It finds a misfit only after the rows"
+        " were computed.",
     )
 
 

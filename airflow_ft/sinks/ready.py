@@ -83,11 +83,14 @@ def _answered(
     except TimeoutError:
         return [
             SinkUnavailableError(
-                f"it did not answer in {LOOK_SECONDS:.0f} s.",
-                remedy="it is tried again; look at the server if it stays so.",
+                f"the server did not answer within {LOOK_SECONDS:.0f} s.",
+                code="server_unreachable",
+                remedy="Check that the server runs and that host and port of the connection are right. Airflow"
+                " retries.",
+                seconds=LOOK_SECONDS,
             )
         ]
     except Exception as error:  # our own mistake, perhaps: `prepare` is what counts
-        text = "connection %s could not be looked at, `prepare` will ask: %s: %s"
+        text = "connection %s could not be checked now; `prepare` checks it again: %s: %s"
         log.warning(text, plan.name, type(error).__name__, error)
         return []

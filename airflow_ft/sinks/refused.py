@@ -44,9 +44,13 @@ class Refused:
         self._bytes += row.nbytes
         if sum(map(len, self._rows.values())) > MAX_ROWS or self._bytes > MAX_BYTES:
             raise DeclinedError(
-                f"more than {MAX_ROWS:,} rows (or {MAX_BYTES >> 20} MB of them) are refused; the last one: {reason}",
-                remedy="so many are not set aside: mend the target.",
+                f"the target refuses more than {MAX_ROWS:,} rows or {MAX_BYTES >> 20} MB, too many to set aside. The"
+                f" last reason: {reason.rstrip('.')}.",
+                code="too_many_refused",
+                remedy="Correct the target so that it takes the rows, or the rows in the job.",
                 sink=sink,
+                limit_rows=MAX_ROWS,
+                limit_bytes=MAX_BYTES,
             )
 
     def around(
@@ -123,9 +127,11 @@ def accepted(
         if wrong and letters is None:
             index, why = min(wrong.items())
             raise DeclinedError(
-                f"row {first + index + 1} of {file.path} is refused: {why}.",
-                remedy="mend the job; or replace such values in it.",
+                f"the target refuses row {first + index + 1} of {file.path}: {why}.",
+                code="row_refused",
+                remedy="Correct or replace such values in the job.",
                 sink=sink,
+                path=file.path,
             )
         if wrong and letters is not None:
             for index, why in sorted(wrong.items()):

@@ -112,7 +112,10 @@ class System:
         if missing := self.missing_clients():
             raise ConfigurationError(
                 f"a sink into {self.title} needs {', '.join(missing)}, which is not installed here.",
-                remedy=f"pip install '{self.installed_by()}', where DAGs are parsed and where tasks run.",
+                code="package_missing",
+                remedy=f"Run `pip install '{self.installed_by()}'` where DAGs are parsed and where tasks run.",
+                package=missing[0],
+                extra=self.extra,
             )
 
     def missing_clients(self) -> list[str]:
@@ -129,9 +132,13 @@ def system(kind: str) -> System:
     # Ours first: to look at all distributions takes some 20 ms, and each task of a pipeline asks.
     entry = _ours().get(kind) or _all().get(kind)
     if entry is None:
+        installed = ", ".join(sorted(_all())) or "none"
         raise ConfigurationError(
-            f"there is no system of kind {kind!r} to deliver into, only {', '.join(sorted(_all())) or 'none at all'}.",
-            remedy=f"install the distribution that has it, here too; it names it in its entry points {GROUP!r}.",
+            f"no installed distribution has sinks of kind {kind!r}. Installed kinds: {installed}.",
+            code="sink_kind_unknown",
+            remedy=f"Install here the distribution whose entry points {GROUP!r} name {kind!r}.",
+            kind=kind,
+            kinds=sorted(_all()),
         )
     return _load(entry)
 
@@ -163,7 +170,10 @@ def _all() -> Mapping[str, metadata.EntryPoint]:
         if other.value != entry.value:
             raise ConfigurationError(
                 f"two distributions offer sinks of kind {entry.name!r}: {_told(other)} and {_told(entry)}.",
-                remedy="uninstall one of them.",
+                code="sink_kind_conflict",
+                remedy="Uninstall one of them.",
+                kind=entry.name,
+                offers=[_told(other), _told(entry)],
             )
     return found
 
@@ -174,13 +184,19 @@ def _load(entry: metadata.EntryPoint) -> System:
         found = entry.load()
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(
-            f"sinks of kind {entry.name!r} cannot be imported: {_told(entry)}: {error}",
-            remedy="install that distribution anew, or remove it.",
+            f"sinks of kind {entry.name!r} cannot be imported from {_told(entry)}: {error}",
+            code="sink_kind_broken",
+            remedy="Reinstall that distribution, or remove it.",
+            kind=entry.name,
+            offer=_told(entry),
         ) from error
     if not isinstance(found, System) or found.kind != entry.name:
         raise ConfigurationError(
             f"the entry point {entry.name!r} is no System of that kind: {_told(entry)}.",
-            remedy=f"have it name an `airflow_ft.sinks.registry.System` with kind={entry.name!r}.",
+            code="sink_kind_broken",
+            remedy=f"Let it name an `airflow_ft.sinks.registry.System` with kind={entry.name!r}.",
+            kind=entry.name,
+            offer=_told(entry),
         )
     return found
 

@@ -60,7 +60,13 @@ class AbortingOperations:
             carrier = checkpoint.plan.commit_point if checkpoint.plan else None
             if checkpoint.state is S.PREPARED and carrier is not None and not tombstoned:
                 # R3: it was STAGED when this was asked for. Since then it was voted upon, and perhaps committed.
-                raise write.conflict(number, f"it is PREPARED, and {carrier} may have committed it: no tombstone yet.")
+                raise write.conflict(
+                    number,
+                    f"it is PREPARED and has no abort marker yet, so {carrier} may have committed it.",
+                    code="abort_marker_missing",
+                    state=checkpoint.state.value,
+                    commit_point=carrier,
+                )
             write.abort(checkpoint, reason, message, after)
             if rewind_from is not None:
                 _rewind(write, rewind_from, rewind_to, reason, f"rewound with checkpoint {number}", also=checkpoint)
@@ -72,7 +78,7 @@ class AbortingOperations:
             write.require_epoch(epoch)
             checkpoint = write.checkpoint(number)
             if checkpoint.state is not S.ABORTED:
-                raise write.conflict(number, f"it is {checkpoint.state.value}: only an ABORTED one is rolled back.")
+                raise write.wrong_state(checkpoint, "only an ABORTED checkpoint can be rolled back")
             changed = write.change(
                 "UPDATE vote SET rolled_back = 1"
                 " WHERE pipeline = ? AND number = ? AND participant = ? AND rolled_back = 0",
@@ -82,7 +88,7 @@ class AbortingOperations:
             )
             if not changed:
                 return checkpoint
-            write.event(EventKind.ROLLED_BACK, f"{participant} holds nothing of it any more", number=number)
+            write.event(EventKind.ROLLED_BACK, f"{participant} holds no rows of it", number=number)
             plan = checkpoint.plan
             names = [p.name for p in plan.participants if p.promise is Promise.TWO_PHASE] if plan else []
             left = write.rows(
@@ -152,10 +158,19 @@ class AbortingOperations:
             old.require_active()
             for checkpoint in old.open_checkpoints():
                 if not checkpoint.is_settled or checkpoint.rollback_pending:
-                    raise old.conflict(checkpoint.number, f"it is {checkpoint.state.value}, and not settled.")
+                    raise unresolved(
+                        old,
+                        checkpoint,
+                        "the pipeline can be renamed only when every checkpoint is confirmed or aborted",
+                    )
             number = _move_base(new, epoch, position)
             if new.row["published"]:
-                raise new.conflict(number, "it has checkpoints of its own.")
+                raise new.conflict(
+                    number,
+                    "the pipeline has checkpoints of its own, so no other pipeline can get its name.",
+                    code="pipeline_not_new",
+                    remedy="Choose a name that no pipeline has: `airflow ft pipelines` lists all.",
+                )
             below = max(old.row["next_number"], new.row["next_number"])
             new.set_pipeline(next_number=below, former=json_text(asdict(Former(former, delivered, below))))
             dags = [each.row[name] for each in rows.values() for name in ("first_dag", "last_dag") if each.row[name]]
@@ -164,7 +179,7 @@ class AbortingOperations:
             if run is not None:
                 _remember_restored(new, run, savepoint)
             _restored(new, number, position, message)
-            says = f"it goes on as {pipeline}, behind checkpoint {delivered}."
+            says = f"it continues as {pipeline}, after checkpoint {delivered}."
             old.set_pipeline(status=PipelineStatus.RENAMED.value, halt_message=says, late_after=None, **NO_TURN)
             old.event(EventKind.RENAMED, f"{says} {message}", detail={"as": pipeline})
             for write in rows.values():
@@ -180,9 +195,11 @@ def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
     found = write.rows("SELECT id FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", write.name)
     if since := [row["id"] for row in found if row["id"] not in heard]:
         raise StateConflictError(
-            f"request {since[0]} was made meanwhile, and may want the state.",
-            remedy="nothing: the next end of the stream deletes what is not to be kept.",
+            f"request {since[0]} arrived in the meantime and may need the state, so the state stays.",
+            code="request_pending",
+            remedy="Do nothing: the stream deletes the state when it ends the next time.",
             pipeline=write.name,
+            request=since[0],
         )
 
 
@@ -220,7 +237,13 @@ def _remember_restored(write: PipelineWrite, run: RunKey, savepoint: str) -> Non
         savepoint,
     )
     if noted != 1:
-        raise write.conflict(0, f"run {run} has gone on from a savepoint before.")
+        raise write.conflict(
+            0,
+            f"run {run} has restored a savepoint before.",
+            code="already_restored",
+            remedy="Trigger a new DAG run to restore another savepoint.",
+            run=str(run),
+        )
 
 
 def _move_base(write: PipelineWrite, epoch: int, position: SparkPosition | None) -> int:
@@ -231,10 +254,15 @@ def _move_base(write: PipelineWrite, epoch: int, position: SparkPosition | None)
     write.require_epoch(epoch)
     for checkpoint in write.open_checkpoints():
         if checkpoint.is_undelivered or checkpoint.state is S.TRIGGERED:
-            raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}, and not delivered.")
+            raise unresolved(write, checkpoint, "its rows are not delivered yet")
     if position is None:
         if write.row["base_location"] is not None:
-            raise write.conflict(0, "it has read something.")
+            raise write.conflict(
+                0,
+                "the pipeline has read rows, so it cannot begin without a position.",
+                code="pipeline_not_new",
+                remedy="Restore a savepoint, or use a new pipeline.",
+            )
         return 0
     newest = write.rows(
         "SELECT number FROM checkpoint WHERE pipeline = ? AND is_base = 1 ORDER BY number DESC LIMIT 1", write.name
@@ -257,13 +285,33 @@ def _check_rewind(
     pipeline: str, number: int, after: AfterAbort, rewind_from: int | None, rewind_to: SparkPosition | None
 ) -> None:
     if after is AfterAbort.REWOUND and (rewind_from is None or rewind_from > number):
-        what = f"REWOUND needs the first number to compute again, at most {number}; given was {rewind_from}."
+        what = (
+            f"REWOUND needs `rewind_from`, the first checkpoint to compute again: at most {number}, not {rewind_from}."
+        )
     elif after is AfterAbort.CARRIED and (rewind_from is not None or rewind_to is not None):
-        what = "a CARRIED checkpoint rewinds nothing, but a number or position to rewind to was given."
+        what = "CARRIED rewinds nothing, but `rewind_from` or `rewind_to` is given."
     else:
         return
     raise ConfigurationError(
-        what, remedy="give rewind_from exactly when the rows are rewound.", pipeline=pipeline, checkpoint=number
+        what,
+        code="arguments_conflict",
+        remedy="Give `rewind_from` with REWOUND, and only then.",
+        pipeline=pipeline,
+        checkpoint=number,
+        argument="rewind_from",
+        value=rewind_from,
+    )
+
+
+def unresolved(write: PipelineWrite, checkpoint: Checkpoint, why: str) -> StateConflictError:
+    """The error for a checkpoint that must be delivered or aborted before the write."""
+    state = checkpoint.state.value
+    return write.conflict(
+        checkpoint.number,
+        f"it is {state}: {why}.",
+        code="checkpoint_unresolved",
+        remedy=f"Let the next run deliver it, or run `airflow ft recover {write.name}`.",
+        state=state,
     )
 
 
@@ -283,9 +331,8 @@ def _rewind(
     concerned = [c for c in write.open_checkpoints() if c.number >= rewind_from]
     for checkpoint in concerned:
         if checkpoint.state in MAY_BE_VISIBLE:
-            raise write.conflict(
-                checkpoint.number,
-                f"it is {checkpoint.state.value}, so checkpoint {rewind_from} and later cannot be rewound yet.",
+            raise unresolved(
+                write, checkpoint, f"checkpoint {rewind_from} and later ones cannot be rewound before it is resolved"
             )
     # Theirs were not refused, and did not expire: they only follow.
     theirs = reason if reason is AbortReason.USER else AbortReason.PREDECESSOR_ABORTED

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
+from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import clean_text
@@ -24,16 +25,27 @@ class AdoptionOperations:
         with pipeline_write(self._database, pipeline) as write:
             write.require_understood()
             if write.row["status"] != PipelineStatus.HALTED.value:
-                raise write.conflict(0, "it is not HALTED, so nothing has to be adopted.")
+                raise write.conflict(
+                    0,
+                    f"the pipeline is {write.row['status']}, not HALTED: there is nothing to adopt.",
+                    code="action_refused",
+                    remedy=f"Do nothing. `airflow ft doctor {pipeline}` checks whether the pipeline works.",
+                    status=write.row["status"],
+                )
             if (current := write.row["epoch"]) != expected:
                 raise write.conflict(
-                    0, f"epoch {current} is in force, not {expected}: somebody has been at work on it."
+                    0,
+                    f"the pipeline has epoch {current}, not {expected}: another process worked on it.",
+                    code="epoch_taken",
+                    remedy=f"Run `airflow ft adopt {pipeline}` again.",
+                    epoch=expected,
+                    current=current,
                 )
             checkpoints = write.open_checkpoints()
             for checkpoint in checkpoints:
                 # Its markers may stand in the sinks: recovery, or a person, settles it, not this.
                 if checkpoint.state in MAY_BE_VISIBLE:
-                    raise write.conflict(checkpoint.number, f"it is {checkpoint.state.value}: settle it first.")
+                    raise unresolved(write, checkpoint, "it must be delivered or aborted before the sinks are adopted")
             mine: int = max(write.row["epoch"], epoch) + 1
             newest = max(delivered.values(), default=0)
             write.change("DELETE FROM lease WHERE pipeline = ?", pipeline)

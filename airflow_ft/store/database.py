@@ -18,12 +18,12 @@ Row = dict[str, Any]
 
 
 OF_ANOTHER_SCHEMA = (
-    "a decision log of another version, or none, was put in its place: look what lies there, and start this process"
-    " again, which brings it up to date."
+    "Check which database is there: it is empty, or of another version. Then restart this process: it updates the"
+    " schema."
 )
 """What to do when a table or a column is missing, which was there when the log was opened."""
 LARGEST = (1 << 63) - 1
-"""Number that a database keeps."""
+"""The largest number that a database keeps."""
 
 
 def by_name(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> list[Row]:
@@ -35,10 +35,18 @@ def asked(values: tuple[object, ...]) -> None:
     """ConfigurationError for values of a query that no database can be asked for: nothing is there under them."""
     for value in values:
         if isinstance(value, int) and abs(value) > LARGEST:
-            raise ConfigurationError(f"{value} is too large for a number of a decision log.", remedy="correct it.")
+            raise ConfigurationError(
+                f"{value} is too large: the decision log keeps numbers up to {LARGEST}.",
+                code="argument_invalid",
+                remedy=f"Give a number of at most {LARGEST}.",
+                value=value,
+            )
         if isinstance(value, str) and ("\0" in value or not _is_utf8(value)):
             raise ConfigurationError(
-                f"{value[:80]!r} has characters that no name in a decision log can have.", remedy="correct it."
+                f"{value[:80]!r} has characters that the decision log cannot store (NUL, or half of a surrogate pair).",
+                code="argument_invalid",
+                remedy="Remove these characters.",
+                value=value[:80],
             )
 
 
@@ -125,7 +133,9 @@ class Pool(Generic[Connection]):
         with self._lock:
             if self._closed:
                 raise StoreUnavailableError(
-                    "The store was closed by this process.", remedy="open it again with open_store()."
+                    "this process has closed the decision log.",
+                    code="store_closed",
+                    remedy="Open it again with `open_store()`.",
                 )
             if self._idle and not fresh:
                 return self._idle.pop(), True

@@ -46,7 +46,7 @@ class DeliveryOperations:
             if checkpoint.plan is not None and checkpoint.state in (S.STAGED, S.PREPARED, S.COMMITTING, S.COMPLETED):
                 return checkpoint.plan
             if checkpoint.state is not S.STAGED:
-                raise write.conflict(plan.number, f"it is {checkpoint.state.value}; only a STAGED one is planned.")
+                raise write.wrong_state(checkpoint, "only a STAGED checkpoint can be planned")
             require_nothing_quarantined(write, plan.number)
             _require_own_segment(write, checkpoint, plan)
             parts = [_require_deliverable(write, plan.number, segment) for segment in plan.segments]
@@ -86,7 +86,7 @@ class DeliveryOperations:
             write.require_active()
             checkpoint = write.checkpoint(number)
             if checkpoint.state not in (S.STAGED, S.PREPARED, S.COMMITTING) and not checkpoint.rollback_pending:
-                raise write.conflict(number, f"it is {checkpoint.state.value}: there is nothing to attempt.")
+                raise write.wrong_state(checkpoint, "an attempt needs a STAGED, PREPARED or COMMITTING checkpoint")
             plan = _require_participant(write, checkpoint, participant)
             attempt = write.draw("next_attempt")
             vote = checkpoint.votes.get(participant)
@@ -134,12 +134,17 @@ class DeliveryOperations:
             if vote is None or vote.attempt != attempt:
                 newest = "none" if vote is None else str(vote.attempt)
                 raise write.conflict(
-                    number, f"attempt {attempt} at {participant} is not the newest one ({newest}) and cannot vote."
+                    number,
+                    f"attempt {attempt} cannot vote: the newest attempt is {newest}.",
+                    code="vote_outdated",
+                    participant=participant,
+                    attempt=attempt,
+                    newest=0 if vote is None else vote.attempt,
                 )
             if vote.prepared == attempt:
                 return checkpoint
             if checkpoint.state not in (S.STAGED, S.PREPARED):
-                raise write.conflict(number, f"it is {checkpoint.state.value}: the votes are counted.")
+                raise write.wrong_state(checkpoint, "votes count only while it is STAGED or PREPARED")
             write.update_vote(number, participant, prepared=attempt, notes=json_text(dict(notes or {})), problem=None)
             write.event(
                 EventKind.VOTED,
@@ -167,15 +172,18 @@ class DeliveryOperations:
             write.require_active()
             plan = checkpoint.plan
             if checkpoint.state is not S.PREPARED or plan is None:
-                raise write.conflict(number, f"it is {checkpoint.state.value}; only a PREPARED one is decided.")
+                raise write.wrong_state(checkpoint, "only a PREPARED checkpoint can be decided")
             require_nothing_quarantined(write, number)
             votes = _prepared(checkpoint)
             if set(votes) != {p.name for p in plan.participants} or dict(prepared) != votes:
                 # R7: a decision may only land on the very attempts that it counts.
                 raise write.conflict(
                     number,
-                    f"the decision counts the votes {_attempts_text(prepared)}, the stored ones are"
+                    f"the decision counts the votes {_attempts_text(prepared)}, but the decision log has"
                     f" {_attempts_text(votes)}.",
+                    code="vote_outdated",
+                    counted=dict(prepared),
+                    stored=votes,
                 )
             write.move(
                 checkpoint,
@@ -197,7 +205,7 @@ class DeliveryOperations:
             plan = _require_participant(write, checkpoint, proof.participant)
             _require_committed(write, number, plan, proof)
             if checkpoint.state not in (S.COMMITTING, S.COMPLETED):
-                raise write.conflict(number, f"it is {checkpoint.state.value}: a proof follows the decision.")
+                raise write.wrong_state(checkpoint, "a proof needs a decided checkpoint")
             if checkpoint.votes[proof.participant].proof is not None:
                 return checkpoint
             write.update_vote(number, proof.participant, proof=text)
@@ -225,7 +233,7 @@ class DeliveryOperations:
         with pipeline_write(self._database, pipeline) as write:
             checkpoint = write.checkpoint(number)
             if checkpoint.state is not S.COMPLETED or checkpoint.plan is None:
-                raise write.conflict(number, f"it is {checkpoint.state.value}; only a COMPLETED one is finalised.")
+                raise write.wrong_state(checkpoint, "only a COMPLETED checkpoint can be finalised")
             if checkpoint.finalised:
                 return
             for each in sorted({number, *(segment.number for segment in checkpoint.plan.segments)}):
@@ -238,7 +246,12 @@ class DeliveryOperations:
             checkpoint = write.checkpoint(number)
             if checkpoint.segment is None or checkpoint.delivered_by is None:
                 # I10: a segment is deleted only after the number that delivered it is confirmed.
-                raise write.conflict(number, "it has no segment that was delivered, so there is nothing to delete.")
+                raise write.conflict(
+                    number,
+                    "no completed checkpoint has delivered its rows, so its segment stays.",
+                    code="checkpoint_unresolved",
+                    state=checkpoint.state.value,
+                )
             pruned = write.change(
                 "UPDATE checkpoint SET pruned_at = ? WHERE pipeline = ? AND number = ? AND pruned_at IS NULL",
                 write.now,
@@ -257,23 +270,25 @@ class DeliveryOperations:
         """What can be known of a plan without reading anything."""
         numbers = [segment.number for segment in plan.segments]
         names = [participant.name for participant in plan.participants]
-        wrong = ""
+        part, wrong = "", ""
         if plan.pipeline != pipeline:
-            wrong = f"it is for pipeline {plan.pipeline!r}"
+            part, wrong = "pipeline", f"its pipeline is {plan.pipeline!r}"
         elif plan.installation != self._installation:
-            wrong = "it is for another installation"  # I8
+            part, wrong = "installation", f"its installation is {plan.installation}, not {self._installation}"  # I8
         elif not names or len(set(names)) != len(names):
-            wrong = "it needs at least one participant, and each once"
+            part, wrong = "participants", "it has no participant, or one twice"
         elif plan.commit_point is not None and plan.commit_point not in names:
-            wrong = f"its commit point {plan.commit_point!r} is none of its participants"
+            part, wrong = "commit_point", f"its commit point {plan.commit_point!r} is not one of its participants"
         elif not numbers:
-            wrong = "it delivers nothing"
+            part, wrong = "segments", "it has no segments"
         elif numbers != sorted(set(numbers)) or numbers[-1] > plan.number:
-            wrong = f"its segments {numbers} are not in ascending order up to its number"  # I4
+            part, wrong = "order", f"its segments {numbers} are not in ascending order up to {plan.number}"  # I4
         if wrong:
             raise ConfigurationError(
-                f"this plan cannot be stored: {wrong}.",
-                remedy="make the plan anew from the state of the store.",
+                f"the decision log refuses this plan: {wrong}.",
+                code="plan_invalid",
+                remedy="Make a new plan from the state in the decision log.",
+                part=part,
                 pipeline=pipeline,
                 checkpoint=plan.number,
             )
@@ -326,19 +341,27 @@ def _require_own_segment(write: PipelineWrite, checkpoint: Checkpoint, plan: Pla
     own = checkpoint.segment is not None
     if own != (plan.segments[-1].number == plan.number):
         raise write.conflict(
-            plan.number, "its own segment must be the last of its plan." if own else "it has no segment of its own."
+            plan.number,
+            "its own segment must be the last one of its plan." if own else "it has no segment of its own to deliver.",
+            code="plan_conflict",
         )
 
 
 def _require_deliverable(write: PipelineWrite, number: int, segment: Segment) -> Checkpoint:
     """The checkpoint of a segment that `number` may deliver: no other number does, did, or will compute it again."""
     part = write.checkpoint(segment.number)
+
+    def conflict(what: str, **fields: Any) -> StateConflictError:
+        return write.conflict(
+            number, f"segment {segment.number} {what}.", code="plan_conflict", segment=segment.number, **fields
+        )
+
     if part.segment != segment:
-        raise write.conflict(number, f"the plan's segment {segment.number} is not the one that was published.")  # I1
+        raise conflict("of the plan differs from the published one")  # I1
     if part.delivered_by is not None:
-        raise write.conflict(number, f"segment {segment.number} was delivered by {part.delivered_by}.")  # I2
+        raise conflict(f"was delivered by checkpoint {part.delivered_by}", other=part.delivered_by)  # I2
     if part.after_abort is AfterAbort.REWOUND:
-        raise write.conflict(number, f"segment {segment.number} was rewound: its rows are computed again.")  # I2
+        raise conflict("was rewound: a run computes its rows again", state=part.state.value)  # I2
     rows = write.rows(
         "SELECT p.number, p.state FROM checkpoint c"
         " JOIN checkpoint p ON p.pipeline = c.pipeline AND p.number = c.planned_by"
@@ -347,18 +370,23 @@ def _require_deliverable(write: PipelineWrite, number: int, segment: Segment) ->
         segment.number,
     )
     if rows and rows[0]["number"] != number and rows[0]["state"] != S.ABORTED.value:
-        raise write.conflict(number, f"segment {segment.number} is in the plan of checkpoint {rows[0]['number']}.")
+        raise conflict(f"is in the plan of checkpoint {rows[0]['number']}", other=rows[0]["number"])
     if part.state not in (S.STAGED, S.SUBSUMED, S.ABORTED):
         # R9: only what no sink can have seen travels with another number.
-        raise write.conflict(number, f"segment {segment.number} is {part.state.value}: it is settled by itself.")
+        raise conflict(f"is {part.state.value}: no other checkpoint can deliver it", state=part.state.value)
     return part
 
 
 def _require_participant(write: PipelineWrite, checkpoint: Checkpoint, participant: str) -> Plan:
     if checkpoint.plan is None:
-        raise write.conflict(checkpoint.number, "it has no plan yet.")
+        raise write.conflict(checkpoint.number, "it has no plan yet.", code="plan_conflict")
     if participant not in {p.name for p in checkpoint.plan.participants}:
-        raise write.conflict(checkpoint.number, f"its plan has no participant {participant!r}.")
+        raise write.conflict(
+            checkpoint.number,
+            "the plan of the checkpoint does not include this participant.",
+            code="plan_conflict",
+            participant=participant,
+        )
     return checkpoint.plan
 
 
@@ -366,9 +394,11 @@ def _require_committed(write: PipelineWrite, number: int, plan: Plan, proof: Pro
     """I6: only a marker of this very plan, saying 'committed', proves anything."""
     if proof.outcome is not Outcome.COMMITTED or proof.number != number or proof.digest != plan.digest:
         raise StateConflictError(
-            f"the marker says {proof.outcome.value} of number {proof.number} under digest {proof.digest[:12]}; the plan"
-            f" is number {number}, digest {plan.digest[:12]}.",
-            remedy="do not go on; compare the sink's ledger with the store.",
+            f"the marker in the sink says {proof.outcome.value}, checkpoint {proof.number}, digest"
+            f" {proof.digest[:12]}. The plan has checkpoint {number}, digest {plan.digest[:12]}.",
+            code="marker_mismatch",
+            remedy="Change nothing. Compare the sink's ledger with `airflow ft show"
+            f" {write.name} {number}`, and see docs/recovery.md.",
             pipeline=write.name,
             checkpoint=number,
             participant=proof.participant,
@@ -394,7 +424,13 @@ def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
         part = write.checkpoint(number)
         if part.delivered_by is not None:
             # I2: `plan` has excluded it; if it happens all the same, nobody may go on.
-            raise write.conflict(checkpoint.number, f"segment {number} was delivered by {part.delivered_by} already.")
+            raise write.conflict(
+                checkpoint.number,
+                f"checkpoint {part.delivered_by} has delivered segment {number} already.",
+                code="plan_conflict",
+                segment=number,
+                other=part.delivered_by,
+            )
         write.update_checkpoint(part, delivered_by=checkpoint.number)
         if number != checkpoint.number:
             write.event(EventKind.DELIVERED, f"with checkpoint {checkpoint.number}", number=number)

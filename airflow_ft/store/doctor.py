@@ -32,11 +32,11 @@ def examine_store(store: Store) -> list[Check]:
     if abs(difference) > CLOCK_TOLERANCE:
         exam.warn(
             "clock",
-            f"its clock and this machine's differ by {difference:+.1f} s",
-            "let both follow NTP; ages and time-outs count by the log's clock. Safety does not rest on it.",
+            f"its clock and the clock of this machine differ by {difference:+.1f} s",
+            "Synchronise both by NTP. Ages and timeouts use the clock of the decision log. No rows are at risk.",
         )
     else:
-        exam.ok("clock", f"agrees with this machine's within {CLOCK_TOLERANCE:g} s")
+        exam.ok("clock", f"it differs from the clock of this machine by less than {CLOCK_TOLERANCE:g} s")
     return exam.checks
 
 
@@ -46,10 +46,10 @@ def _examine_sqlite(exam: Examination, url: str) -> None:
     exam.ok("durability", "SQLite on a local disk, write-ahead journal, synchronous FULL")
     free = shutil.disk_usage(path).free
     if free < MINIMUM_FREE:
-        exam.problem("disk", f"{free >> 20} MB are free where {path} lies", "free space on that disk.")
+        exam.problem("disk", f"{free >> 20} MB are free on the disk of {path}", "Free space on that disk.")
     else:
         exam.ok("disk", f"{free >> 30} GB are free" if free >> 30 else f"{free >> 20} MB are free")
-    exam.ok("reach", "one machine only: tasks on several need a PostgreSQL store")
+    exam.ok("reach", "works for tasks on one machine; tasks on several machines need PostgreSQL")
 
 
 def _examine_postgres(exam: Examination, database: Database) -> None:
@@ -58,12 +58,12 @@ def _examine_postgres(exam: Examination, database: Database) -> None:
     [found] = database.read(f"SELECT {fields}, pg_is_in_recovery() AS standby")
     text = ", ".join(f"{name}={found[name]}" for name in names[1:])
     if found["standby"]:
-        exam.problem("role", "the server is a standby and takes no writes", "point the URL at the primary.")
+        exam.problem("role", "the server is a standby and refuses writes", "Change the URL to the primary server.")
     if found["fsync"] != "on" or found["full_page_writes"] != "on":
         exam.problem(
             "durability",
-            f"{text}: a power cut can lose or tear decisions that were acknowledged",
-            "set fsync=on and full_page_writes=on in postgresql.conf.",
+            f"{text}: a power cut can lose or damage acknowledged decisions",
+            "Set fsync=on and full_page_writes=on in postgresql.conf.",
         )
     else:
-        exam.ok("durability", f"PostgreSQL {found['server_version']}, {text} (demanded of each session)")
+        exam.ok("durability", f"PostgreSQL {found['server_version']}, {text} (set for each session)")

@@ -48,7 +48,9 @@ class EpochOperations:
         if not _NAME.fullmatch(pipeline):
             raise ConfigurationError(
                 f"{pipeline!r} cannot be the name of a pipeline.",
-                remedy="use 1 to 63 of a-z, 0-9, '_' and '-', beginning with a letter or digit.",
+                code="name_invalid",
+                remedy="Use 1 to 63 characters of a-z, 0-9, '_' and '-'. The first one is a letter or a digit.",
+                value=pipeline,
             )
         rows = self._database.read("SELECT * FROM pipeline WHERE name = ?", pipeline)
         if rows:
@@ -57,7 +59,7 @@ class EpochOperations:
             created = tx.change(_INSERT_PIPELINE, pipeline, tx.now()) == 1
             write = lock_pipeline(tx, pipeline)
             if created:
-                write.event(EventKind.REGISTERED, "known to the decision log from now on")
+                write.event(EventKind.REGISTERED, "registered in the decision log")
             write.flush()
             return to_pipeline(write.row)
 
@@ -69,17 +71,22 @@ class EpochOperations:
             current: int = write.row["epoch"]
             if current != expected:
                 raise LeaseHeldError(
-                    f"epoch {current} is in force, not {expected}: another process has taken over meanwhile.",
-                    remedy="read the pipeline again; it may need nothing any more.",
+                    f"the pipeline has epoch {current}, not {expected}: another process took over.",
+                    code="epoch_taken",
+                    remedy="Read the pipeline again. The other process may have done the work.",
                     pipeline=pipeline,
+                    epoch=expected,
+                    current=current,
                 )
             held = [to_lease(row) for row in write.rows("SELECT * FROM lease WHERE pipeline = ?", pipeline)]
             for other in held:
                 if seen.get(other.holder) != other.counter:
                     raise LeaseHeldError(
-                        f"{lease_text(other)} is at work on it (epoch {other.epoch}).",
-                        remedy="wait until it ends, or until its lease stays unrenewed for its whole time.",
+                        f"{lease_text(other)} works on the pipeline (epoch {other.epoch}).",
+                        remedy="Wait until it ends, or until its lease expires.",
                         pipeline=pipeline,
+                        holder=other.holder,
+                        epoch=other.epoch,
                     )
             write.change("DELETE FROM lease WHERE pipeline = ?", pipeline)
             write.set_pipeline(epoch=current + 1)
@@ -124,8 +131,10 @@ class EpochOperations:
             if renewed != 1:
                 raise FencedError(
                     f"the lease of {holder} is gone.",
-                    remedy="nothing: this process must end; another owner finishes or repeats its work.",
+                    code="lease_lost",
+                    remedy="Do nothing: this process ends, and another one completes or repeats its work.",
                     pipeline=pipeline,
+                    holder=holder,
                 )
 
     def release_lease(self, pipeline: str, holder: str) -> None:
@@ -161,7 +170,7 @@ class EpochOperations:
                     failure=None,
                     retired=0,
                 )
-                told.append(f"run {run} is at work" + (f", after {holder}, which has ended" if holder else ""))
+                told.append(f"run {run} has the turn" + (f", after {holder}, which has ended" if holder else ""))
                 holder = run
             if told:
                 write.event(EventKind.TURN, "; ".join(told), detail=run_detail(run))
@@ -174,7 +183,7 @@ class EpochOperations:
                 forget_told(write, run)
             if to_pipeline(write.row).turn == run:
                 write.set_pipeline(**NO_TURN)
-                write.event(EventKind.TURN, f"run {run} has left; the next one may come", detail=run_detail(run))
+                write.event(EventKind.TURN, f"run {run} gave its turn back", detail=run_detail(run))
 
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
         """See `Store.adopt_run`; registers the run when there is none."""
@@ -217,11 +226,19 @@ class EpochOperations:
             if write.row["status"] != PipelineStatus.ACTIVE.value:
                 found = write.row["halt_reason"] or write.row["status"]
                 if reason is not None and found != reason.value:
-                    stands = f"HALTED for {found}" if write.row["halt_reason"] else write.row["status"]
-                    raise write.conflict(0, f"it is {stands} by now, not HALTED for {reason}.")
+                    now = f"HALTED for {found}" if write.row["halt_reason"] else write.row["status"]
+                    raise write.conflict(
+                        0,
+                        f"the pipeline is now {now}, not HALTED for {reason}.",
+                        code="action_refused",
+                        remedy=f"Look at the new reason with `airflow ft pipelines`. Then run `airflow ft resume"
+                        f" {pipeline}` again.",
+                        status=write.row["status"],
+                        reason=write.row["halt_reason"],
+                    )
                 if found == PipelineStatus.RENAMED.value:
                     if names != _going_on_as(tx, pipeline):
-                        raise write.conflict(0, "it was renamed meanwhile.")
+                        raise write.conflict(0, "another process renamed the pipeline at the same moment.")
                     for name in names:
                         _take_back(rows[name], write.name, who)
                 write.set_pipeline(status=PipelineStatus.ACTIVE.value, halt_reason=None, halt_message="")
@@ -237,7 +254,13 @@ class EpochOperations:
             write.require_understood()
             if (turn := to_pipeline(write.row).turn) is not None:
                 if turn != ended:
-                    raise write.conflict(0, f"run {turn} is at work.")
+                    raise write.conflict(
+                        0,
+                        f"run {turn} is active.",
+                        code="run_active",
+                        remedy="Stop the run, or pause its DAG and let it end.",
+                        run=str(turn),
+                    )
                 write.set_pipeline(**NO_TURN)
             if not write.row["retired"]:
                 write.set_pipeline(late_after=None, failure=None, retired=1)
@@ -255,11 +278,14 @@ def _take_back(new: PipelineWrite, pipeline: str, who: str) -> None:
     """From now on `pipeline` goes on itself, and nothing under the name `new`, whoever is at work on it (I5)."""
     if new.row["published"]:
         raise StateConflictError(
-            f"it goes on as {new.name}, which has checkpoints of its own: both would deliver the same rows.",
-            remedy=f"let {new.name} go on; a savepoint of it can be restored under another name (--rename).",
+            f"it continues as {new.name}, which has checkpoints of its own: both would deliver the same rows.",
+            code="pipeline_not_new",
+            remedy=f"Let {new.name} continue. Or take a savepoint of it, and restore it under another name"
+            " (`airflow ft savepoint restore PATH --pipeline NAME --rename`).",
             pipeline=pipeline,
+            other=new.name,
         )
-    says = f"it goes on as {pipeline}, which has its name back."
+    says = f"it continues as {pipeline}, which has its name back."
     new.set_pipeline(
         status=PipelineStatus.RENAMED.value,
         halt_reason=None,
@@ -292,10 +318,13 @@ def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
     if others:
         other = RunKey(run.dag_id, run.run_id, others[0]["map_index"])
         raise ConfigurationError(
-            f"run {run} has the same pipeline as run {other}.",
+            f"run {run} has the same pipeline as run {other}. A pipeline works once in a DAG run.",
+            code="map_index_conflict",
             pipeline=write.name,
-            remedy="let each map index render a pipeline of its own (suffix= or Jinja in pipeline=); when what is"
-            " mapped has changed since, start a new DAG run instead of clearing this one.",
+            remedy="Give each map index its own pipeline: set `suffix=`, or use Jinja in `pipeline=`. If the mapped"
+            " values have changed, trigger a new DAG run instead of clearing this one.",
+            run=str(run),
+            other=str(other),
         )
 
 

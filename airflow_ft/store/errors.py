@@ -11,7 +11,8 @@ class UnknownPipelineError(ConfigurationError, KeyError):
     def __init__(self, pipeline: str) -> None:
         super().__init__(
             "the decision log has no pipeline of this name.",
-            remedy="check the name and the store's URL; a pipeline is registered by its first run.",
+            code="pipeline_unknown",
+            remedy="Check the name, and `[airflow_ft] store` or `--store`. The first run of a pipeline registers it.",
             pipeline=pipeline,
         )
 
@@ -25,8 +26,9 @@ class UnknownCheckpointError(StateConflictError, KeyError):
     def __init__(self, pipeline: str, number: int) -> None:
         super().__init__(
             "the decision log has no checkpoint of this number.",
-            remedy="list them with the pipeline's name; if it existed, the store is another one or was restored from"
-            " a backup.",
+            code="checkpoint_unknown",
+            remedy=f"List them: `airflow ft checkpoints {pipeline}`. If it existed, this decision log is another one or"
+            " was restored from a backup.",
             pipeline=pipeline,
             checkpoint=number,
         )
@@ -36,10 +38,12 @@ class UnknownCheckpointError(StateConflictError, KeyError):
 
 
 class UnknownSpecError(StoreCorruptError, KeyError):
-    """What a checkpoint was made with is not there."""
+    """The settings of a checkpoint are missing."""
 
     def __init__(self, digest: str) -> None:
-        super().__init__(f"its table spec has no row {digest[:16]!r}, which a checkpoint names")
+        super().__init__(
+            f"a checkpoint names the row {digest[:16]!r} of the table spec, which is missing", table="spec"
+        )
 
     def __str__(self) -> str:
         return str(self.args[0])

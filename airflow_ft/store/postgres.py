@@ -93,14 +93,18 @@ class PostgresDatabase:
         self._schema = given.pop("schema", "airflow_ft")
         if not _SCHEMA.fullmatch(self._schema):
             raise ConfigurationError(
-                f"the store's schema {self._schema!r} is not a plain name.",
-                remedy="use lower-case letters, digits and underscores, not beginning with a digit.",
+                f"the schema {self._schema!r} of the decision log is not a plain name.",
+                code="store_url_invalid",
+                remedy="Use lower-case letters, digits and underscores for `schema` in the URL, and no digit first.",
+                value=self._schema,
             )
         try:
             self._connect_timeout = float(given.pop("connect_timeout", CONNECT_TIMEOUT))
         except ValueError:
             raise ConfigurationError(
-                "the store's connect_timeout is not a number of seconds.", remedy="write, for example, 10."
+                "connect_timeout in the decision log's URL is not a number of seconds.",
+                code="store_url_invalid",
+                remedy="Write a number, for example `connect_timeout=10`.",
             ) from None
         self._secrets = [value for name, value in given.items() if "password" in name and value]
         self._dsn: dict[str, Any] = {"application_name": "airflow_ft", **given}
@@ -155,8 +159,10 @@ class PostgresDatabase:
                 self._raise(error, unanswered=True)
             if status != "COMMIT":
                 raise StoreUnavailableError(
-                    f"The decision log {self.url} answered COMMIT with {status}: nothing was written.",
-                    remedy="try again; look into the server's log if it happens again.",
+                    f"the decision log {self.url} answered COMMIT with {status}: nothing was written.",
+                    remedy="Try again. If it happens again, read the server's log.",
+                    store=self.url,
+                    status=status,
                 )
         except BaseException as error:
             self._roll_back(connection, error)
@@ -183,8 +189,11 @@ class PostgresDatabase:
         except errors.InsufficientPrivilege as error:
             raise ConfigurationError(
                 f"the decision log {self.url} has no schema {self._schema!r}, and its user may not create one.",
-                remedy=f"let the owner of the database run: CREATE SCHEMA {self._schema} AUTHORIZATION"
-                f" {self._dsn.get('user', 'CURRENT_USER')}",
+                code="privilege_missing",
+                remedy=f"As the owner of the database, run `CREATE SCHEMA {self._schema} AUTHORIZATION"
+                f" {self._dsn.get('user', 'CURRENT_USER')}`.",
+                store=self.url,
+                schema=self._schema,
             ) from error
 
     def close(self) -> None:
@@ -228,8 +237,10 @@ class PostgresDatabase:
                 connection.close()
             if isinstance(error, psycopg2.ProgrammingError):
                 raise ConfigurationError(
-                    f"the store's connection {self.url} is not usable: {self._scrubbed(error)}.",
-                    remedy="correct the parameters of its URL.",
+                    f"PostgreSQL's client refuses the URL of the decision log {self.url}: {self._scrubbed(error)}.",
+                    code="store_url_invalid",
+                    remedy="Correct the parameters in the URL.",
+                    store=self.url,
                 ) from None
             self._raise(error)
         except BaseException:
@@ -246,8 +257,8 @@ class PostgresDatabase:
         if found["fsync"] != "on" and not self._warned:
             self._warned = True
             logger.warning(
-                "The decision log %s is on a server with fsync=off: a power failure can lose decisions that were"
-                " acknowledged. Set fsync=on for anything but tests.",
+                "The server of the decision log %s has fsync=off: a power failure can lose acknowledged decisions."
+                " Set fsync=on, except for tests.",
                 self.url,
             )
 
@@ -259,8 +270,11 @@ class PostgresDatabase:
             self.execute(connection, "ROLLBACK")
             raise ConfigurationError(
                 f"the decision log {self.url} has a wrong session setting: {refused}.",
-                remedy="look where it is set (pg_db_role_setting, postgresql.conf, `options` in the URL), and RESET it"
-                " there for the log's user.",
+                code="server_setting_unsafe",
+                remedy="Find where it is set (pg_db_role_setting, postgresql.conf, or `options` in the URL), and RESET"
+                " it there for the user of the decision log.",
+                store=self.url,
+                refused=str(refused),
             )
 
     def _roll_back(self, connection: extensions.connection, error: BaseException) -> None:
@@ -279,14 +293,20 @@ class PostgresDatabase:
         lost = isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError)
         if unanswered or lost or (code is not None and _ENVIRONMENT.fullmatch(code)):
             raise StoreUnavailableError(
-                f"The decision log {self.url} {_what(code, unanswered)}: {self._scrubbed(error)}.",
+                f"the decision log {self.url} {_what(code, unanswered)}: {self._scrubbed(error)}.",
+                code="commit_unanswered" if unanswered else _code(code),
                 unanswered=unanswered,
                 remedy=_remedy(code),
+                store=self.url,
+                sqlstate=code or "",
             ) from cause
         if isinstance(error, errors.InsufficientPrivilege):
             raise ConfigurationError(
                 f"the user of the decision log {self.url} lacks a privilege: {self._scrubbed(error)}.",
-                remedy=f"grant it all privileges on schema {self._schema} and its tables.",
+                code="privilege_missing",
+                remedy=f"Grant the user all privileges on schema {self._schema} and its tables.",
+                store=self.url,
+                schema=self._schema,
             ) from cause
         raise error
 
@@ -299,24 +319,43 @@ class PostgresDatabase:
 
 def _what(code: str | None, unanswered: bool) -> str:
     if unanswered:
-        return "did not answer COMMIT, so the write may or may not be there"
+        return "did not answer COMMIT, so the write may or may not have happened"
     if code in ("57014", "55P03"):
         return "did not answer in time"
     if code == "25006":
         return "is read-only (a standby?)"
-    return "cannot be reached" if code is None else "did not do its work"
+    return "cannot be reached" if code is None else "failed"
+
+
+_CODES = (
+    (re.compile(r"57014|55P03"), "lock_timeout"),
+    (re.compile(r"42P01|42703"), "store_replaced"),
+    (re.compile(r"25006"), "store_read_only"),
+    (re.compile(r"53100"), "disk_full"),
+    (re.compile(r"53..."), "limit_reached"),
+    (re.compile(r"28..."), "login_refused"),
+    (re.compile(r"08..."), "server_unreachable"),
+    (re.compile(r"57P0."), "server_unreachable"),
+)
+"""Our codes by SQLSTATE; the first that matches."""
+
+
+def _code(code: str | None) -> str:
+    if code is None:
+        return "server_unreachable"
+    return next((ours for pattern, ours in _CODES if pattern.fullmatch(code)), StoreUnavailableError.code)
 
 
 def _remedy(code: str | None) -> str:
     if code in ("57014", "55P03"):
-        return "find out who holds its locks (pg_stat_activity); the next try continues."
+        return "Find the session that holds the locks (pg_stat_activity) and end it. The next try continues."
     if code in ("42P01", "42703"):
         return OF_ANOTHER_SCHEMA
     if code == "25006":
-        return "point the URL at the primary server."
+        return "Change the URL to the primary server."
     if code is not None and code.startswith("53"):
-        return "give the server disk space, memory or connections; the next try continues."
-    return "check that the server runs, its address, user and password; the next try continues."
+        return "Give the server disk space, memory or connections. The next try continues."
+    return "Check that the server runs, and check host, port, user and password in the URL. The next try continues."
 
 
 def _wait(connection: extensions.connection, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_ft.core.errors import StateConflictError
 from airflow_ft.core.model import Checkpoint, CheckpointState
 from airflow_ft.core.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
@@ -27,11 +28,11 @@ class QuarantineOperations:
                 # I4: the later ones wait for it anyway, and so there is one at most.
                 planned = earlier.state is S.STAGED and earlier.plan is not None
                 if earlier.number < number and (planned or earlier.state in MAY_BE_VISIBLE):
-                    raise write.conflict(number, f"checkpoint {earlier.number} is {earlier.state}, and goes first.")
+                    raise earlier_first(write, number, earlier.number, earlier.state.value)
             write.move(
                 checkpoint,
                 S.QUARANTINED,
-                f"kept as it is for a person, from {checkpoint.state}; nothing later is delivered. {message}",
+                f"kept for a person, from {checkpoint.state}; nothing later is delivered. {message}",
                 detail={"from": checkpoint.state.value},
                 message=clean_text(message),
             )
@@ -48,7 +49,7 @@ class QuarantineOperations:
             if checkpoint.state is was:
                 return checkpoint
             if checkpoint.state is not S.QUARANTINED:
-                raise write.conflict(number, f"it is {checkpoint.state}, so there is nothing to take back.")
+                raise write.wrong_state(checkpoint, "only a QUARANTINED checkpoint can be released")
             write.move(checkpoint, was, f"taken out of quarantine. {message}", message="")
             return write.checkpoint(number)
 
@@ -62,4 +63,16 @@ def require_nothing_quarantined(write: PipelineWrite, number: int) -> None:
         number,
     )
     for row in found:
-        raise write.conflict(number, f"checkpoint {row['number']} is QUARANTINED, and goes first.")
+        raise earlier_first(write, number, row["number"], S.QUARANTINED.value)
+
+
+def earlier_first(write: PipelineWrite, number: int, earlier: int, state: str) -> StateConflictError:
+    """The error for a checkpoint that must wait until an earlier one is delivered or aborted."""
+    return write.conflict(
+        number,
+        f"checkpoint {earlier} is {state} and must be resolved first.",
+        code="checkpoint_unresolved",
+        remedy=f"Run `airflow ft in-doubt --pipeline {write.name}`: it says what to do.",
+        earlier=earlier,
+        state=state,
+    )

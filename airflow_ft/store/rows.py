@@ -67,7 +67,7 @@ def stored(table: str) -> Callable[[Callable[Concatenate[Row, P], T]], Callable[
                 raise
             except SENSELESS as error:
                 raise StoreCorruptError(
-                    f"a row of its table {table} cannot be read ({error!r})", **_place(row)
+                    f"a row of the table {table} cannot be read ({error!r})", table=table, **_place(row)
                 ) from error
 
         return converted

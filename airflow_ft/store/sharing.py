@@ -45,7 +45,9 @@ class SharingOperations:
             try:
                 participants = tuple(map(ParticipantPlan.from_json, json.loads(row["plan"])["participants"]))
             except SENSELESS as error:  # damaged, or of a newer release: it says so where it is delivered
-                log.warning("a plan of pipeline %s cannot be read (%r): not compared", row["pipeline"], error)
+                log.warning(
+                    "A plan of pipeline %s cannot be read (%r): its targets are not compared.", row["pipeline"], error
+                )
                 continue
             dags = frozenset((row["first_dag"], row["last_dag"])) - {None}
             found.append(Filling(row["pipeline"], row["status"], int(row["number"]), participants, dags))

@@ -21,18 +21,33 @@ BUSY_TIMEOUT = 30.0
 _NETWORK = re.compile(r"nfs\d?|cifs|smb\w*|afs|9p|ceph|glusterfs|lustre|beegfs|gpfs|ocfs2|gfs2|fuse\..+")
 _LOCAL_FUSE = {"fuse.fuse-overlayfs"}  # the layers of a rootless container: a local disk
 
+_LOCKED = (
+    "lock_timeout",
+    "Another process holds the write lock. Find the process that is stopped or hangs (`fuser -v FILE`), and kill it.",
+)
+_DISK = ("disk_failed", "Check the disk: its free space, and the kernel log (`dmesg`).")
 _REMEDIES = {
-    sqlite3.SQLITE_BUSY: "another process holds its write lock: find the one that is stopped or hangs, and end it.",
-    sqlite3.SQLITE_LOCKED: "another process holds its write lock: find the one that is stopped or hangs, and end it.",
-    sqlite3.SQLITE_FULL: "free space on the disk; nothing else is needed.",
-    sqlite3.SQLITE_IOERR: "look at the disk (kernel log) and at its free space.",
-    sqlite3.SQLITE_CANTOPEN: "check that the file and its folder exist and belong to the user of the workers.",
-    sqlite3.SQLITE_READONLY: "check that the file and its folder are writable by the user of the workers.",
-    sqlite3.SQLITE_PERM: "check that the file and its folder belong to the user of the workers.",
-    sqlite3.SQLITE_CORRUPT: "keep the file, and restore a backup together with no -wal and -shm files beside it.",
-    sqlite3.SQLITE_NOTADB: "the path names a file of another kind; correct it, or restore a backup.",
-    sqlite3.SQLITE_PROTOCOL: "too many processes opened it at once; try again.",
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_FULL: ("disk_full", "Free space on the disk. Nothing else is needed."),
+    sqlite3.SQLITE_IOERR: _DISK,
+    sqlite3.SQLITE_CANTOPEN: (
+        "store_file_missing",
+        "Check that the file and its folder exist and belong to the user of the workers.",
+    ),
+    sqlite3.SQLITE_READONLY: ("store_read_only", "Let the user of the workers write the file and its folder."),
+    sqlite3.SQLITE_PERM: ("store_read_only", "Let the user of the workers own the file and its folder."),
+    sqlite3.SQLITE_CORRUPT: (
+        "store_file_damaged",
+        "Keep a copy of the file. Remove its -wal and -shm files, and restore a backup.",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        "store_file_damaged",
+        "Check the path: it names a file that is no SQLite database. Correct the path, or restore a backup.",
+    ),
+    sqlite3.SQLITE_PROTOCOL: ("lock_timeout", "Too many processes opened the file at once. Try again."),
 }
+"""Code and remedy by SQLite's primary result code."""
 
 
 class SqliteStore(SqlStore):
@@ -93,8 +108,10 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         if not path.is_absolute():
             raise ConfigurationError(
-                f"the store's path {str(path)!r} is relative: each process would see another file.",
-                remedy="give an absolute path (sqlite:////abs/path/ft.db).",
+                f"the path {str(path)!r} of the decision log is relative: each process would open another file.",
+                code="path_invalid",
+                remedy="Give an absolute path (sqlite:////abs/path/ft.db).",
+                path=str(path),
             )
         self.meter: Meter = Unmetered()
         self._path = path
@@ -166,9 +183,13 @@ class SqliteDatabase:
             )
             if kind is not None:
                 raise ConfigurationError(
-                    f"the store's file {self._path} lies on a network file system ({kind}), where SQLite's locks do not"
-                    " hold.",
-                    remedy="put it on a local disk, or use a PostgreSQL store when several machines run the tasks.",
+                    f"the decision log {self._path} is on a network file system ({kind}), where SQLite's locks do not"
+                    " work.",
+                    code="path_invalid",
+                    remedy="Move it to a local disk. If several machines run tasks, use PostgreSQL for the decision"
+                    " log.",
+                    path=str(self._path),
+                    file_system=kind,
                 )
             # O_EXCL: never open and close the file of a running store here, that would drop this process's locks on
             # it (POSIX locks belong to the process). SQLite gives its -wal and -shm files the same mode.
@@ -177,8 +198,10 @@ class SqliteDatabase:
             pass
         except OSError as error:
             raise StoreUnavailableError(
-                f"The decision log {self.url} cannot be created: {error.strerror}.",
-                remedy="check that its folder exists and belongs to the user of the workers.",
+                f"the decision log {self.url} cannot be created: {error.strerror}.",
+                code="store_file_missing",
+                remedy="Check that its folder exists and belongs to the user of the workers.",
+                store=self.url,
             ) from error
 
     def _take(self) -> _Connection:
@@ -225,9 +248,13 @@ class SqliteDatabase:
         if (synchronous, journal) != (2, "wal"):
             connection.close()
             raise ConfigurationError(
-                f"SQLite gives the store {self.url} journal mode {journal!r} and synchronous {synchronous}; it needs"
-                " 'wal' and 2 (FULL), so that an acknowledged decision survives a crash.",
-                remedy="put it on a local disk with shared memory maps.",
+                f"SQLite opens the decision log {self.url} with journal mode {journal!r} and synchronous"
+                f" {synchronous}. To survive a crash, decisions need 'wal' and 2 (FULL).",
+                code="server_setting_unsafe",
+                remedy="Move it to a local disk that supports shared memory maps.",
+                store=self.url,
+                journal=journal,
+                synchronous=synchronous,
             )
         connection.inode = identity
         return connection
@@ -248,23 +275,31 @@ class SqliteDatabase:
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError | None:
         """The store's error for one of SQLite's; None for what no environment can cause (a mistake in a statement)."""
         if column := re.search(r"Could not decode to UTF-8 column '(\w+)'", str(error)):
-            raise StoreCorruptError(f"{self.url} holds bytes that are no text in a column {column[1]}") from error
-        remedy = _remedy(error)
-        if remedy is None:
+            raise StoreCorruptError(
+                f"{self.url} has bytes that are not text in the column {column[1]}", store=self.url, at_column=column[1]
+            ) from error
+        if (found := _remedy(error)) is None:
             return None
-        return StoreUnavailableError(f"The decision log {self.url} did not do its work: {error}.", remedy=remedy)
+        code, remedy = found
+        remedy = remedy.replace("FILE", str(self._path))
+        return StoreUnavailableError(
+            f"the decision log {self.url} failed: {error}.", code=code, remedy=remedy, store=self.url
+        )
 
     def _unanswered(self, error: sqlite3.Error) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"The decision log {self.url} failed while it committed, so the write may or may not be there: {error}.",
+            f"the decision log {self.url} failed during COMMIT, so the write may or may not have happened: {error}.",
+            code="commit_unanswered",
             unanswered=True,
-            remedy=_remedy(error) or "look at the disk (kernel log) and at its free space.",
+            remedy=(_remedy(error) or _DISK)[1].replace("FILE", str(self._path)),
+            store=self.url,
         )
 
 
-def _remedy(error: sqlite3.Error) -> str | None:
+def _remedy(error: sqlite3.Error) -> tuple[str, str] | None:
+    """Code and remedy; None for what no environment can cause."""
     if str(error).startswith(("no such table: ", "no such column: ")):
-        return OF_ANOTHER_SCHEMA
+        return "store_replaced", OF_ANOTHER_SCHEMA
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else _REMEDIES.get(code & 0xFF)  # the low byte is the primary code
 

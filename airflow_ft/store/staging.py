@@ -152,9 +152,11 @@ class StagingOperations:
             )
             if triggered != 1:
                 raise StateConflictError(
-                    f"the stage of run {run} has ended, so it triggers nothing more.",
-                    remedy="nothing, when this came from a driver that has ended; otherwise begin the stage again.",
+                    f"the stage of run {run} has ended and triggers no more checkpoints.",
+                    code="stage_not_active",
+                    remedy="Do nothing if the driver has ended. Otherwise begin the stage again.",
                     pipeline=pipeline,
+                    run=str(run),
                 )
             whose = "outside a run" if run is None else f"in run {run}"
             write.event(EventKind.TRIGGERED, f"{whose}, by epoch {epoch}", number=number)
@@ -179,10 +181,13 @@ class StagingOperations:
         """
         if segment is not None and segment.number != number:
             raise ConfigurationError(
-                f"the segment of number {segment.number} was given for this checkpoint.",
-                remedy="publish a segment under its own number.",
+                f"the segment belongs to checkpoint {segment.number}.",
+                code="argument_invalid",
+                remedy=f"Publish it as checkpoint {segment.number}.",
                 pipeline=pipeline,
                 checkpoint=number,
+                argument="segment",
+                value=segment.number,
             )
         positions_text = json_text(dict(positions))
         rows_text = None if segment is None else json_text(dict(segment.rows))
@@ -192,11 +197,18 @@ class StagingOperations:
             checkpoint = write.checkpoint(number)
             _require_order(write, number, predecessor)
             if checkpoint.epoch != epoch:
-                raise write.conflict(number, f"it was triggered by epoch {checkpoint.epoch}, not by {epoch}.")
+                raise write.conflict(
+                    number,
+                    f"epoch {checkpoint.epoch} triggered it, not epoch {epoch}.",
+                    code="stage_not_active",
+                    epoch=epoch,
+                    triggered_by=checkpoint.epoch,
+                )
             if write.row["needs_stage"] and (segment is not None or position is not None):
                 raise StateConflictError(
-                    "the pipeline was rewound after these rows were computed.",
-                    remedy="end this attempt; the next one begins from the base that the rewind set.",
+                    "a rewind dropped these rows after the attempt had computed them.",
+                    code="rewound",
+                    remedy="End this attempt. The next one begins where the rewind says.",
                     pipeline=pipeline,
                     checkpoint=number,
                 )
@@ -255,10 +267,13 @@ class StagingOperations:
 
 def _not_begun(pipeline: str, epoch: int, run: RunKey, *, rewound: bool = False) -> StateConflictError:
     return StateConflictError(
-        f"the stage of run {run} was not begun by epoch {epoch}"
-        + (", or the pipeline was rewound since." if rewound else "."),
-        remedy="begin the stage again.",
+        f"epoch {epoch} has not begun the stage of run {run}"
+        + (", or the pipeline was rewound since then." if rewound else "."),
+        code="rewound" if rewound else "stage_not_active",
+        remedy="Begin the stage again.",
         pipeline=pipeline,
+        run=str(run),
+        epoch=epoch,
     )
 
 
@@ -267,7 +282,16 @@ def _require_order(write: PipelineWrite, number: int, predecessor: int) -> None:
     published: int = write.row["published"]
     if predecessor != published:
         raise write.conflict(
-            number, f"it follows number {predecessor}, but the last one ever published is {published}."
+            number,
+            f"its predecessor is checkpoint {predecessor}, but the newest published one is {published}.",
+            code="order_conflict",
+            predecessor=predecessor,
+            published=published,
         )
     if number <= published:
-        raise write.conflict(number, f"the later number {published} is published already.")
+        raise write.conflict(
+            number,
+            f"the later checkpoint {published} is published already.",
+            code="order_conflict",
+            published=published,
+        )

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from airflow_ft.core.errors import ConfigurationError
 
 _REMEDY = (
-    "write sqlite:////absolute/path/ft.db or postgresql://user:password@host:port/database, with special characters"
-    " in user and password percent-encoded (@ as %40, / as %2F, : as %3A, # as %23, ? as %3F)."
+    "Write sqlite:////absolute/path/ft.db or postgresql://user:password@host:port/database. Percent-encode special"
+    " characters in user and password (@ as %40, / as %2F, : as %3A, # as %23, ? as %3F)."
 )
 
 
@@ -30,7 +30,7 @@ def parse_url(url: str) -> StoreUrl:
         raise _refuse("it has no '://'")
     if scheme == "sqlite":
         if not rest.startswith("//") or len(rest) < 3 or "?" in rest:
-            raise _refuse("a SQLite store needs an absolute path and takes no parameters")
+            raise _refuse("for SQLite, it needs an absolute path and no parameters")
         return StoreUrl(path=Path(unquote(rest[1:])))
     if scheme not in ("postgresql", "postgres", "postgresql+psycopg2"):
         raise _refuse("its scheme is neither sqlite nor postgresql")
@@ -45,11 +45,11 @@ def _parse_postgresql(url: str) -> Mapping[str, str]:
         parameters = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError:
         # `from None`: urllib quotes what it could not read, which may be a piece of the password.
-        raise _refuse("it cannot be taken apart") from None
+        raise _refuse("it cannot be parsed") from None
     if any("\ud800" <= character <= "\udfff" for character in url) or "%00" in url:
         raise _refuse("it has a character that cannot be encoded")  # the driver's error would quote it
     if "@" in parts.path or "@" in parts.query or parts.fragment:
-        raise _refuse("it has an unencoded special character in its user or password")
+        raise _refuse("its user or password has a special character that is not percent-encoded")
     given = {
         "host": unquote(host or ""),
         "port": "" if port is None else str(port),
@@ -61,4 +61,6 @@ def _parse_postgresql(url: str) -> Mapping[str, str]:
 
 
 def _refuse(why: str) -> ConfigurationError:
-    return ConfigurationError(f"the store's URL is not usable: {why}.", remedy=_REMEDY)
+    return ConfigurationError(
+        f"the URL of the decision log is not valid: {why}.", code="store_url_invalid", remedy=_REMEDY
+    )

@@ -36,6 +36,9 @@ from airflow_ft.store.standing import Counts, kept
 
 log = logging.getLogger(__name__)
 
+READ_AGAIN = "Let the task retry, or run the command again: it reads the new state."
+"""The remedy when another process was faster."""
+
 _ONE = select_checkpoints("pipeline = ? AND number = ?")
 _OPEN = select_checkpoints("pipeline = ? AND is_open = 1")
 _OPEN_IN_STATE = select_checkpoints("pipeline = ? AND is_open = 1 AND state = ?")
@@ -85,20 +88,32 @@ class PipelineWrite:
         current = self.row["epoch"]
         if epoch < current:
             raise FencedError(
-                f"epoch {epoch} is over, a newer owner holds epoch {current}.",
-                remedy="nothing: this process must end; the newer owner finishes or repeats its work.",
+                f"epoch {epoch} is over: a newer process holds epoch {current}.",
+                remedy="Do nothing: this process ends, and the newer one completes or repeats its work.",
                 pipeline=self.name,
+                epoch=epoch,
+                current=current,
             )
         if epoch > current:
             raise StateConflictError(
-                f"the decision log knows epochs up to {current} only, this process holds {epoch}.",
-                remedy="the store was restored from a backup or is another one; end this process, and compare the"
-                " sinks with the store before the pipeline goes on.",
+                f"this process holds epoch {epoch}, but the decision log knows epochs up to {current} only.",
+                code="epoch_unknown",
+                remedy="The decision log was restored from a backup, or is another one. Stop this process, and compare"
+                " the sinks with the decision log (docs/recovery.md).",
                 pipeline=self.name,
+                epoch=epoch,
+                current=current,
             )
         if epoch < 1:
             # Two processes that never took an epoch would both be 'current'.
-            raise StateConflictError("no epoch was taken yet.", remedy="take an epoch first.", pipeline=self.name)
+            raise StateConflictError(
+                "the pipeline has no epoch yet.",
+                code="epoch_unknown",
+                remedy="Call `Store.take_epoch` first.",
+                pipeline=self.name,
+                epoch=epoch,
+                current=current,
+            )
 
     def require_understood(self) -> None:
         """NewerReleaseError when a newer release has halted it for what this one does not know."""
@@ -110,9 +125,10 @@ class PipelineWrite:
         require_not_renamed(PipelineStatus(self.row["status"]), self.row["halt_message"], self.name)
         if self.row["status"] != PipelineStatus.ACTIVE.value:
             raise PipelineHaltedError(
-                f"it is HALTED ({self.row['halt_reason']}): {self.row['halt_message']}",
-                remedy="settle the cause, then: airflow ft resume.",
+                f"the pipeline is HALTED ({self.row['halt_reason']}): {self.row['halt_message']}",
+                remedy="Remove the cause. Then run `airflow ft resume`.",
                 pipeline=self.name,
+                reason=self.row["halt_reason"],
             )
 
     def checkpoint(self, number: int) -> Checkpoint:
@@ -130,11 +146,16 @@ class PipelineWrite:
             return to_checkpoints(self._tx.rows(_OPEN, self.name))
         return to_checkpoints(self._tx.rows(_OPEN_IN_STATE, self.name, state.value))
 
-    def conflict(self, number: int, what: str) -> StateConflictError:
+    def conflict(
+        self, number: int, what: str, *, code: str = "", remedy: str = READ_AGAIN, **fields: Any
+    ) -> StateConflictError:
         """The error of a condition that does not hold."""
-        return StateConflictError(
-            what, remedy="read the state again and go on from there.", pipeline=self.name, checkpoint=number
-        )
+        return StateConflictError(what, code=code, remedy=remedy, pipeline=self.name, checkpoint=number, **fields)
+
+    def wrong_state(self, checkpoint: Checkpoint, why: str) -> StateConflictError:
+        """The error for a checkpoint whose state does not allow the write; `why` says which states do."""
+        state = checkpoint.state.value
+        return self.conflict(checkpoint.number, f"it is {state}: {why}.", code="checkpoint_state", state=state)
 
     # changes
     def set_pipeline(self, **columns: object) -> None:
@@ -177,7 +198,11 @@ class PipelineWrite:
             checkpoint.state.value,
         )
         if changed != 1:
-            raise self.conflict(checkpoint.number, f"it is no longer {checkpoint.state.value}.")
+            raise self.conflict(
+                checkpoint.number,
+                f"it is no longer {checkpoint.state.value}: another process changed it.",
+                expected=checkpoint.state.value,
+            )
         self._more = self._more.moved(checkpoint, columns)
         for row in self._seen.get(checkpoint.number, ()):
             row.update(columns)
@@ -194,7 +219,7 @@ class PipelineWrite:
             participant,
         )
         if changed != 1:
-            raise self.conflict(number, f"{participant} has no vote any more.")
+            raise self.conflict(number, "its vote is gone: another process changed it.", participant=participant)
         for row in self._seen.get(number, ()):
             if row["vote_participant"] == participant:
                 row.update({f"vote_{name}": value for name, value in columns.items()})
@@ -210,7 +235,13 @@ class PipelineWrite:
     ) -> None:
         """One transition of the state machine and its event `told`; StateConflictError when it is not in the table."""
         if not is_allowed(checkpoint.state, to):
-            raise self.conflict(checkpoint.number, f"it is {checkpoint.state.value} and cannot become {to.value}.")
+            raise self.conflict(
+                checkpoint.number,
+                f"it is {checkpoint.state.value} and cannot become {to.value}.",
+                code="checkpoint_state",
+                state=checkpoint.state.value,
+                to=to.value,
+            )
         self.update_checkpoint(checkpoint, state=to.value, epoch=self.row["epoch"], **columns)
         if (counter := _COUNTED.get(to)) is not None:
             self.draw(counter)

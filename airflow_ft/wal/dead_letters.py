@@ -40,7 +40,9 @@ class ParquetDeadLetters:
         if not batch.isdigit() or "-" not in attempt:
             raise ConfigurationError(
                 f"{plan.segments[-1].location} is not the folder of a segment.",
-                remedy="bring the write-ahead log back to where it was.",
+                code="path_invalid",
+                remedy="Move the write-ahead log back to the place that the decision log has stored.",
+                path=plan.segments[-1].location,
             )
         return cls(pipeline, plan.number)
 
@@ -67,7 +69,12 @@ class ParquetDeadLetters:
         uri = files.uri(self._notes, name)
         data = files.read(uri)
         if hashlib.sha256(data).hexdigest()[:16] not in name:
-            raise WalCorruptError(f"{uri} does not match the digest in its name", remedy="restore it from a backup")
+            raise WalCorruptError(
+                f"{uri} does not match the digest in its name.",
+                code="checksum_mismatch",
+                remedy=f"Restore {uri} from a backup.",
+                path=uri,
+            )
         found: Mapping[str, Any] = json.loads(data)
         return found
 

@@ -38,7 +38,7 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Roo
         rows = sum(segment.total_rows for segment in needed)
         exam.passes(
             "rows",
-            f"{rows:,} rows of {len(needed)} undelivered checkpoints are there, with the manifests that were published",
+            f"all {rows:,} rows of {len(needed)} undelivered checkpoints are there, with their published manifests",
             lambda: [wal.open(segment) for segment in needed],
         )
     return exam.checks
@@ -49,10 +49,10 @@ def _marker(exam: Examination, store: RootLog, root: str) -> None:
     uri = filesystem(root).uri(root)
     expected = store.root(uri)
     if expected is None:
-        exam.ok("identity", f"the first run puts a file {MARKER} there, by which the disk is known afterwards")
+        exam.ok("identity", f"the first run creates the file {MARKER} there, which identifies the disk from then on")
         return
     know(uri, expected)
-    exam.passes("identity", f"its file {MARKER} holds the id that the decision log knows", lambda: roots.require(uri))
+    exam.passes("identity", f"its file {MARKER} has the id that the decision log knows", lambda: roots.require(uri))
 
 
 def _examine_local(exam: Examination, root: str, needed: Sequence[Segment]) -> bool:
@@ -62,12 +62,14 @@ def _examine_local(exam: Examination, root: str, needed: Sequence[Segment]) -> b
     existing = _nearest(path)
     if existing != path:
         exam.warn(
-            "place", f"{path} is not there yet", "nothing: the first run makes it, the same path for all workers."
+            "place",
+            f"{path} does not exist yet",
+            "Do nothing: the first run creates it. All workers need the same path.",
         )
     if exam.passes("writable", f"a file was written to {existing}, synced and removed", lambda: _try(existing)):
         _room(exam, existing, needed)
     if (kind := _file_system(existing)) in _VOLATILE:
-        exam.problem("disk", f"{existing} lies in memory ({kind})", "put wal_root on a disk that survives a restart.")
+        exam.problem("disk", f"{existing} is in memory ({kind})", "Move `wal_root` to a disk that survives a restart.")
     return True
 
 
@@ -87,7 +89,10 @@ def _try(folder: Path) -> None:
     except OSError as error:
         raise ConfigurationError(
             f"{folder} cannot be written and synced: {error.strerror}.",
-            remedy="let the user of workers and Spark own the folder, on a disk that is not full or read-only.",
+            code="folder_not_writable",
+            remedy="Let the user of the workers and of Spark own the folder. Check that its disk is neither full nor"
+            " read-only.",
+            path=str(folder),
         ) from error
 
 
@@ -96,7 +101,7 @@ def _room(exam: Examination, folder: Path, needed: Sequence[Segment]) -> None:
     text = f"{free / (1 << 30):.1f} GB are free"
     largest = max((segment.bytes for segment in needed), default=0)
     if free < max(MINIMUM_FREE, 3 * largest):
-        exam.warn("room", text, "free space: a checkpoint that does not fit fails, and is computed again.")
+        exam.warn("room", text, "Free space. A checkpoint that does not fit fails, and the next try computes it again.")
     else:
         exam.ok("room", text)
 

@@ -18,15 +18,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.core.errors import (
-    ConfigurationError,
-    StageError,
-    StorageUnavailableError,
-    TransientError,
-    WalCorruptError,
-)
+from airflow_ft.core.errors import ConfigurationError, StageError, StorageUnavailableError
 from airflow_ft.wal import markers
-from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, copy_file, copy_tree, hdfs_path
+from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, changing, copy_file, copy_tree, hdfs_path
 
 _COPY_TRIES = 10
 _NO_LINKS = {
@@ -169,9 +163,11 @@ def another_history(uri: str, pipeline: str) -> StageError:
     what it finds there, and leave rows out that this log never saw (I10).
     """
     return StageError(
-        f"{uri} is there already, from another history of the decision log (restored from a backup, or created anew).",
-        remedy="nothing, if that is so: the next try works in a folder of its own.",
+        f"{uri} exists already: another history of the decision log made it (before a restore, or by an older log).",
+        code="attempt_folder_exists",
+        remedy="Do nothing if the decision log was restored or replaced: the next try uses a new folder.",
         pipeline=pipeline,
+        path=uri,
     )
 
 
@@ -183,8 +179,10 @@ def local_path(uri: str) -> Path:
     if uri.startswith("/"):
         return Path(uri)
     raise ConfigurationError(
-        f"{uri!r} is not a place for the write-ahead log, or for savepoints.",
-        remedy="give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH; others are not supported yet.",
+        f"{uri!r} cannot hold a write-ahead log or savepoints.",
+        code="path_invalid",
+        remedy="Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH. Others are not supported.",
+        path=uri,
     )
 
 
@@ -329,7 +327,7 @@ class LocalFileSystem:
         for _ in range(_COPY_TRIES):
             if not base.is_dir():
                 markers.require(self, source)
-                raise WalCorruptError(f"{source} is missing", remedy="restore it from a backup, or rewind the pipeline")
+                raise markers.missing(source)
             copy.mkdir(parents=True, exist_ok=False)  # a folder belongs to one attempt: finding it there is a bug
             try:
                 return _link_files(base, copy, keep)
@@ -337,7 +335,7 @@ class LocalFileSystem:
                 # Its owner replaced several files by one (a compacted log) while we were between listing and linking:
                 # take both the list and the files anew.
                 shutil.rmtree(copy)
-        raise TransientError(f"{source} changes faster than it can be copied", remedy="try again")
+        raise changing(source)
 
     def link_file(self, source: str, target: str) -> None:
         markers.require(self, target)
@@ -350,11 +348,11 @@ class LocalFileSystem:
         try:  # rename(2) replaces a file by a file, and a folder by nothing but an empty one
             local_path(source).rename(local_path(target))
         except (FileExistsError, NotADirectoryError) as error:
-            raise FileExistsError(errno.EEXIST, "it is there already", target) from error
+            raise FileExistsError(errno.EEXIST, "it exists already", target) from error
         except OSError as error:
             if error.errno != errno.ENOTEMPTY:
                 raise
-            raise FileExistsError(errno.EEXIST, "it is there already", target) from error
+            raise FileExistsError(errno.EEXIST, "it exists already", target) from error
 
     def remove_tree(self, uri: str) -> None:
         markers.require(self, uri)
@@ -393,9 +391,12 @@ def _refuse_mounts(folder: Path) -> None:
     for point in map(_unescaped, points):
         if Path(point).is_relative_to(real):
             raise StorageUnavailableError(
-                f"{folder} is not deleted: something is mounted on {point}.",
+                f"{folder} is not deleted: another file system is mounted on {point}.",
+                code="folder_busy",
                 number=errno.EBUSY,
-                remedy=f"unmount {point}, or delete {folder} by hand; nothing was deleted.",
+                remedy=f"Run `umount {point}`, or delete {folder} by hand. Nothing was deleted.",
+                path=str(folder),
+                mounted=point,
             )
 
 

@@ -50,11 +50,28 @@ _MAKE_TRIES = 10
 _NEW = ".new"  # an empty folder on its way to its name; at most one is left of a crash
 _RPC = re.compile(r'^\w*RPCError\("([^"]*)", "(.*)"\)$', re.DOTALL)
 _REMEDIES = {
-    "AccessControlException": (errno.EACCES, "let this user (HADOOP_USER_NAME) own the folder."),
-    "QuotaExceededException": (errno.EDQUOT, "raise the quota of the folder, or make room in it; it is tried again."),
-    "SafeModeException": (errno.EROFS, "wait until the NameNode has left its safe mode; it is tried again."),
-    "could only be written to": (errno.ENOSPC, "see whether the DataNodes are up, and have room; it is tried again."),
+    "AccessControlException": (
+        errno.EACCES,
+        "privilege_missing",
+        "Let this user (HADOOP_USER_NAME) own the folder: `hdfs dfs -chown`.",
+    ),
+    "QuotaExceededException": (
+        errno.EDQUOT,
+        "limit_reached",
+        "Raise the quota of the folder (`hdfs dfsadmin -setSpaceQuota`), or free space in it. The task retries.",
+    ),
+    "SafeModeException": (
+        errno.EROFS,
+        "storage_unavailable",
+        "Wait until the NameNode has left its safe mode. The task retries.",
+    ),
+    "could only be written to": (
+        errno.ENOSPC,
+        "disk_full",
+        "Check that the DataNodes run and have free space: `hdfs dfsadmin -report`. The task retries.",
+    ),
 }
+"""Error number, code and remedy by a part of the server's answer."""
 
 T = TypeVar("T")
 
@@ -68,8 +85,10 @@ def hdfs_path(uri: str) -> tuple[str, str]:
     path = uri.partition("://")[2].removeprefix(parts.netloc)  # Hadoop takes `?`, `#` and percent signs literally
     if not parts.netloc or "@" in parts.netloc or not path.startswith("/"):
         raise ConfigurationError(
-            f"{uri!r} names no place on HDFS",
-            remedy="give hdfs://NAMENODE:PORT/PATH, or hdfs://NAMESERVICE/PATH; the user is $HADOOP_USER_NAME",
+            f"{uri!r} is not a place on HDFS.",
+            code="path_invalid",
+            remedy="Give hdfs://NAMENODE:PORT/PATH, or hdfs://NAMESERVICE/PATH. $HADOOP_USER_NAME is the user.",
+            path=uri,
         )
     return parts.netloc, str(PurePosixPath(path.replace("//", "/")))
 
@@ -167,7 +186,12 @@ class HdfsFileSystem:
                 return self._rename(new, uri)
             except FileNotFoundError:  # another process was faster with its own
                 continue
-        raise TransientError(f"{uri} could not be made: others make folders beside it", remedy="try again")
+        raise TransientError(
+            f"{uri} could not be created: other processes create folders beside it.",
+            code="folder_busy",
+            remedy="Try again.",
+            path=uri,
+        )
 
     def remove(self, uri: str) -> None:
         self._ask(uri, lambda client, path: client.delete(path))
@@ -192,7 +216,7 @@ class HdfsFileSystem:
             self._rename(source, target)
         except StorageUnavailableError as error:  # a file in the place of a folder has an error of its own
             if self.exists(source) and self.exists(target):
-                raise FileExistsError(errno.EEXIST, "it is there already", target) from error
+                raise FileExistsError(errno.EEXIST, "it exists already", target) from error
             raise
 
     def remove_tree(self, uri: str) -> None:
@@ -255,14 +279,21 @@ def copy_tree(
         names = [name for name in source_files.tree(source) if keep(PurePosixPath(name))]
         if not names and not source_files.exists(source):
             markers.require(source_files, source)
-            raise WalCorruptError(f"{source} is missing", remedy="restore it from a backup, or rewind the pipeline")
+            raise markers.missing(source)
         target_files.make_folder(target)
         try:
             with ThreadPoolExecutor(_COPIES) as pool:
                 return sum(1 for _ in pool.map(copy, names))
         except WalCorruptError:  # its owner has replaced files since they were listed
             target_files.remove_tree(target)
-    raise TransientError(f"{source} changes faster than it can be copied", remedy="try again")
+    raise changing(source)
+
+
+def changing(source: str) -> TransientError:
+    """The error for a folder whose files change while it is copied."""
+    return TransientError(
+        f"{source} changes faster than it can be copied.", code="folder_busy", remedy="Try again.", path=source
+    )
 
 
 def answered(uri: str, call: Callable[[], T]) -> T:
@@ -341,8 +372,10 @@ def _client(authority: str) -> Client:
         from hdfs_native import Client
     except ImportError as error:
         raise ConfigurationError(
-            f"hdfs://{authority} cannot be read or written here: hdfs-native is not installed",
-            remedy='pip install "airflow-ft[hdfs]" wherever tasks and the command line run',
+            f"hdfs://{authority} needs the package hdfs-native, which is not installed on this machine.",
+            code="package_missing",
+            remedy="Run `pip install 'airflow-ft[hdfs]'` on every machine that runs tasks or the command line.",
+            package="hdfs-native",
         ) from error
     key = (os.getpid(), authority, os.environ.get("HADOOP_USER_NAME", ""))
     if key not in _clients:
@@ -357,7 +390,7 @@ def _told(uri: str) -> Iterator[None]:
     except AirflowFtError:
         raise
     except FileExistsError as error:
-        raise FileExistsError(errno.EEXIST, "it is there already", uri) from error
+        raise FileExistsError(errno.EEXIST, "it exists already", uri) from error
     except FileNotFoundError as error:
         raise FileNotFoundError(errno.ENOENT, _first_line(str(error)), uri) from error
     except TimeoutError as error:
@@ -368,8 +401,10 @@ def _told(uri: str) -> Iterator[None]:
         text = str(error)
         if text.startswith("InvalidArgument"):
             raise ConfigurationError(
-                f"{uri} names no NameNode that is known here: {_first_line(text)}",
-                remedy="name a host and its port, or a nameservice of the hdfs-site.xml in $HADOOP_CONF_DIR",
+                f"the NameNode in {uri} is not known on this machine: {_first_line(text).rstrip('.')}.",
+                code="namenode_unknown",
+                remedy="Give a host and its port, or a nameservice from hdfs-site.xml in $HADOOP_CONF_DIR.",
+                path=uri,
             ) from error
         raise _refused(uri, text) from error
 
@@ -378,18 +413,22 @@ def _refused(uri: str, text: str) -> StorageUnavailableError:
     """For what the NameNode or a DataNode has answered."""
     match = _RPC.match(text)
     what = _first_line(match[2]) if match else _first_line(text)
-    for sign, (number, remedy) in _REMEDIES.items():
+    for sign, (number, code, remedy) in _REMEDIES.items():
         if sign in text:
-            return StorageUnavailableError(f"{uri}: {what}", number=number, remedy=remedy)
+            return StorageUnavailableError(
+                f"HDFS refuses {uri}: {what.rstrip('.')}.", code=code, number=number, remedy=remedy, path=uri
+            )
     return _unavailable(uri, what, errno.EIO)
 
 
 def _unavailable(uri: str, what: str, number: int) -> StorageUnavailableError:
     return StorageUnavailableError(
-        f"{uri} cannot be reached: {what}",
+        f"{uri} cannot be reached: {what.rstrip('.')}.",
+        code="server_unreachable",
         number=number,
-        remedy="see whether NameNode and DataNodes are up, and the host and port are those of the NameNode's RPC; it is"
-        " tried again.",
+        remedy="Check that NameNode and DataNodes run, and that host and port are those of the NameNode's RPC. The task"
+        " retries.",
+        path=uri,
     )
 
 

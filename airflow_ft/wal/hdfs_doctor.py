@@ -23,7 +23,7 @@ def examine_hdfs(exam: Examination, root: str, largest: int) -> bool:
     if existing is None:
         return False
     if existing != files.uri(root):
-        exam.warn("place", f"{root} is not there yet", "nothing: the first run makes it.")
+        exam.warn("place", f"{root} does not exist yet", "Do nothing: the first run creates it.")
     writable = exam.passes(
         "writable", f"a file was written to {existing}, synced and removed", lambda: _try(files, existing)
     )
@@ -49,11 +49,13 @@ def _try(files: HdfsFileSystem, folder: str) -> None:
 def _room(exam: Examination, files: HdfsFileSystem, folder: str, largest: int) -> None:
     bound, used = files.quota(folder)
     if not bound:
-        exam.ok("room", "its folder has no quota of its own; what the DataNodes have left cannot be seen from here")
+        exam.ok("room", "its folder has no quota; the free space of the DataNodes is not known here")
         return
-    text = f"{max(0, bound - used) / (1 << 20):,.0f} MB of its quota are left, replicas counted"
+    text = f"{max(0, bound - used) / (1 << 20):,.0f} MB of its quota are free, including replicas"
     if bound - used < max(1 << 30, 9 * largest):
-        exam.warn("room", text, "raise the quota: a checkpoint that does not fit fails, and is computed again.")
+        exam.warn(
+            "room", text, "Raise the quota. A checkpoint that does not fit fails, and the next try computes it again."
+        )
     else:
         exam.ok("room", text)
 
@@ -62,14 +64,15 @@ def _durability(exam: Examination) -> None:
     """DataNodes read their own file; the client's is usually the same one."""
     configured = _site().get(SYNC_ON_CLOSE)
     if configured == "true":
-        exam.ok("durable", f"{SYNC_ON_CLOSE} is true in hdfs-site.xml here, which the DataNodes should have too")
+        exam.ok("durable", f"{SYNC_ON_CLOSE} is true in hdfs-site.xml on this machine; the DataNodes need it, too")
         return
-    found = f"is {configured} in hdfs-site.xml here" if configured else "is not named in an hdfs-site.xml here"
+    here = "in hdfs-site.xml on this machine"
+    found = f"is {configured} {here}" if configured else f"is not set {here}"
     exam.warn(
         "durable",
-        f"{SYNC_ON_CLOSE} {found}: where it is false (the default), a file that Spark has closed lies in the memory of"
-        " all its DataNodes, and is lost if all of them lose power before it is written. The checksum would tell.",
-        f"set {SYNC_ON_CLOSE}=true on the DataNodes, and $HADOOP_CONF_DIR here, if that is to be survived.",
+        f"{SYNC_ON_CLOSE} {found}. If it is false (the default), DataNodes keep a file that Spark has closed in memory"
+        " for a while. If all of them lose power then, the file is lost, and its checksum shows that.",
+        f"Set {SYNC_ON_CLOSE}=true on the DataNodes, and $HADOOP_CONF_DIR on this machine, to survive that.",
     )
 
 

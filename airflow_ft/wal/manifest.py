@@ -114,7 +114,12 @@ class Manifest:
         except ConfigurationError:
             raise
         except (ValueError, KeyError, TypeError) as error:
-            raise WalCorruptError(f"{where} is not a manifest: {error}") from error
+            raise WalCorruptError(
+                f"{where} is not a manifest: {error}.",
+                code="file_damaged",
+                remedy=f"Restore {where} from a backup, or run `airflow ft rewind`.",
+                path=where,
+            ) from error
 
 
 def digest(text: str | bytes) -> str:

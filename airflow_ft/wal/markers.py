@@ -45,7 +45,7 @@ def away(files: Reading, uri: str) -> StorageUnavailableError | None:
     id = min(ids)
     if found is None:
         return wrong(root, f"its marker file {MARKER} is missing", id)
-    return wrong(root, f"its marker file {MARKER} holds the id {found}, and the decision log knows {id}", id)
+    return wrong(root, f"its marker file {MARKER} has the id {found}, not {id}", id)
 
 
 def opened(files: Reading, uri: str) -> BinaryIO:
@@ -61,10 +61,18 @@ def opened(files: Reading, uri: str) -> BinaryIO:
             if is_last or root_of(files.uri(uri)) is None:
                 if isinstance(error, NotADirectoryError):
                     raise
-                raise WalCorruptError(
-                    f"{uri} is missing", remedy="restore it from a backup, or rewind the pipeline to compute it again"
-                ) from error
+                raise missing(uri) from error
     raise AssertionError
+
+
+def missing(uri: str) -> WalCorruptError:
+    """Return the error for a file or folder that was written and is gone."""
+    return WalCorruptError(
+        f"{uri} is missing.",
+        code="file_missing",
+        remedy=f"Restore {uri} from a backup. Or run `airflow ft rewind`: the next run computes its rows again.",
+        path=uri,
+    )
 
 
 def looked(files: Reading, uri: str, look: Callable[[], T]) -> T:
@@ -93,7 +101,8 @@ def read(files: Reading, root: str) -> str | None:
         raise StorageUnavailableError(
             f"{where} cannot be read: {error.strerror or error}.",
             number=error.errno or errno.EIO,
-            remedy="see whether the disk is mounted and well; the task retries.",
+            remedy="Check that the disk is mounted and works. The task retries.",
+            path=where,
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise wrong(root, f"its marker file {MARKER} is damaged") from error
@@ -101,10 +110,13 @@ def read(files: Reading, root: str) -> str | None:
 
 def wrong(root: str, why: str, id: str = "") -> StorageUnavailableError:
     """Return the error for a root that is not the known one."""
-    contents = f' with the contents {{"id": "{id}"}}' if id else " of its backup"
+    contents = f' with the contents {{"id": "{id}"}}' if id else " from its backup"
     return StorageUnavailableError(
         f"{root} is not the disk that the decision log knows: {why}.",
+        code="wrong_disk",
         number=errno.ENODEV,
-        remedy="mount it; the task retries. If its contents are lost for good, restore a backup of them; or put a file"
-        f" {MARKER}{contents} into {root}, to continue with what is there.",
+        remedy=f"Mount the right disk at {root}: the task retries. If its contents are lost, restore a backup. To"
+        f" continue with what is there, create the file {MARKER}{contents} in {root}.",
+        path=root,
+        id=id,
     )

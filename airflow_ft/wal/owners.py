@@ -18,7 +18,10 @@ from airflow_ft.core.model import canonical_json
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 PREFIX = ".airflow-ft-log-"
-REMEDY = "give each its own wal_root, or its pipeline another name; delete the file of a log that is gone."
+REMEDY = (
+    "Give each decision log its own `wal_root`, or its pipeline another name. If one of the logs is gone for good,"
+    " delete its file."
+)
 FORMAT = 1
 
 
@@ -49,10 +52,10 @@ def shared(files: FileSystem, folder: str, names: Iterable[str]) -> str:
     if len(found) < 2:
         return ""
     told = ", ".join(f"{name} ({_log(files, files.uri(folder, name))})" for name in found)
-    return f"{len(found)} decision logs use {folder}: {told}. So what ended attempts left there is not deleted."
+    return f"{len(found)} decision logs use {folder}: {told}. So files of ended attempts stay there."
 
 
 def _log(files: FileSystem, where: str) -> str:
     with suppress(OSError, ValueError, KeyError, TypeError), files.open_plain(where) as file:
         return str(json.loads(file.read())["log"])
-    return "it cannot be read"
+    return "not readable"

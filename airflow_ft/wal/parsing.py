@@ -13,12 +13,18 @@ from airflow_ft.core.model import canonical_json
 from airflow_ft.wal.filesystem import filesystem
 
 _DIGEST, _TOLD = "sha256", "told"
-REMEDY = "restore it from a backup, or rewind the pipeline to compute it again"
 
 
 def parsing(where: str) -> AbstractContextManager[None]:
     """For what makes sense of a file or folder: WalCorruptError when it makes none."""
-    return understood(lambda mistake: WalCorruptError(f"{where} is damaged: {mistake}", remedy=REMEDY))
+    return understood(
+        lambda mistake: WalCorruptError(
+            f"{where} is damaged: {mistake}.",
+            code="file_damaged",
+            remedy=f"Restore {where} from a backup. Or run `airflow ft rewind`: the next run computes its rows again.",
+            path=where,
+        )
+    )
 
 
 def json_with_digest(told: Any) -> bytes:

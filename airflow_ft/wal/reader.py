@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ROWS_A_BATCH = 65_536
 BYTES_A_BATCH = 64 * 1024 * 1024
 _CHUNK = 1 << 20
-_RESTORE = "restore the file from a backup; the rows are not delivered as they are"
+_RESTORE = "Restore the file from a backup, or run `airflow ft rewind`. Damaged rows are not delivered."
 
 
 class ParquetWal:
@@ -37,9 +37,13 @@ class ParquetWal:
         data = files.read(where)
         if (found := digest(data)) != segment.digest:
             raise WalCorruptError(
-                f"the manifest {where} has digest {found[:12]}..., published was {segment.digest[:12]}...",
+                f"the manifest {where} has digest {found[:12]}..., but {segment.digest[:12]}... was published.",
+                code="checksum_mismatch",
                 checkpoint=segment.number,
                 remedy=_RESTORE,
+                path=where,
+                found=found,
+                expected=segment.digest,
             )
         return ParquetSegment(segment, Manifest.parse(data, where), files)
 
@@ -88,7 +92,7 @@ class ParquetSegment:
             except OSError as error:
                 raise self._unreadable(where, error, sink) from error
             if hashed.hexdigest() != file.sha256:
-                raise self._corrupt(f"{where} does not match its checksum", sink)
+                raise self._corrupt(f"{where} does not match its checksum.", "checksum_mismatch", sink, where)
             source.seek(0)
             try:
                 parquet = pq.ParquetFile(source, pre_buffer=False, buffer_size=_CHUNK)
@@ -101,9 +105,11 @@ class ParquetSegment:
             except (pa.ArrowException, OSError) as error:
                 if isinstance(error, OSError) and error.errno:  # of the disk: Arrow's own have no number
                     raise self._unreadable(where, error, sink) from error
-                raise self._corrupt(f"{where} cannot be read: {error}", sink) from error
+                raise self._corrupt(f"{where} cannot be read: {error}.", "file_damaged", sink, where) from error
             if rows != file.rows:
-                raise self._corrupt(f"{where} has {rows} rows, published were {file.rows}", sink)
+                raise self._corrupt(
+                    f"{where} has {rows} rows, but {file.rows} were published.", "file_damaged", sink, where
+                )
 
     def _rows_a_batch(self, sink: str, parquet: pq.ParquetFile) -> int:
         """As many as fit into the budget: by their average size in the file, and by the largest values there are."""
@@ -119,11 +125,13 @@ class ParquetSegment:
             return self.manifest.sinks[sink]
         except KeyError:
             raise WalCorruptError(
-                f"the segment has no rows for this sink, only for {', '.join(self.manifest.sinks)}",
+                f"the segment has no rows for this sink, only for {', '.join(self.manifest.sinks)}.",
+                code="sink_missing",
                 pipeline=self.manifest.pipeline,
                 checkpoint=self.segment.number,
                 sink=sink,
-                remedy="declare the sinks as they were when the checkpoint was staged, or rewind the pipeline",
+                remedy="Declare the sinks as they were when the checkpoint was staged, or run `airflow ft rewind`.",
+                known=list(self.manifest.sinks),
             ) from None
 
     def _unreadable(self, where: str, error: OSError, sink: str) -> StorageUnavailableError:
@@ -136,10 +144,17 @@ class ParquetSegment:
             pipeline=self.manifest.pipeline,
             checkpoint=self.segment.number,
             sink=sink,
-            remedy="see whether the disk is mounted and well; the task retries.",
+            remedy="Check that the disk is mounted and works. The task retries.",
+            path=where,
         )
 
-    def _corrupt(self, what: str, sink: str) -> WalCorruptError:
+    def _corrupt(self, what: str, code: str, sink: str, where: str) -> WalCorruptError:
         return WalCorruptError(
-            what, pipeline=self.manifest.pipeline, checkpoint=self.segment.number, sink=sink, remedy=_RESTORE
+            what,
+            code=code,
+            pipeline=self.manifest.pipeline,
+            checkpoint=self.segment.number,
+            sink=sink,
+            remedy=_RESTORE,
+            path=where,
         )

@@ -34,8 +34,10 @@ def delete_segment(segment: Segment) -> None:
     attempt, _, batch = location.rpartition("/")
     if not batch.isdigit() or not _ATTEMPT.match(attempt.rpartition("/")[2]):
         raise ConfigurationError(
-            f"{location} is not the folder of a segment; nothing was deleted.",
-            remedy="bring the write-ahead log back to where it was.",
+            f"{location} is not the folder of a segment. Nothing was deleted.",
+            code="path_invalid",
+            remedy="Move the write-ahead log back to the place that the decision log has stored.",
+            path=location,
         )
     require(location)
     files.remove_tree(location)
@@ -89,7 +91,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     for folder in _old(files, home, is_old):
         batches = files.names(folder)
         if strange := [name for name in batches if name == MARKER or not _BATCH.match(name)]:
-            log.warning("%s is not deleted: it is no attempt's folder, since %s lies in it", folder, strange[0])
+            log.warning("%s stays: %s in it shows that it is not the folder of an attempt", folder, strange[0])
             continue
         unneeded = [uri for name in batches if (uri := files.uri(folder, name)) not in kept]
         for uri in [folder] if len(unneeded) == len(batches) else unneeded:
@@ -98,9 +100,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     for location in _old(files, files.uri(root, pipeline, SPARK), is_old):
         if location not in kept:
             if strange := [name for name in files.names(location) if name in _STRANGE or _ATTEMPT.match(name)]:
-                log.warning(
-                    "%s is not deleted: it is no location of Spark's, since %s lies in it", location, strange[0]
-                )
+                log.warning("%s stays: %s in it shows that it is not a checkpoint location", location, strange[0])
                 continue
             files.remove_tree(location)
             deleted.append(location)

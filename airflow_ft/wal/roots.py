@@ -51,7 +51,7 @@ def claim(store: RootLog, root: str) -> None:
             files.write_marker(files.uri(uri, MARKER), text.encode())
         found = read(files, uri)
     if found is None:
-        raise wrong(uri, "its marker was written, and is not there")
+        raise wrong(uri, "its marker file was written, and is gone")
     know(uri, store.remember_root(uri, found))
     require(uri)
 
@@ -106,15 +106,21 @@ def require_files(uri: str, sizes: Iterable[tuple[str, int | None]]) -> None:
         except OSError as error:
             require(uri)
             raise StorageUnavailableError(
-                f"{where} was written, and is not there: its disk was away for a time.",
+                f"{where} was written and is gone: its disk was not mounted for a while.",
+                code="file_missing",
                 number=error.errno or errno.ENODEV,
-                remedy="nothing: nothing was published, and the next try computes the rows again.",
+                remedy="Do nothing: nothing was published, and the next try computes the rows again.",
+                path=where,
             ) from error
         if size is not None and found != size:
             raise StorageUnavailableError(
-                f"{where} has {found} bytes, and {size} were written: its disk was away for a time.",
+                f"{where} has {found} bytes, but {size} were written: its disk was not mounted for a while.",
+                code="file_damaged",
                 number=errno.ENODEV,
-                remedy="nothing: nothing was published, and the next try computes the rows again.",
+                remedy="Do nothing: nothing was published, and the next try computes the rows again.",
+                path=where,
+                found=found,
+                expected=size,
             )
     require(uri)
 
@@ -124,8 +130,10 @@ def _require_data(root: str, locations: frozenset[str]) -> None:
     files = filesystem(root)
     if locations and not any(files.exists(each) for each in locations):
         raise StorageUnavailableError(
-            f"{root} holds nothing of what the decision log knows to be there, {min(locations)} for one.",
+            f"{root} has no file that the decision log expects there, for example {min(locations)}.",
+            code="wrong_disk",
             number=errno.ENODEV,
-            remedy="mount its disk; the task retries. If the contents are lost for good, restore a backup of them; or"
-            f' put a file {MARKER} with the contents {{"id": "{uuid4()}"}} into {root}, to continue without them.',
+            remedy=f"Mount the right disk at {root}: the task retries. If the contents are lost, restore a backup. To"
+            f' continue without them, create the file {MARKER} with the contents {{"id": "{uuid4()}"}} in {root}.',
+            path=root,
         )

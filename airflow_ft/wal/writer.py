@@ -92,9 +92,10 @@ class SegmentFolder:
             if all(self.files.exists(self.sink(name)) for name, rows in returned.items() if rows):
                 raise
             raise TransientError(
-                "the files of this attempt are gone before they were published.",
-                remedy="nothing to do when a newer attempt has taken over: it deletes what nobody needs. Else the next"
-                " try computes them again.",
+                "the files of this attempt disappeared before they were published.",
+                code="file_missing",
+                remedy="Do nothing: if a newer attempt took over, it deleted them. Otherwise the next try computes them"
+                " again.",
                 pipeline=self.pipeline,
                 checkpoint=number,
             ) from error
@@ -134,19 +135,33 @@ class SegmentFolder:
         folder = self.sink(sink)
         names = sorted((n for n in self.files.names(folder) if n.endswith(".parquet") and n[0] not in "._"), key=_order)
         if not names:
-            raise TransientError("Spark wrote no file", sink=sink, remedy="try again; report it if it happens again")
+            raise TransientError(
+                "Spark wrote no file for this sink.",
+                code="file_missing",
+                sink=sink,
+                remedy="Try again. If it happens again, report it as a bug.",
+                path=folder,
+            )
         durable = [pool.submit(self._sync, sink, name) for name in names]  # the disk works while we compute
         sealed = list(pool.map(lambda name: self._file(sink, name), names))
         files, (first, schema, statistics) = [each[0] for each in sealed], sealed[0]
         for file, other, of_file in sealed[1:]:
             if other != schema:
-                raise WalCorruptError(f"{file.path} has another schema than {first.path}", sink=sink)
+                raise WalCorruptError(
+                    f"{file.path} has another schema than {first.path}.",
+                    code="file_damaged",
+                    sink=sink,
+                    remedy="Let the task retry: the next try computes the rows again.",
+                    path=file.path,
+                )
             statistics.merge(of_file)
         for column, malformed in statistics.malformed().items():
             raise JobError(
-                f"{malformed:,} of its values hold text that is not UTF-8 (bytes that were cast to string, perhaps).",
-                remedy="replace what is wrong in them with F.make_valid_utf8(column), find them with"
-                " F.is_valid_utf8(column), or keep the column binary.",
+                f"{malformed:,} values are not valid UTF-8. Perhaps the job casts bytes to string.",
+                code="text_not_utf8",
+                remedy=f"Find the values with `F.is_valid_utf8({column!r})`. Repair them with"
+                f" `F.make_valid_utf8({column!r})`, or keep the column binary.",
+                values=malformed,
                 pipeline=self.pipeline,
                 checkpoint=number,
                 sink=sink,
@@ -191,7 +206,13 @@ class SegmentFolder:
                 statistics.add(batch)
                 rows += batch.num_rows
             if rows != metadata.num_rows:
-                raise WalCorruptError(f"{sink}/{name} has {rows} rows, its footer says {metadata.num_rows}", sink=sink)
+                raise WalCorruptError(
+                    f"{sink}/{name} has {rows} rows, but its footer says {metadata.num_rows}.",
+                    code="file_damaged",
+                    sink=sink,
+                    remedy="Let the task retry: the next try computes the rows again.",
+                    path=f"{sink}/{name}",
+                )
         return WalFile(path=f"{sink}/{name}", rows=rows, bytes=size, sha256=hashed.hexdigest()), schema, statistics
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from decimal import Decimal
 from xml.etree import ElementTree
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ from benchmarks.data import FLIGHTS, ORDERS, Content, Dataset, orders, records_c
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 from benchmarks.picture import svg
 from benchmarks.reporting import verdict_table
-from tools.servers import Database
 
 
 def _comparison(wanted: float | None = 1.5) -> Comparison:
@@ -85,19 +83,3 @@ def test_a_record_counts_with_its_key() -> None:
     first = table.slice(0, 1).to_pylist()[0]
     expected = zlib.crc32((first["key"] + first["value"]).encode())
     assert records_content(table.slice(0, 1)) == Content(1, expected)
-
-
-@pytest.mark.parametrize("dataset", [ORDERS, FLIGHTS], ids=lambda dataset: dataset.name)
-def test_servers_compute_the_same_checksum(dataset: Dataset, any_mysql_database: Database) -> None:
-    table = dataset.make(1000)  # flights: some of them were cancelled, so that there are nulls
-    database = any_mysql_database
-    database.sql(dataset.create_sql("t"))
-    with database.connect() as connection, connection.cursor() as cursor:
-        values = [tuple(row.values()) for row in table.to_pylist()]
-        assert dataset is not ORDERS or isinstance(values[0][7], Decimal)
-        cursor.executemany(f"INSERT INTO t VALUES ({', '.join(['%s'] * len(dataset.columns))})", values)
-    count, checksum = database.sql(dataset.content_sql("t"))[0]
-    assert Content(int(count), int(checksum)) == dataset.content(table)
-    moment = next(name for name, (kind, _) in dataset.columns.items() if kind == "DATETIME(6)")
-    database.sql(f"UPDATE t SET {moment} = {moment} + INTERVAL 1 MICROSECOND WHERE id = 7")
-    assert int(database.sql(dataset.content_sql("t"))[0][1]) != checksum

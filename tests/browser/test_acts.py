@@ -13,7 +13,7 @@ from tests.browser.server import MAINTENANCE, ApiServer
 from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, RUNNING, World
 from tests.store.scene import PIPELINE
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 
 def asked(airflow: ApiServer, *names: str) -> dict[str, Any]:

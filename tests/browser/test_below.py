@@ -11,7 +11,7 @@ from tests.browser.pages import API, PAGE, PipelineList, PipelinePage, Visit
 from tests.browser.world import HALTED
 from tests.store.scene import PIPELINE, RUN
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 
 def test_every_address_of_the_page_is_below_the_path_of_airflow(visit: Visit) -> None:

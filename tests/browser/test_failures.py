@@ -11,7 +11,7 @@ from tests.browser.pages import API, NEUTRAL, Visit
 from tests.browser.world import CHECKPOINTS, HALTED
 from tests.store.scene import PIPELINE, RUN
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 DOWN = json.dumps({"detail": "the decision log cannot be opened.\nFix: start it."})
 PROXY = "<html><body><h1>502 Bad Gateway</h1></body></html>"

@@ -28,7 +28,7 @@ from tests.browser.world import (
 )
 from tests.store.scene import PIPELINE, RUN
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 
 def _browse(visit: Visit) -> None:

@@ -14,7 +14,7 @@ from tests.browser.pages import LIMIT, PAGE, Act, PipelineList, PipelinePage, Ta
 from tests.browser.world import CHECKPOINTS, HALTED, QUARANTINED, WAITING
 from tests.store.scene import PIPELINE
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 
 def root(visit: Visit) -> Locator:

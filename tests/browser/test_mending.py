@@ -40,9 +40,10 @@ from tests.browser.conftest import logged_in
 from tests.browser.pages import Act, PipelinePage, Visit
 from tests.browser.server import ADMIN, MAINTENANCE, ApiServer
 from tests.integration.real_world import expected
+from tests.raising import raises
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page"), pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page"), pytest.mark.slow, pytest.mark.timeout(600)]
 
 SECONDS = 120.0
 """So long may the run of an act take: a scheduler starts it, and others work beside this test."""
@@ -418,10 +419,9 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
             f"{kind}: " in each and f"by {ADMIN} ({MAINTENANCE}/{run_id}/act)" in each for each in world.events()
         )
     expect(condition(page := visit.pipeline(old.pipeline), "RENAMED")).to_be_visible()
-    expect(page.visit.page.get_by_text("it goes on as new-name, behind checkpoint 2.", exact=True)).to_be_visible()
-    with pytest.raises(PipelineHaltedError) as renamed:
+    expect(page.visit.page.get_by_text("it continues as new-name, after checkpoint 2.", exact=True)).to_be_visible()
+    with raises(PipelineHaltedError, "pipeline_halted", pipeline=old.pipeline):
         old.stage()
-    assert "new-name" in renamed.value.headline and "checkpoint 2" in renamed.value.headline
     new.stage()
     new.deliver()
     assert new.ids() == both([1, 2, 3])
@@ -445,7 +445,7 @@ def windows(place: Place, pipeline: str) -> dict[int, int]:
 
 
 @pytest.mark.spark
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("action", sorted(STREAMS))
 def test_a_stream_is_stopped_by_a_click(action: str, place: Place, airflow: ApiServer, visit: Visit) -> None:
     """A real one, which Spark computes and Airflow runs."""

@@ -14,7 +14,7 @@ from tests.browser.pages import Table, Visit
 from tests.browser.world import CHECKPOINTS, QUARANTINED, URGENT
 from tests.store.scene import PIPELINE
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 MOST, APART = 0.15, 0.08
 """Of the window may look different; of two parts of the page at least does. In a serif font 0.11 of the list does."""

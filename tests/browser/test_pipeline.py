@@ -23,7 +23,7 @@ from tests.browser.world import (
 )
 from tests.store.scene import PIPELINE, RUN
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 
 def test_a_link_opens_a_pipeline_and_one_of_its_tabs(visit: Visit) -> None:

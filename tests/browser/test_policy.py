@@ -8,7 +8,7 @@ from playwright.sync_api import Route
 from tests.browser.pages import PAGE, Visit
 from tests.browser.test_looks import everywhere
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 # Styles and workers are Airflow's own affair: it writes the ones into the page, and the others into blobs.
 POLICY = (

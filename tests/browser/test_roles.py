@@ -16,7 +16,7 @@ from tests.browser.server import ADMIN, MAINTENANCE, STRANGER, USER, VIEWER, Api
 from tests.browser.world import ALONE, CHECKPOINTS, HALTED, IN_DOUBT, LATE, QUARANTINED, RUNNING, URGENT
 from tests.store.scene import PIPELINE
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 
 def test_a_viewer_of_the_team_sees_its_pipelines_and_acts_on_none(visit_as: Callable[[str], Visit]) -> None:

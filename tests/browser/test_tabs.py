@@ -11,7 +11,7 @@ from tests.browser.pages import LIMIT, PipelineList, PipelinePage, Table, Visit
 from tests.browser.world import ALONE, ALONE_RUN, CHECKPOINTS, HALTED, URGENT
 from tests.store.scene import PIPELINE, RUN
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 
 def open_tab(visit: Visit, path: str) -> None:

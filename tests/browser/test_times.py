@@ -13,7 +13,7 @@ from tests.browser.pages import Visit
 from tests.browser.world import CHECKPOINTS
 from tests.store.scene import PIPELINE
 
-pytestmark = [pytest.mark.airflow, pytest.mark.rotating(among="the page")]
+pytestmark = [pytest.mark.airflow, pytest.mark.sampled(among="the page")]
 
 KOLKATA = "Asia/Kolkata"
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.testing import ParticipantConformance
-from tests.tiers import PARTS, TWELFTHS, content_number
+from tests.tiers import TWELFTHS, content_number
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30  # bytes
@@ -29,10 +29,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     A million rows into a server take too long for each change: SQLite shows the same. So do answers that are lost at
     each of the hundred requests that a checkpoint of forty files is: with one file they are thirty. A Delta table in S3
-    takes some fifty: `tests/sinks/delta/test_bucket.py` tries some of them. Before each of as many others may come.
+    takes some fifty: `tests/sinks/delta/servers/test_bucket.py` tries some of them. Before each of as many others may
+    come.
     """
     if not config.getoption("--all"):
-        ParticipantConformance.places = (content_number() // PARTS % TWELFTHS, TWELFTHS)
+        ParticipantConformance.places = (content_number() % TWELFTHS, TWELFTHS)
         ParticipantConformance.patience = 3.0
     for item in items:
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")

@@ -23,7 +23,7 @@ from tests.conformance.values import CLOCK, EARLY, FINITE, LATE, LATE_MOMENT, NE
 from tests.sinks.delta.world import Table, TableInBucket
 from tools.servers import S3
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 EMPTY = pa.table({"id": [1, 2, 3, 4], "text": ["a", "", None, "d" * 300]})
 NULLS = pa.table({"id": [1, 2, 3, 4], "text": ["a", None, "c", None]})
 

@@ -19,7 +19,7 @@ from tests.conformance import designs
 from tests.conformance.designs import journal
 from tests.conformance.test_sqlite import PLANTED
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 
 
 @pytest.fixture(scope="module", autouse=True)

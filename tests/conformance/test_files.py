@@ -39,7 +39,7 @@ from tests.sinks.files.bucket import Bucket
 from tests.sinks.files.world import Folder
 from tools.servers import S3
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 IDS = [1, 2, 3, 4]
 NAN = pa.table({"id": IDS, "text": ["a", "b", "c", "d"], "ratio": [0.5, float("nan"), 1.5, float("inf")]})
 DAYS = pa.table({"id": IDS, "text": ["a", "b", "c", "d"], "day": pa.array([0, 2**30, 1, -(2**30)], pa.date32())})

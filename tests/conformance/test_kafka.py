@@ -25,7 +25,7 @@ from tests.integration.kafka_proxy import API_NAMES
 from tests.integration.kafka_world import read, value
 from tools.servers import processes
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 
 LARGEST = 500_000

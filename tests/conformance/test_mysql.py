@@ -19,7 +19,7 @@ from tests.conformance.values import INF, LATE, MICRO, NAN, by_place
 from tests.integration.test_mysql_values import CASES
 from tools.servers import Database, MariaDb
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 REFUSED = {
     "NaN and infinity": ("double", pa.array([NAN, INF, -INF])),
     "out of range": ("tinyint", pa.array([-129, 128], pa.int16())),

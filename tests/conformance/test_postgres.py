@@ -15,10 +15,10 @@ from airflow_ft.core.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Upserts, Values
 from tests.conformance.values import EARLY, by_place
-from tests.sinks.postgres.test_types import EXTENSIONS, MADE, VALUES
+from tests.sinks.postgres.servers.test_types import EXTENSIONS, MADE, VALUES
 from tools.servers import Database, Postgres
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 _AS_TEXT = re.compile(r"uuid|interval|inet|cidr|macaddr|bit|xml|ts|citext|hstore|ltree|range|positive|\[\]")
 REFUSED = {
     "out of range": ("smallint", pa.array([-(2**15) - 1, 2**15], pa.int64())),

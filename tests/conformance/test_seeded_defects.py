@@ -245,7 +245,7 @@ def play(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     getattr(ParticipantConformance(), test)(world, **parameters)
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", list(DEFECTS))
 def test_it_is_noticed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make, _, _ = DEFECTS[name]

@@ -26,7 +26,7 @@ from airflow_ft.testing import ParticipantConformance
 from airflow_ft.testing.world import World
 from tests.conformance.test_sqlite import File
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 Change = Callable[[Any, str, Any], None]
 WRONG: dict[str, tuple[Callable[[Change], None], str, dict[str, Any]]] = {}
 """By name: what makes the mistake, the case that notices it, and its parameters."""

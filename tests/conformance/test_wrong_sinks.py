@@ -514,13 +514,13 @@ def check(name: str, system: str, target: Target, folder: Path, monkeypatch: pyt
         play(WRONG[name, system], World(target, folder))
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "system"), of(SQLITE))
 def test_it_is_noticed(name: str, system: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, system, target, tmp_path, monkeypatch)
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "system"), of(POSTGRES, MYSQL))
 def test_it_is_noticed_of_a_server(
     name: str, system: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

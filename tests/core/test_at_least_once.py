@@ -76,6 +76,7 @@ def test_a_sink_does_not_wait_for_another_that_is_away(tmp_path: Path) -> None:
     assert world.systems["log"].rows == numbers  # what was recorded is not repeated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_death_at_any_call_loses_nothing(tmp_path: Path, when: str) -> None:
     quiet, fault = a_world(tmp_path), Fault(at=0, when="before", act=crash)
@@ -95,6 +96,7 @@ def test_a_death_at_any_call_loses_nothing(tmp_path: Path, when: str) -> None:
     assert twice > 0
 
 
+@pytest.mark.slow
 def test_a_zombie_beside_its_successor_loses_nothing(tmp_path: Path) -> None:
     for at in range(1, 60):
         world = a_world(tmp_path / f"{at}")

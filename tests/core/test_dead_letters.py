@@ -8,6 +8,7 @@ import pytest
 
 from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.errors import ConfigurationError, DeadLettersError, TerminalError
+from tests.raising import raises
 
 
 def test_a_name_alone_allows_any_number() -> None:
@@ -36,24 +37,23 @@ def test_as_many_as_are_allowed_pass_and_one_more_fails(limits: dict[str, Any], 
     letters = DeadLetters(sink="rejected", **limits)
     letters.check("orders", 7, most, rows)
     if most < rows:
-        with pytest.raises(DeadLettersError, match=rf"{most + 1:,} of {rows:,} rows are dead letters") as caught:
+        where = {"sink": "rejected", "checkpoint": 7}
+        with raises(DeadLettersError, "too_many_dead_letters", dead=most + 1, rows=rows, **where) as caught:
             letters.check("orders", 7, most + 1, rows)
-        assert isinstance(caught.value, TerminalError)
-        assert (caught.value.sink, caught.value.checkpoint) == ("rejected", 7)
+        assert isinstance(caught.error, TerminalError)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"max_rows": -1}, "max_rows is -1"),
-        ({"max_rows": True}, "max_rows is True"),
-        ({"max_share": 1.5}, "max_share is 1.5"),
-        ({"max_share": "1%"}, "max_share is '1%'"),
-        ({"sink": "No Name"}, "No Name"),
-    ],
+    ("argument", "value"),
+    [("max_rows", -1), ("max_rows", True), ("max_share", 1.5), ("max_share", "1%")],
 )
-def test_what_cannot_work_is_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        DeadLetters(**{"sink": "rejected", **given})
-    with pytest.raises(ConfigurationError, match="dead_letters is 7"):
+def test_what_cannot_work_is_refused(argument: str, value: Any) -> None:
+    with raises(ConfigurationError, "argument_invalid", of="DeadLetters", argument=argument, value=repr(value)):
+        DeadLetters(sink="rejected", **{argument: value})
+
+
+def test_it_is_a_sinks_name_or_the_whole() -> None:
+    with raises(ConfigurationError, "name_invalid", name="'No Name'"):
+        DeadLetters(sink="No Name")
+    with raises(ConfigurationError, "argument_invalid", argument="dead_letters", value="7"):
         DeadLetters.of(7)

@@ -447,5 +447,5 @@ def test_what_comes_after_a_young_doubt_waits_for_it(world: World, monkeypatch: 
 
 def test_every_error_of_an_act_names_pipeline_and_checkpoint(world: World) -> None:
     decided(world)
-    with pytest.raises(AirflowFtError, match=r"pipeline 'orders', checkpoint 1: .* Remedy:"):
+    with pytest.raises(AirflowFtError, match=r"pipeline 'orders', checkpoint 1: .*\nFix: "):
         resolver(world).abort(1, AfterAbort.CARRIED)

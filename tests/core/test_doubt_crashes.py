@@ -21,7 +21,7 @@ from tests.through import Through
 S = CheckpointState
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("act", ["commit", "abort", "quarantine", "redeliver", "dead_letter"])
 @pytest.mark.parametrize("lead", ["prepared", "decided", "quarantined", "quarantined and decided"])

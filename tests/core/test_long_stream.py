@@ -22,6 +22,8 @@ from airflow_ft.core.steps import confirm_step
 from airflow_ft.wal.retention import WalArchive
 from tests.core.world import PIPELINE, RUN, World
 
+pytestmark = pytest.mark.slow
+
 TOLD = 100
 
 

@@ -92,7 +92,7 @@ def retaining_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "RETAINED_TOGETHER", 1)
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("max_rows", [0, 1000])
 @pytest.mark.parametrize("mix", MIXES)
 def test_what_is_published_between_any_two_calls_is_delivered_too(tmp_path: Path, mix: str, max_rows: int) -> None:
@@ -116,7 +116,7 @@ def test_what_is_published_between_any_two_calls_is_delivered_too(tmp_path: Path
     assert at > 20
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.usefixtures("retaining_each")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("mix", MIXES)
@@ -141,7 +141,7 @@ def test_a_death_at_any_call_is_made_good(tmp_path: Path, mix: str, when: str) -
     assert at > 20
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.usefixtures("retaining_each")
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_stage_that_was_replaced_delivers_nothing_more(tmp_path: Path, mix: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart, RestartStrategy
+from tests.raising import raises
 
 SECOND = timedelta(seconds=1)
 MIDDLE = 0.5
@@ -146,11 +147,11 @@ def test_it_is_frozen_and_equal_by_value() -> None:
         (
             ExponentialDelay(),
             "without end, after 1 s, each time 1.5 times as long, +-10 %, up to 1 min;"
-            " anew after 1 h without a failure",
+            " reset after 1 h without a failure",
         ),
         (
             ALL[-1],
-            "5 times, after 0.25 s, each time 3 times as long, up to 2 h; anew after 1 d without a failure",
+            "5 times, after 0.25 s, each time 3 times as long, up to 2 h; reset after 1 d without a failure",
         ),
     ],
 )
@@ -159,34 +160,43 @@ def test_it_says_what_it_does(strategy: RestartStrategy, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "words"),
+    ("kind", "settings", "value"),
     [
-        (FixedDelay, {"attempts": -1}, "FixedDelay.attempts is -1.*whole number from 0, or None for no end"),
-        (FixedDelay, {"attempts": True}, "attempts is True"),
-        (FixedDelay, {"attempts": 2.5}, "attempts is 2.5"),
-        (FixedDelay, {"delay": 10}, "FixedDelay.delay is 10.*give a timedelta"),
-        (FixedDelay, {"delay": -SECOND}, "FixedDelay.delay is"),
-        (FailureRate, {"max_failures_per_interval": 0}, "max_failures_per_interval is 0.*from 1"),
-        (FailureRate, {"max_failures_per_interval": None}, "max_failures_per_interval is None"),
-        (FailureRate, {"failure_rate_interval": timedelta(0)}, "failure_rate_interval is"),
-        (FailureRate, {"delay": None}, "FailureRate.delay is None"),
-        (ExponentialDelay, {"initial_backoff": timedelta(0)}, "initial_backoff is"),
-        (ExponentialDelay, {"max_backoff": timedelta(milliseconds=900)}, "is 1 s, longer than max_backoff.*is 0.9 s"),
-        (ExponentialDelay, {"backoff_multiplier": 1}, "backoff_multiplier is 1.*give a number above 1"),
-        (ExponentialDelay, {"backoff_multiplier": float("inf")}, "backoff_multiplier is inf"),
-        (ExponentialDelay, {"backoff_multiplier": 10**400}, "backoff_multiplier is 1000"),
-        (ExponentialDelay, {"backoff_multiplier": True}, "backoff_multiplier is True"),
-        (ExponentialDelay, {"reset_backoff_threshold": timedelta(0)}, "reset_backoff_threshold is"),
-        (ExponentialDelay, {"jitter_factor": 1.1}, "jitter_factor is 1.1.*give a number from 0 to 1"),
-        (ExponentialDelay, {"jitter_factor": -0.1}, "jitter_factor is -0.1"),
-        (ExponentialDelay, {"jitter_factor": float("nan")}, "jitter_factor is nan"),
-        (ExponentialDelay, {"attempts_before_reset_backoff": 0}, "attempts_before_reset_backoff is 0"),
+        (FixedDelay, {"attempts": -1}, "-1"),
+        (FixedDelay, {"attempts": True}, "True"),
+        (FixedDelay, {"attempts": 2.5}, "2.5"),
+        (FixedDelay, {"delay": 10}, "10"),
+        (FixedDelay, {"delay": -SECOND}, None),
+        (FailureRate, {"max_failures_per_interval": 0}, "0"),
+        (FailureRate, {"max_failures_per_interval": None}, "None"),
+        (FailureRate, {"failure_rate_interval": timedelta(0)}, None),
+        (FailureRate, {"delay": None}, "None"),
+        (ExponentialDelay, {"initial_backoff": timedelta(0)}, None),
+        (ExponentialDelay, {"backoff_multiplier": 1}, "1"),
+        (ExponentialDelay, {"backoff_multiplier": float("inf")}, "inf"),
+        (ExponentialDelay, {"backoff_multiplier": 10**400}, f"1{59 * '0'}..."),
+        (ExponentialDelay, {"backoff_multiplier": True}, "True"),
+        (ExponentialDelay, {"reset_backoff_threshold": timedelta(0)}, None),
+        (ExponentialDelay, {"jitter_factor": 1.1}, "1.1"),
+        (ExponentialDelay, {"jitter_factor": -0.1}, "-0.1"),
+        (ExponentialDelay, {"jitter_factor": float("nan")}, "nan"),
+        (ExponentialDelay, {"attempts_before_reset_backoff": 0}, "0"),
     ],
 )
-def test_what_cannot_be_is_named_with_the_remedy(kind: Any, settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def test_what_cannot_be_is_named_with_the_remedy(kind: Any, settings: dict[str, Any], value: str | None) -> None:
+    ((name, given),) = settings.items()
+    shown = value or f"a timedelta ({given!r})"
+    with raises(ConfigurationError, "argument_invalid", of=kind.__name__, argument=name, value=shown) as caught:
         kind(**settings)
-    assert caught.value.remedy
+    assert caught.error and caught.error.remedy
+
+
+def test_the_first_wait_is_no_longer_than_the_longest() -> None:
+    with raises(ConfigurationError, "arguments_conflict", arguments=["initial_backoff", "max_backoff"]) as caught:
+        ExponentialDelay(max_backoff=timedelta(milliseconds=900))
+    assert caught.error and "0.9 s" in caught.error.headline and "1 s" in caught.error.remedy
+    with raises(ConfigurationError, "arguments_conflict", arguments=["initial_backoff", "max_backoff"]):
+        RestartStrategy.from_json({"type": "exponential-delay", "initial_backoff": 120})
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -205,23 +215,49 @@ def test_what_is_not_in_the_plain_data_has_its_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plain", "words"),
+    ("plain", "code", "of", "argument", "value"),
     [
-        ({"attempts": 3}, "restart: type is missing.*none, fixed-delay, failure-rate, exponential-delay"),
-        ({"type": "fixed"}, "restart: type is 'fixed'.*none, fixed-delay"),
-        ({"type": None}, "type is None"),
-        ({"type": ["none"]}, "type is a list"),
-        ({"type": "none", "attempts": 3}, r"restart \(none\): unknown settings: attempts.*known are none"),
-        ({"type": "fixed-delay", "attemps": 3}, r"restart \(fixed-delay\): unknown settings: attemps.*attempts, delay"),
-        ({"type": "fixed-delay", "delay": "soon"}, "delay is 'soon'.*give a number of seconds"),
-        ({"type": "fixed-delay", "delay": None}, "delay is None"),
-        ({"type": "fixed-delay", "attempts": "many"}, "attempts is 'many'.*give a whole number"),
-        ({"type": "fixed-delay", "attempts": "-1"}, "FixedDelay.attempts is -1"),
-        ({"type": "exponential-delay", "jitter_factor": "little"}, "jitter_factor is 'little'.*give a number"),
-        ({"type": "exponential-delay", "initial_backoff": 120}, "is 2 min, longer than max_backoff, which is 1 min"),
+        ({"attempts": 3}, "argument_missing", "restart", "type", "missing"),
+        ({"type": "fixed"}, "argument_invalid", "restart", "type", "'fixed'"),
+        ({"type": None}, "argument_invalid", "restart", "type", "None"),
+        ({"type": ["none"]}, "argument_invalid", "restart", "type", "a list"),
+        ({"type": "none", "attempts": 3}, "argument_unknown", "restart (none)", "attempts", None),
+        ({"type": "fixed-delay", "attemps": 3}, "argument_unknown", "restart (fixed-delay)", "attemps", None),
+        ({"type": "fixed-delay", "delay": "soon"}, "argument_invalid", "restart (fixed-delay)", "delay", "'soon'"),
+        ({"type": "fixed-delay", "delay": None}, "argument_invalid", "restart (fixed-delay)", "delay", "None"),
+        (
+            {"type": "fixed-delay", "attempts": "many"},
+            "argument_invalid",
+            "restart (fixed-delay)",
+            "attempts",
+            "'many'",
+        ),
+        ({"type": "fixed-delay", "attempts": "-1"}, "argument_invalid", "FixedDelay", "attempts", "-1"),
+        (
+            {"type": "exponential-delay", "jitter_factor": "little"},
+            "argument_invalid",
+            "restart (exponential-delay)",
+            "jitter_factor",
+            "'little'",
+        ),
     ],
 )
-def test_plain_data_that_cannot_be_is_named(plain: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def test_plain_data_that_cannot_be_is_named(
+    plain: dict[str, Any], code: str, of: str, argument: str, value: str | None
+) -> None:
+    with raises(ConfigurationError, code, of=of, argument=argument, value=value) as caught:
         RestartStrategy.from_json(plain)
-    assert caught.value.remedy
+    assert caught.error and caught.error.remedy
+
+
+@pytest.mark.parametrize("plain", [{}, {"type": "fixed"}])
+def test_an_unknown_type_is_answered_with_those_that_there_are(plain: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RestartStrategy.from_json(plain)
+    assert "none, fixed-delay, failure-rate, exponential-delay" in caught.value.remedy
+
+
+def test_an_unknown_setting_is_answered_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        RestartStrategy.from_json({"type": "fixed-delay", "attemps": 3})
+    assert "attempts, delay" in caught.value.remedy

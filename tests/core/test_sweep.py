@@ -61,6 +61,7 @@ def test_staged_checkpoints_are_left_to_their_run(world: World) -> None:
     assert world.store.pipeline(PIPELINE).epoch == epoch
 
 
+@pytest.mark.slow
 def test_prepared_rows_of_a_try_that_died_do_not_keep_their_locks(tmp_path: Path) -> None:
     """Wherever a run dies before its last vote: what it has prepared is ended by the sweep, and by nobody too early."""
     held_after = []

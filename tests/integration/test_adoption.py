@@ -26,6 +26,7 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
 from tests.integration.real_world import RealWorld, expected
 from tests.integration.test_mysql_xa import prepared
+from tests.raising import raises
 from tools.servers import Database
 
 S = CheckpointState
@@ -64,8 +65,9 @@ class LosingWorld(RealWorld):
     def halted_by_the_sink(self) -> None:
         """The new log's first run meets what the old one has left."""
         self.stage(1)
-        with pytest.raises(ForeignOwnerError, match="airflow ft adopt"):
+        with raises(ForeignOwnerError, "foreign_owner") as refused:
             self.prepare()
+        assert "`airflow ft adopt" in refused.error.remedy
 
     def adopt(self, ending: PreparedEnding | None = None, *, accept_partial: bool = False) -> Any:
         return adopt(self.store, self.pipeline, self.participants, "ada", ending=ending, accept_partial=accept_partial)
@@ -118,8 +120,9 @@ def test_a_checkpoint_that_is_there_in_parts_is_told_and_gone_past(
     assert (remnant.number, remnant.branch, remnant.kind) == (2, "0001", RemnantKind.COMMITTED)
     assert "6 rows into rows" in remnant.text
 
-    with pytest.raises(ConfigurationError, match="--accept-partial"):
+    with pytest.raises(ConfigurationError) as refused:
         world.adopt()
+    assert "--accept-partial" in refused.value.remedy
     assert world.store.pipeline(world.pipeline).status is PipelineStatus.HALTED
     assert world.sql("SELECT last_delivered FROM airflow_ft_head") == [(1,)], "nothing was changed"
 
@@ -167,13 +170,16 @@ def test_prepared_branches_of_a_lost_log_are_listed_and_ended_as_a_person_says(
     assert sorted(r.commit for r in found) == [f"XA COMMIT {name}" for name in left]
     assert sorted(r.roll_back for r in found) == [f"XA ROLLBACK {name}" for name in left]
 
-    with pytest.raises(ConfigurationError, match=r"--prepared commit.*--prepared rollback"):
+    with pytest.raises(ConfigurationError) as refused:
         world.adopt()
+    text = f"{refused.value}"
+    assert "--prepared commit" in text and "--prepared rollback" in text
     assert prepared(world) == left  # type: ignore[arg-type]
 
     if ending is COMMIT:
-        with pytest.raises(ConfigurationError, match=r"no sink shows that it was decided \(checkpoint 2"):
+        with pytest.raises(ConfigurationError) as refused:
             world.adopt(ending)
+        assert "checkpoint 2" in refused.value.headline
         assert prepared(world) == left  # type: ignore[arg-type]
     world.adopt(ending, accept_partial=ending is COMMIT)
     assert prepared(world) == []  # type: ignore[arg-type]
@@ -260,8 +266,9 @@ def test_branches_that_are_in_the_way_are_named_at_once_and_ended_by_adopting_ag
     prepare_and_lose(world)
     as_adopted_before(world)
     world.strategy = strategy
-    with pytest.raises(ForeignOwnerError, match=r"3 prepared branches of installation .* 0001 of its checkpoint 2"):
+    with raises(ForeignOwnerError, "foreign_owner") as refused:
         world.deliver()
+    assert "3 prepared branches" in refused.error.headline and "checkpoint 2" in refused.error.headline
     assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.FOREIGN_OWNER
     halted = world.store.pipeline(world.pipeline).halt_message
     assert not any(name.split("'")[3].rsplit(".", 1)[1] in halted for name in prepared(world))  # type: ignore[arg-type]
@@ -291,8 +298,9 @@ def test_a_decided_checkpoint_that_met_a_foreign_branch_is_delivered_after_adopt
     with pytest.raises(HaltError):
         world.deliver()
 
-    with pytest.raises(ConfigurationError, match="--accept-partial"):
+    with pytest.raises(ConfigurationError) as refused:
         world.adopt()
+    assert "--accept-partial" in refused.value.remedy
     world.adopt(accept_partial=True)
     world.deliver()
     assert world.store.checkpoint(world.pipeline, 2).state is S.COMPLETED
@@ -314,8 +322,9 @@ def test_what_two_logs_have_delivered_is_not_adopted_over(world: LosingWorld) ->
     world.store, world.root, world.run = open_store(url), root, run
     with pytest.raises(ForeignOwnerError):
         world.commit("shop")
-    with pytest.raises(StateConflictError, match="PREPARED in this decision log, and shop was taken over"):
+    with pytest.raises(StateConflictError) as refused:
         world.adopt()
+    assert "PREPARED" in refused.value.headline and "shop" in refused.value.headline
 
 
 def resolver(world: RealWorld) -> Resolver:

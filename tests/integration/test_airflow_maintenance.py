@@ -15,7 +15,7 @@ from tests.integration.airflow_world import AirflowWorld
 from tests.waiting import wait_for
 
 pytestmark = [
-    pytest.mark.rotating(among="Airflow"),
+    pytest.mark.sampled(among="Airflow"),
     pytest.mark.airflow,
     pytest.mark.slow,
     pytest.mark.timeout(900),

@@ -15,7 +15,7 @@ from tests.waiting import wait_for
 from tools.servers import Kafka, MariaDb, processes
 
 pytestmark = [
-    pytest.mark.rotating(among="Airflow"),
+    pytest.mark.sampled(among="Airflow"),
     pytest.mark.server,
     pytest.mark.airflow,
     pytest.mark.spark,

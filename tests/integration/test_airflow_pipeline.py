@@ -267,7 +267,7 @@ def kept_of(airflow: AirflowWorld, asset: str) -> dict[str, Any]:
         return {key: json.loads(value) for key, value in database.execute(query, (asset,))}
 
 
-@pytest.mark.rotating("one run beside another")
+@pytest.mark.sampled("one run beside another")
 def test_a_run_without_news_confirms_nothing_and_updates_no_asset(shop: Shop) -> None:
     airflow = shop.airflow
     before = len(airflow.asset_events("airflow-ft://orders/"))
@@ -279,7 +279,7 @@ def test_a_run_without_news_confirms_nothing_and_updates_no_asset(shop: Shop) ->
     shop.check_exactly_once()
 
 
-@pytest.mark.rotating("one run beside another")
+@pytest.mark.sampled("one run beside another")
 def test_a_cleared_run_that_is_finished_changes_nothing(shop: Shop) -> None:
     airflow = shop.airflow
     shop.put("orders", 3)
@@ -300,7 +300,7 @@ def test_a_cleared_run_that_is_finished_changes_nothing(shop: Shop) -> None:
     shop.check_exactly_once()
 
 
-@pytest.mark.rotating("one run beside another")
+@pytest.mark.sampled("one run beside another")
 def test_two_runs_at_once_take_turns(shop: Shop) -> None:
     airflow = shop.airflow
     for rows in (5, 5, 5):
@@ -317,7 +317,7 @@ def test_two_runs_at_once_take_turns(shop: Shop) -> None:
         assert store.pipeline("orders").turn is None
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     airflow = shop.airflow
     run_id, states = airflow.run("templated")
@@ -344,7 +344,7 @@ def test_specifications_are_rendered_for_each_run(shop: Shop) -> None:
     assert completed["templated.templated.stage"]["run"]["facets"]["airflow_ft_checkpoint"]["numbers"] == [1]
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_a_missed_deadline_tells_what_is_late(shop: Shop) -> None:
     airflow, file = shop.airflow, shop.airflow.home / "told.jsonl"
     shop.put("orders", 1)
@@ -361,7 +361,7 @@ def test_a_missed_deadline_tells_what_is_late(shop: Shop) -> None:
     airflow.fail("too_slow", run_id, "never")
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_a_table_that_does_not_fit_is_told_before_anything_is_computed(shop: Shop) -> None:
     airflow = shop.airflow
     run_id, states = airflow.run("templated", {"table": "too_narrow"})
@@ -378,7 +378,7 @@ def of_map_indexes(airflow: AirflowWorld, dag_id: str, run_id: str) -> dict[tupl
     return {(task["task_id"], task["map_index"]): task["state"] for task in found}
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Shop) -> None:
     airflow = shop.airflow
     airflow.trigger("on_half")  # unpauses it; nothing is confirmed yet, so this run waits for the first confirmation
@@ -404,7 +404,7 @@ def test_each_map_index_of_a_group_has_a_pipeline_and_delivers_its_rows(shop: Sh
     assert [c.number for c in airflow.checkpoints("half-1")] == [1]
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_a_gate_without_condition_waits_for_what_is_there_in_every_kind_of_run(shop: Shop) -> None:
     airflow = shop.airflow
     with airflow.store() as store:
@@ -431,7 +431,7 @@ def test_a_gate_without_condition_waits_for_what_is_there_in_every_kind_of_run(s
     assert "everything that was in the sources at" in airflow.log_text("yearly", scheduled[0], "gate")
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_map_indexes_that_render_to_one_pipeline_are_told(shop: Shop) -> None:
     airflow = shop.airflow
     run_id, _ = airflow.run("same_name")
@@ -440,13 +440,12 @@ def test_map_indexes_that_render_to_one_pipeline_are_told(shop: Shop) -> None:
     assert sorted(confirmed.values()) == ["failed", "success"], states
     [refused] = [index for index, state in confirmed.items() if state == "failed"]
     assert states[("same.same.recover", refused)] == "failed", "not a row of it is computed, and it says so"
-    assert f"has the same pipeline as run same_name/{run_id}[{1 - refused}]" in airflow.log_text(
-        "same_name", run_id, "same.same.recover"
-    )
+    told = airflow.log_text("same_name", run_id, "same.same.recover")
+    assert "[map_index_conflict]" in told and f"same_name/{run_id}[{1 - refused}]" in told
     assert len(shop.database.sql("SELECT id FROM same_name")) == 4
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 @pytest.mark.parametrize(
     "command", [("tasks", "test", "templated", "templated.recover"), ("dags", "test", "templated")]
 )
@@ -518,7 +517,7 @@ def test_the_page_is_for_those_who_may_see_it(shop: Shop) -> None:
     assert airflow.get(path)["extra_links"] == {"Checkpoints": "plugin/airflow-ft?pipeline=orders"}
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop, s3: S3) -> None:
     airflow = shop.airflow
     folder = airflow.home / "csv"
@@ -564,7 +563,7 @@ def test_the_example_dag_loads_files_and_keeps_unreadable_lines_apart(shop: Shop
         assert s3.password not in airflow.log_text("files_to_bucket", run_id, f"files-to-bucket.{task}")
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_a_mistake_of_the_job_is_told_once_and_not_tried_again(shop: Shop) -> None:
     _check_failures(
         shop,
@@ -578,7 +577,7 @@ def test_a_mistake_of_the_job_is_told_once_and_not_tried_again(shop: Shop) -> No
     )
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_what_is_wrong_around_the_job_is_told_before_spark_is_started_and_what_is_away_keeps_no_rows_from_it(
     shop: Shop,
 ) -> None:
@@ -633,7 +632,7 @@ def test_the_next_run_goes_on_in_the_spark_session_of_the_one_before(shop: Shop)
             one.end()
 
 
-@pytest.mark.rotating("a DAG of its own")
+@pytest.mark.sampled("a DAG of its own")
 def test_a_task_that_is_ended_takes_spark_with_it(shop: Shop) -> None:
     airflow = shop.airflow
     run_id = airflow.trigger("slow")

@@ -21,7 +21,7 @@ from tools.stream_task import Stream
 
 __all__ = ["world"]
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(600),

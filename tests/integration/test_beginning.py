@@ -37,7 +37,7 @@ from tests.store.scene import Scene
 from tools.servers import Database, Kafka
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),

@@ -23,7 +23,7 @@ from tests.raising import raises
 from tools.servers import Kafka
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),

@@ -172,7 +172,7 @@ def test_lost_rows_of_an_undelivered_checkpoint(world: RealWorld) -> None:
     assert "missing" in bad(checks_of(world))[f"write-ahead log {world.root}: rows"]
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_an_unsafe_server_is_told(own_server: Any, store: Store, tmp_path: Path) -> None:
     server = own_server(MariaDb, innodb_flush_log_at_trx_commit=2)
     with Database.fresh(server) as database:
@@ -182,7 +182,7 @@ def test_an_unsafe_server_is_told(own_server: Any, store: Store, tmp_path: Path)
         assert "innodb_flush_log_at_trx_commit=2" in found["connection shop: durability"]
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_rows_that_go_by_insert_are_told_with_the_way_out(own_server: Any, store: Store, tmp_path: Path) -> None:
     server = own_server(MySql, local_infile=0)
     with Database.fresh(server) as database:
@@ -205,7 +205,7 @@ def test_mariadb_needs_no_local_infile(store: Store, tmp_path: Path, mariadb_dat
     assert (check.verdict, check.text) == (Verdict.OK, "is not needed: rows go by INSERT, which costs MariaDB less")
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_short_times_of_a_broker_are_told(
     own_server: Any, store: Store, tmp_path: Path, mariadb_database: Database
 ) -> None:

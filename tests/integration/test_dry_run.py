@@ -23,7 +23,7 @@ from airflow_ft.wal.markers import MARKER
 from tests.integration.stage_world import JARS, with_connection, world
 from tools.servers import Kafka
 
-pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 
 @ft.job

@@ -25,7 +25,7 @@ from airflow_ft.wal.filesystem import filesystem
 from tests.sinks.files.dying import Acting
 from tools.servers import Hdfs
 
-pytestmark = [pytest.mark.rotating(among="HDFS"), pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.sampled(among="HDFS"), pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 class Folder(Target):

@@ -16,7 +16,7 @@ from airflow_ft.core.errors import JobError
 from airflow_ft.testing.jobs import JobTrial
 from tests.integration.stage_world import sessions_in
 
-pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 
 @ft.job

@@ -18,7 +18,7 @@ from tests.integration.kafka_children import Children, await_stopped, await_work
 from tests.integration.kafka_world import World, expected_ids, read, read_ids
 from tools.servers import Kafka
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 
 
 @pytest.fixture

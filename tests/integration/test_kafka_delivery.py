@@ -250,7 +250,7 @@ def test_a_token_topic_of_another_name_is_used(world: World, kafka: Kafka, topic
     participant.close()
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_group_offsets_do_not_need_a_member(world: World, kafka: Kafka, own_server: Callable[..., Any]) -> None:
     server = own_server(Kafka)
     server.create_topic("alerts", 2)

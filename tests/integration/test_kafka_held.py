@@ -298,7 +298,7 @@ def test_two_phase_commit_is_refused_where_brokers_do_not_know_it(make: Make) ->
         world.prepare(world.checkpoint(1, 1))
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_brokers_that_cannot_shut_out_a_late_producer_are_refused(
     own_server: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -313,7 +313,7 @@ def test_brokers_that_cannot_shut_out_a_late_producer_are_refused(
     assert read(server.bootstrap, "alerts", "read_uncommitted") == []
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_two_phase_commit_is_refused_by_name_where_the_client_does_not_know_it(
     own_server: Callable[..., Any], tmp_path: Path
 ) -> None:

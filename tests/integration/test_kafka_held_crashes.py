@@ -33,7 +33,7 @@ from tests.integration.test_kafka_held import is_open
 from tests.waiting import wait_for
 from tools.servers import Kafka
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 
 ROWS = 20_000
 

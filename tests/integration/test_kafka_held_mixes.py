@@ -43,7 +43,7 @@ from tests.integration.kafka_world import ids, read_ids
 from tests.through import Through
 from tools.servers import Database, Kafka
 
-pytestmark = [pytest.mark.rotating, pytest.mark.server, pytest.mark.chaos, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled, pytest.mark.server, pytest.mark.chaos, pytest.mark.slow]
 
 ROWS = 20
 MIXES = {

@@ -13,7 +13,7 @@ from tests.integration.kafka_losses import Proxied, check_delivery_through_losse
 from tests.integration.kafka_proxy import END_TXN
 from tests.integration.kafka_world import World, expected_ids, read_ids
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 
 
 @pytest.fixture(scope="module")

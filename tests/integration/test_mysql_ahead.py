@@ -17,10 +17,12 @@ import pymysql
 import pytest
 
 from airflow_ft.core.errors import DeclinedError
+from airflow_ft.sinks.mysql.failures import DEADLOCK
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.parameters import Parameters, parameters
 from airflow_ft.sinks.mysql.session import Changes, Session, Statement
 from airflow_ft.testing.relay import Relay, cut
+from tests.raising import raises
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders
 from tests.waiting import wait_for
 from tools.servers import Database
@@ -63,9 +65,9 @@ def test_a_warning_is_explained_although_more_rows_are_under_way(
     plan = world.plan(orders=priced(odd))
     with monkeypatch.context() as patch:
         patch.setattr("airflow_ft.sinks.mysql.server.check_rows", lambda *_: None)  # the vote would find it
-        with pytest.raises(DeclinedError, match=r"warning 1265, 1 in all; \d+ of \d+ rows entered") as caught:
+        with raises(DeclinedError, "value_unfit", errno=1265, warnings=1, column="amount") as caught:
             world.deliver(plan)
-    assert f"{odd} of " in str(caught.value) and "amount" in str(caught.value)
+    assert caught.error and caught.error.row.startswith(f"{odd} of ")
     assert world.count() == 0 and not any(kind == "committed" for _, kind, *_ in world.markers())
     world.sql("ALTER TABLE orders MODIFY amount DECIMAL(10,2)")
     world.deliver(plan, attempt=2)
@@ -74,9 +76,9 @@ def test_a_warning_is_explained_although_more_rows_are_under_way(
 
 def test_of_a_refused_row_the_place_in_the_file_is_told(world: MySqlWorld) -> None:
     world.sql("INSERT INTO orders (id, name) VALUES (77, 'mine')")
-    with pytest.raises(DeclinedError, match="77") as caught:
+    with raises(DeclinedError, "row_refused", errno=1062) as caught:
         world.deliver(world.plan(orders=orders(1, 100)))
-    assert "Duplicate entry" in str(caught.value)
+    assert caught.error and caught.error.row.startswith("77 of ")
     assert world.count() == 1
 
 
@@ -119,8 +121,9 @@ def test_behind_a_deadlock_nothing_is_committed(session: Session, world: MySqlWo
         waiting = "SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
         wait_for(lambda: world.sql(waiting), 60, "it waits for a lock", pause=0.2)
         other.run("UPDATE orders SET name = 'o' WHERE id = 2")
-        with pytest.raises(pymysql.err.OperationalError, match="Deadlock"):
+        with pytest.raises(pymysql.err.OperationalError) as raised:
             session.answer()
+        assert raised.value.args[0] == DEADLOCK
         assert not session.is_ahead
         assert world.sql("SELECT name FROM orders WHERE id = 100") == []
         session.close()
@@ -144,7 +147,7 @@ def test_nothing_else_is_asked_while_a_statement_is_under_way(session: Session) 
     session.begin()
     session.post(inserts(1)[0])
     for act in (session.commit, session.begin, lambda: session.row("SELECT 1"), lambda: session.run("SELECT 1")):
-        with pytest.raises(RuntimeError, match="under way"):
+        with pytest.raises(RuntimeError):
             act()
     session.answer()
     session.commit()

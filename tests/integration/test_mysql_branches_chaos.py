@@ -28,7 +28,7 @@ from tests.sinks.mysql.committer import Committer
 from tests.sinks.mysql.world import THE_ROWS, MySqlWorld, make_world, vote_for
 from tools.servers import Database, MariaDb, MySql
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 
 ROWS = 150_000  # more than one batch in a branch, so that a process can stop between two
 LEDGER = "INSERT INTO .*airflow_ft_ledger.* VALUES .%s, %s, %s, %s, %s, %s"  # a marker, not the preflight's row

@@ -73,7 +73,7 @@ def verified(world: MySqlWorld, plan: Plan, proof: Proof) -> SinkReport:
     return report
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_table_that_was_altered_after_the_vote_takes_nothing_until_it_fits(

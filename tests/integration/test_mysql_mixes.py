@@ -36,7 +36,7 @@ from tests.sinks.mysql.world import QUICK, orders
 from tests.through import Through
 from tools.servers import Database
 
-pytestmark = [pytest.mark.rotating, pytest.mark.server]
+pytestmark = [pytest.mark.sampled, pytest.mark.server]
 
 RUN = RunKey("dag", "run-1")
 LEASE_SECONDS = defaultdict(lambda: 0.03, {RUN: 3600.0})

@@ -16,6 +16,7 @@ from airflow_ft.core.doctor import Verdict
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from tests.raising import raises
 from tests.sinks.mysql.world import MySqlWorld, each_way, make_world, orders
 from tools.servers import Database, MariaDb, MySql
 
@@ -25,54 +26,61 @@ AT = datetime.fromisoformat
 INT_1 = pa.array([1], pa.int32())
 
 REFUSED: dict[str, tuple[str, pa.DataType, list[Any], str, str]] = {
-    # name: column, type, values (of rows 1, 2, 3), message, offending row
-    "null": ("INT NOT NULL", pa.int32(), [1, None, 3], "found NULL", "2"),
-    "null for auto_increment": ("INT AUTO_INCREMENT, KEY (v)", pa.int32(), [1, None, 3], "AUTO_INCREMENT", "2"),
-    "too large": ("INT", I64, [1, 2, 2**31], "number out of range; .*2147483647", "3"),
-    "too small": ("TINYINT", I64, [1, -129, 3], "number out of range", "2"),
-    "negative unsigned": ("BIGINT UNSIGNED", I64, [1, -1, 3], "number out of range; .*0 to 18446744073709551615", "2"),
-    "uint64 into bigint": ("BIGINT", pa.uint64(), [1, 2, 2**63], "number out of range", "3"),
-    "bit": ("BIT(3)", I64, [1, 8, 3], "number out of range", "2"),
-    "year": ("YEAR", I64, [1901, 1900, 2000], "number out of range", "2"),
-    "int as double": ("DOUBLE", I64, [1, 2**53 + 1, 0], "number out of range", "2"),
-    "decimal digits": ("DECIMAL(5,2)", pa.decimal128(10, 2), [D("999.99"), D("1000.00"), D(0)], "too many digits", "2"),
-    "decimal of int": ("DECIMAL(3,1)", I64, [1, 2, 100], "too many digits", "3"),
-    "decimal scale": ("DECIMAL(10,1)", pa.decimal128(10, 2), [D("1.10"), D("2.20"), D("3.33")], "cut off", "3"),
-    "decimal sign": ("DECIMAL(10,2) UNSIGNED", pa.decimal128(10, 2), [D(1), D("-0.01"), D(2)], "negative", "2"),
-    "double into decimal": ("DECIMAL(10,2)", pa.float64(), [1.0, 2.0, 3.0], "do not go into decimal", ""),
-    "double into float": ("FLOAT", pa.float64(), [1.0, 2.0, 3.0], "lose digits", ""),
-    "rounding double": ("DOUBLE(10,2)", pa.float64(), [1.0, 2.0, 3.0], "rounds", ""),
-    "nan": ("DOUBLE", pa.float64(), [1.0, float("nan"), 3.0], "NaN or infinity", "2"),
-    "infinity": ("DOUBLE", pa.float64(), [1.0, 2.0, float("-inf")], "NaN or infinity", "3"),
-    "negative double": ("DOUBLE UNSIGNED", pa.float64(), [1.0, -0.5, 3.0], "negative", "2"),
-    "text length": ("VARCHAR(3)", STRING, ["abc", "ab", "üüüü"], "longer than 3 characters", "3"),
-    "text bytes": ("TINYTEXT", STRING, ["a", "ü" * 128, "b"], "longer than 255 bytes", "2"),
-    "blanks in char": ("CHAR(5)", STRING, ["ab", "ab ", "c"], "ends in blanks", "2"),
-    "four bytes": ("VARCHAR(9) CHARACTER SET utf8mb3", STRING, ["ü", "日", "😀"], "utf8\\w* does not have", "3"),
-    "latin1": ("VARCHAR(9) CHARACTER SET latin1", STRING, ["ä€", "日", "c"], "latin1 does not have", "2"),
-    "blob length": ("VARBINARY(2)", pa.binary(), [b"ab", b"abc", b""], "longer than 2 bytes", "2"),
-    "short binary": ("BINARY(3)", pa.binary(), [b"abc", b"ab", b"abc"], "shorter than 3 bytes", "2"),
-    "bytes into text": ("VARCHAR(9)", pa.binary(), [b"a", b"b", b"c"], "do not go into varchar", ""),
-    "text into int": ("INT", STRING, ["1", "2", "3"], "do not go into int", ""),
-    "int into text": ("VARCHAR(9)", I64, [1, 2, 3], "do not go into varchar", ""),
-    "text into datetime": ("DATETIME", STRING, ["a", "b", "c"], "do not go into datetime", ""),
-    "early date": ("DATE", pa.date32(), [date(1000, 1, 1), date(999, 12, 31), None], "date out of range", "2"),
-    "early timestamp": ("TIMESTAMP NULL", STAMP, [AT("1970-01-01"), None, None], "date out of range", "1"),
+    # name: column, type, values (of rows 1, 2, 3), kind of misfit, offending row
+    "null": ("INT NOT NULL", pa.int32(), [1, None, 3], "null", "2"),
+    "null for auto_increment": ("INT AUTO_INCREMENT, KEY (v)", pa.int32(), [1, None, 3], "null", "2"),
+    "too large": ("INT", I64, [1, 2, 2**31], "range", "3"),
+    "too small": ("TINYINT", I64, [1, -129, 3], "range", "2"),
+    "negative unsigned": ("BIGINT UNSIGNED", I64, [1, -1, 3], "range", "2"),
+    "uint64 into bigint": ("BIGINT", pa.uint64(), [1, 2, 2**63], "range", "3"),
+    "bit": ("BIT(3)", I64, [1, 8, 3], "range", "2"),
+    "year": ("YEAR", I64, [1901, 1900, 2000], "range", "2"),
+    "int as double": ("DOUBLE", I64, [1, 2**53 + 1, 0], "range", "2"),
+    "decimal digits": ("DECIMAL(5,2)", pa.decimal128(10, 2), [D("999.99"), D("1000.00"), D(0)], "digits", "2"),
+    "decimal of int": ("DECIMAL(3,1)", I64, [1, 2, 100], "digits", "3"),
+    "decimal scale": ("DECIMAL(10,1)", pa.decimal128(10, 2), [D("1.10"), D("2.20"), D("3.33")], "scale", "3"),
+    "decimal sign": ("DECIMAL(10,2) UNSIGNED", pa.decimal128(10, 2), [D(1), D("-0.01"), D(2)], "sign", "2"),
+    "double into decimal": ("DECIMAL(10,2)", pa.float64(), [1.0, 2.0, 3.0], "type", ""),
+    "double into float": ("FLOAT", pa.float64(), [1.0, 2.0, 3.0], "type", ""),
+    "rounding double": ("DOUBLE(10,2)", pa.float64(), [1.0, 2.0, 3.0], "type", ""),
+    "nan": ("DOUBLE", pa.float64(), [1.0, float("nan"), 3.0], "nan", "2"),
+    "infinity": ("DOUBLE", pa.float64(), [1.0, 2.0, float("-inf")], "nan", "3"),
+    "negative double": ("DOUBLE UNSIGNED", pa.float64(), [1.0, -0.5, 3.0], "sign", "2"),
+    "text length": ("VARCHAR(3)", STRING, ["abc", "ab", "üüüü"], "length", "3"),
+    "text bytes": ("TINYTEXT", STRING, ["a", "ü" * 128, "b"], "length", "2"),
+    "blanks in char": ("CHAR(5)", STRING, ["ab", "ab ", "c"], "blanks", "2"),
+    "four bytes": ("VARCHAR(9) CHARACTER SET utf8mb3", STRING, ["ü", "日", "😀"], "charset", "3"),
+    "latin1": ("VARCHAR(9) CHARACTER SET latin1", STRING, ["ä€", "日", "c"], "charset", "2"),
+    "blob length": ("VARBINARY(2)", pa.binary(), [b"ab", b"abc", b""], "length", "2"),
+    "short binary": ("BINARY(3)", pa.binary(), [b"abc", b"ab", b"abc"], "padding", "2"),
+    "bytes into text": ("VARCHAR(9)", pa.binary(), [b"a", b"b", b"c"], "type", ""),
+    "text into int": ("INT", STRING, ["1", "2", "3"], "type", ""),
+    "int into text": ("VARCHAR(9)", I64, [1, 2, 3], "type", ""),
+    "text into datetime": ("DATETIME", STRING, ["a", "b", "c"], "type", ""),
+    "early date": ("DATE", pa.date32(), [date(1000, 1, 1), date(999, 12, 31), None], "range", "2"),
+    "early timestamp": ("TIMESTAMP NULL", STAMP, [AT("1970-01-01"), None, None], "range", "1"),
     "timestamp of no column": ("TIMESTAMP NULL", STAMP, [AT("1970-01-01"), AT("0999-12-31"), None],
-                               "date out of range; .* 1970-01-01 00:00:01 to 2", "2"),
-    "day of the epoch": ("TIMESTAMP NULL", pa.date32(), [date(1970, 1, 1), None, None], "date out of range", "1"),
-    "late timestamp": ("TIMESTAMP NULL", STAMP, [None, AT("2107-01-01"), None], "date out of range", "2"),
+                               "range", "2"),
+    "day of the epoch": ("TIMESTAMP NULL", pa.date32(), [date(1970, 1, 1), None, None], "range", "1"),
+    "late timestamp": ("TIMESTAMP NULL", STAMP, [None, AT("2107-01-01"), None], "range", "2"),
     "fraction": ("DATETIME(3)", STAMP, [AT("2024-01-01 01:01:01.001000"), AT("2024-01-01 01:01:01.000001"), None],
-                 "fractions of a second", "2"),
-    "fraction of time": ("TIME", pa.time64("us"), [time(1), time(1, 1, 1, 1), None], "fractions of a second", "2"),
-    "timestamp into date": ("DATE", STAMP, [None, None, AT("2024-01-01")], "do not go into date", ""),
-    "struct into varchar": ("VARCHAR(99)", pa.struct([("a", I64)]), [{"a": 1}, None, None], "nested values", ""),
-    "keys with parts": ("JSON", pa.map_(pa.list_(I64), I64), [[([1], 1)], None, None], "nested keys inside", ""),
-    "generated": ("INT AS (id + 1)", pa.int32(), [1, 2, 3], "generated column", ""),
-    "stored": ("INT GENERATED ALWAYS AS (id + 1) STORED", pa.int32(), [1, 2, 3], "generated column", ""),
-    "point": ("POINT", pa.binary(), [b"", b"", b""], "do not go into point", ""),
+                 "fraction", "2"),
+    "fraction of time": ("TIME", pa.time64("us"), [time(1), time(1, 1, 1, 1), None], "fraction", "2"),
+    "timestamp into date": ("DATE", STAMP, [None, None, AT("2024-01-01")], "type", ""),
+    "struct into varchar": ("VARCHAR(99)", pa.struct([("a", I64)]), [{"a": 1}, None, None], "type", ""),
+    "keys with parts": ("JSON", pa.map_(pa.list_(I64), I64), [[([1], 1)], None, None], "no type", ""),
+    "generated": ("INT AS (id + 1)", pa.int32(), [1, 2, 3], "generated", ""),
+    "stored": ("INT GENERATED ALWAYS AS (id + 1) STORED", pa.int32(), [1, 2, 3], "generated", ""),
+    "point": ("POINT", pa.binary(), [b"", b"", b""], "type", ""),
 }  # fmt: skip
 
+
+CODES = {"null": "null_refused", "type": "column_unfit", "no type": "type_unsupported", "generated": "column_generated"}
+ALLOWED = {
+    "null for auto_increment": "AUTO_INCREMENT", "too large": "2147483647", "text length": "varchar(3)",
+    "negative unsigned": "0 to 18446744073709551615", "timestamp of no column": "1970-01-01 00:00:01 to 2",
+    "double into decimal": "decimal(10,2)", "text into int": "int", "text into datetime": "datetime",
+}  # fmt: skip
 
 # No other column would take these as they are. For the others the table can be changed, so the rows are kept.
 NO_TABLE_HELPS = {
@@ -82,34 +90,40 @@ NO_TABLE_HELPS = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_value_or_type_that_does_not_fit_is_refused(any_mysql_database: Database, tmp_path: Path, name: str) -> None:
-    column, kind, values, message, row = REFUSED[name]
+    column, kind, values, problem, row = REFUSED[name]
     world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT PRIMARY KEY, v {column}")
     plan = world.plan(orders=pa.table({"id": [71, 72, 73], "v": pa.array(values, kind)}))
-    with pytest.raises(DeclinedError if name in NO_TABLE_HELPS else UnfitTargetError, match=message) as refused:
+    kind_of_error = DeclinedError if name in NO_TABLE_HELPS else UnfitTargetError
+    where = {"sink": "orders", "column": "v", "checkpoint": 1, "participant": "shop"}
+    more = {"problem": problem} if row else {}
+    with raises(kind_of_error, CODES.get(problem, "value_unfit"), **where, **more) as refused:
         world.participant(plan).prepare(plan, world.fence())
-    error = refused.value
-    assert (error.sink, error.column, error.checkpoint, error.participant) == ("orders", "v", 1, "shop")
-    assert error.row == (f"{row} (id={70 + int(row)})" if row else "")
-    assert error.remedy and f"{world.database}.orders" in str(error)
+    error = refused.error
+    assert error is not None and error.row == (f"{row} (id={70 + int(row)})" if row else "")
+    assert error.remedy and error.fields["table"] == f"{world.database}.orders"
+    assert ALLOWED.get(name, "") in error.fields.get("allowed", "")
 
 
-SCHEMAS: dict[str, tuple[str, pa.Table, str, type[AirflowFtError]]] = {
-    "unknown column": ("id INT", pa.table({"id": INT_1, "more": [1]}), "has no column 'more'", UnfitTargetError),
-    "missing value": ("id INT, must INT NOT NULL", pa.table({"id": INT_1}), "without a default", UnfitTargetError),
-    "same column": ("id INT", pa.table({"id": INT_1, "ID": INT_1}), "ignores case", DeclinedError),
+SCHEMAS: dict[str, tuple[str, pa.Table, list[str], type[AirflowFtError]]] = {
+    "unknown column": ("id INT", pa.table({"id": INT_1, "more": [1]}), ["column_missing"], UnfitTargetError),
+    "missing value": ("id INT, must INT NOT NULL", pa.table({"id": INT_1}), ["column_required"], UnfitTargetError),
+    "same column": ("id INT", pa.table({"id": INT_1, "ID": INT_1}), ["column_ambiguous"], DeclinedError),
     "all of it": ("id CHAR(3), must INT NOT NULL", pa.table({"id": INT_1, "more": [1]}),
-                  "(?s)3 things do not fit.*'more'.*must is NOT NULL.*do not go into char", UnfitTargetError),
-    "table and job": ("id INT, must INT NOT NULL", pa.table({"id": INT_1, "ID": INT_1}), "2 things", DeclinedError),
+                  ["column_missing", "column_required", "column_unfit"], UnfitTargetError),
+    "table and job": ("id INT, must INT NOT NULL", pa.table({"id": INT_1, "ID": INT_1}),
+                      ["column_ambiguous", "column_required"], DeclinedError),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_that_does_not_fit_is_refused(any_mysql_database: Database, tmp_path: Path, name: str) -> None:
-    columns, table, message, kind = SCHEMAS[name]
+    columns, table, codes, kind = SCHEMAS[name]
     world = make_world(any_mysql_database, tmp_path, orders=columns)
     plan = world.plan(orders=table)
-    with pytest.raises(kind, match=message):
+    code = codes[0] if len(codes) == 1 else "several_problems"
+    with raises(kind, code) as refused:
         world.participant(plan).prepare(plan, world.fence())
+    assert refused.error and refused.error.fields.get("codes", codes) == codes
 
 
 def test_what_a_row_may_leave_out_is_no_objection(any_mysql_database: Database, tmp_path: Path) -> None:
@@ -160,7 +174,7 @@ def test_json_that_is_nested_too_deeply_is_refused_before_the_decision(
     world.sinks = {"orders": MySqlSink(table="orders", conn_id="shop", strategy="parallel")}
     deep = "[" * 120 + "]" * 120
     plan = world.plan(orders=pa.table({"id": [1, 2, 3], "v": ["{}", deep, "[]"]}))
-    with pytest.raises(DeclinedError, match=r"row '2 \(id=2\)': found a text that is no JSON"):
+    with raises(DeclinedError, "value_unfit", problem="syntax", allowed="only JSON", row="2 (id=2)"):
         world.participant(plan).prepare(plan, world.fence())
 
 
@@ -176,68 +190,77 @@ def test_a_trigger_may_refuse_a_row_in_its_own_words(any_mysql_database: Databas
     participant = world.participant(plan)
     notes = participant.prepare(plan, world.fence())
     assert notes["tables"]["orders"]["notes"] == ["triggers fire for each row: refuse"]
-    with pytest.raises(DeclinedError, match="no twos please"):
+    with raises(DeclinedError, "row_refused", errno=31001) as declined:
         participant.commit(plan, world.fence())
+    assert declined.error and "no twos please" in declined.error.headline
     assert world.count() == 0 and world.markers() == []
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "code", "fields"),
     [
-        (lambda w: w.sql("DROP TABLE orders"), "there is no table"),
-        (lambda w: w.sql("ALTER TABLE orders ENGINE=MyISAM"), "engine MyISAM"),
-        (lambda w: (w.sql("RENAME TABLE orders TO o"), w.sql("CREATE VIEW orders AS SELECT * FROM o")), "is a view"),
+        (lambda w: w.sql("DROP TABLE orders"), "table_missing", {}),
+        (lambda w: w.sql("ALTER TABLE orders ENGINE=MyISAM"), "table_unsupported", {"engine": "MyISAM"}),
+        (
+            lambda w: (w.sql("RENAME TABLE orders TO o"), w.sql("CREATE VIEW orders AS SELECT * FROM o")),
+            "table_unsupported",
+            {"type": "view"},
+        ),
     ],
 )
 def test_a_target_that_is_no_innodb_table_is_unfit(
-    any_mysql_database: Database, tmp_path: Path, make: Callable[[MySqlWorld], object], message: str
+    any_mysql_database: Database,
+    tmp_path: Path,
+    make: Callable[[MySqlWorld], object],
+    code: str,
+    fields: dict[str, str],
 ) -> None:
     world = make_world(any_mysql_database, tmp_path)
     make(world)
     plan = world.plan(orders=orders(1, 3))
-    with pytest.raises(UnfitTargetError, match=message) as refused:  # as in the other SQL sinks
+    where = {"sink": "orders", "table": f"{world.database}.orders"}
+    with raises(UnfitTargetError, code, **where, **fields):  # as in the other SQL sinks
         world.participant(plan).prepare(plan, world.fence())
-    assert refused.value.sink == "orders"
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 @pytest.mark.parametrize(
-    ("kind", "options", "message"),
+    ("kind", "options", "setting"),
     [
         (MariaDb, {"innodb_flush_log_at_trx_commit": 2}, "innodb_flush_log_at_trx_commit=2"),
         (MySql, {"sync_binlog": 0}, "sync_binlog=0"),
     ],
 )
 def test_a_server_that_may_forget_commits_is_refused_unless_allowed(
-    own_server: Callable[..., Any], tmp_path: Path, kind: type[Any], options: dict[str, int], message: str
+    own_server: Callable[..., Any], tmp_path: Path, kind: type[Any], options: dict[str, int], setting: str
 ) -> None:
     with Database.fresh(own_server(kind, **options)) as database:
         world = make_world(database, tmp_path)
         plan = world.plan(orders=orders(1, 3))
-        with pytest.raises(SinkAccessError, match=message) as refused:
+        with raises(SinkAccessError, "server_setting_unsafe", settings=[setting]) as refused:
             world.participant(plan).prepare(plan, world.fence())
-        assert "allow_unsafe_durability=True" in refused.value.remedy
+        assert refused.error and "allow_unsafe_durability=True" in refused.error.remedy
 
         world.sinks = {"orders": MySqlSink(table="orders", conn_id="shop", allow_unsafe_durability=True)}
         allowed = world.plan_of(1, *plan.segments)
-        assert message in world.participant(allowed).prepare(allowed, world.fence())["warnings"][0]
+        assert setting in world.participant(allowed).prepare(allowed, world.fence())["warnings"][0]
 
         world.server.sql("SET GLOBAL read_only = 1")
-        with pytest.raises(SinkAccessError, match="read_only"):
+        with raises(SinkAccessError, "server_read_only", setting="read_only"):
             world.participant(allowed).prepare(allowed, world.fence())
         world.server.sql("SET GLOBAL read_only = 0")
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_a_disabled_redo_log_is_refused_unless_allowed(own_server: Callable[..., Any], tmp_path: Path) -> None:
     with Database.fresh(own_server(MySql)) as database:
         world = make_world(database, tmp_path)
         plan = world.plan(orders=orders(1, 3))
         world.participant(plan).prepare(plan, world.fence())
         world.server.sql("ALTER INSTANCE DISABLE INNODB REDO_LOG")
-        with pytest.raises(SinkAccessError, match="the redo log is disabled") as refused:
+        with raises(SinkAccessError, "server_setting_unsafe") as refused:
             world.participant(plan).prepare(plan, world.fence())
-        assert "ALTER INSTANCE ENABLE INNODB REDO_LOG" in refused.value.remedy
+        assert refused.error and "ALTER INSTANCE ENABLE INNODB REDO_LOG" in refused.error.remedy
         checks = examine("orders", plan.participants[0], world.connection(), [])
         assert [c.verdict for c in checks if "redo log" in c.text] == [Verdict.PROBLEM]
         world.sinks = {"orders": MySqlSink(table="orders", conn_id="shop", allow_unsafe_durability=True)}
@@ -246,7 +269,7 @@ def test_a_disabled_redo_log_is_refused_unless_allowed(own_server: Callable[...,
         world.server.sql("ALTER INSTANCE ENABLE INNODB REDO_LOG")
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 @pytest.mark.parametrize(("flush", "safe"), [(1, True), (3, True), (0, False)])
 def test_what_mariadb_writes_through_at_each_commit_is_accepted(
     own_server: Callable[..., Any], tmp_path: Path, flush: int, safe: bool
@@ -260,7 +283,7 @@ def test_what_mariadb_writes_through_at_each_commit_is_accepted(
             world.participant(plan).prepare(plan, world.fence())
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_where_the_server_forbids_load_local_rows_go_by_insert(
     own_server: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,13 +292,13 @@ def test_where_the_server_forbids_load_local_rows_go_by_insert(
         plan = world.plan(orders=orders(1, 3))
         participant = world.participant(plan)
         notes = participant.prepare(plan, world.fence())
-        assert notes["path"] == "insert" and "LOAD DATA LOCAL is switched off" in notes["warnings"][0]
-        assert "LOAD DATA LOCAL is switched off" in caplog.text
+        assert notes["path"] == "insert" and "LOAD DATA LOCAL" in notes["warnings"][0]
+        assert notes["warnings"][0] in caplog.text
         assert participant.commit(plan, world.fence()).detail["path"] == "insert"
         assert world.count() == 3
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_mariadb_takes_inserts_and_loads_rows_where_it_forbids_prepared_statements(
     own_server: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -292,17 +315,17 @@ def test_mariadb_takes_inserts_and_loads_rows_where_it_forbids_prepared_statemen
 
         world.go_by("insert")
         plan = world.plan(orders=orders(7, 3))
-        with pytest.raises(SinkAccessError, match=r"no prepared statements .* and no LOAD DATA LOCAL") as refused:
+        with raises(SinkAccessError, "limit_reached", setting="max_prepared_stmt_count") as refused:
             world.participant(plan).prepare(plan, world.fence())
-        assert "max_prepared_stmt_count = 16382" in refused.value.remedy
+        assert refused.error and "max_prepared_stmt_count = 16382" in refused.error.remedy
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[..., Any], tmp_path: Path) -> None:
     with Database.fresh(own_server(MariaDb, max_allowed_packet=1 << 20)) as database:
         world = make_world(database, tmp_path, orders="v LONGBLOB")
         plan = world.plan(orders=pa.table({"v": [b"x" * (1 << 20)]}))
-        with pytest.raises(SinkAccessError, match="max_allowed_packet"):
+        with raises(SinkAccessError, "limit_reached", setting="max_allowed_packet", column="v", bytes=1 << 20):
             world.participant(plan).prepare(plan, world.fence())
         world.go_by("insert")
         world.deliver(world.plan(orders=pa.table({"v": [b"y" * 500_000] * 9})))
@@ -312,8 +335,9 @@ def test_a_value_larger_than_a_packet_is_an_access_problem(own_server: Callable[
         wide = world.plan(orders=pa.table({c: [b"1", b"z" * 500_000, b"2"] for c in "vwx"}))
         participant = world.participant(wide)
         participant.prepare(wide, world.fence())
-        with pytest.raises(SinkAccessError, match="an INSERT of one row takes"):
+        with raises(SinkAccessError, "limit_reached", setting="max_allowed_packet") as large:
             participant.commit(wide, world.fence())
+        assert large.error and large.error.fields["bytes"] > 1_500_000
         world.extra = {}  # LOAD DATA takes the row between two packets
         proof = world.participant(wide).commit(wide, world.fence())
         assert (proof.detail["path"], proof.counts) == ("insert", {"orders": 3})
@@ -348,9 +372,10 @@ def test_a_privilege_on_what_a_default_reads_is_named_in_the_remedy(mariadb_data
     for table in ("airflow_ft_head", "airflow_ft_ledger", "orders"):
         world.sql(f"GRANT ALL ON `{world.database}`.{table} TO '{user}'@'%'")
     plan = world.plan(orders=orders(10, 3))
-    with pytest.raises(SinkAccessError) as refused:
+    grant = f"GRANT SELECT, INSERT on `{world.database}`.`numbers`"
+    with raises(SinkAccessError, "privilege_missing", grant=grant) as refused:
         world.participant(plan, login=user, password="x").prepare(plan, world.fence(1, 2))
-    assert refused.value.remedy.startswith(f"GRANT SELECT, INSERT on `{world.database}`.`numbers`")
+    assert refused.error and grant in refused.error.remedy
     world.sql(f"DROP USER '{user}'@'%'")
 
 

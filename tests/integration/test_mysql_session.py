@@ -10,10 +10,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.sinks.mysql import xa_preflight
 from airflow_ft.sinks.mysql.session import Session
 from tests.integration.test_mysql_xa import prepared
+from tests.raising import raises
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
 from tools.servers import Database, MariaDb, MySql
 
@@ -51,7 +52,7 @@ def user_of(world: MySqlWorld) -> MySqlWorld:
     return world
 
 
-@pytest.mark.rotating(among="servers of their own")
+@pytest.mark.sampled(among="servers of their own")
 @pytest.mark.parametrize("kind", [MariaDb, MySql])
 @pytest.mark.parametrize("by", ["global", "init_connect"])
 def test_settings_that_are_odd_for_everybody_change_nothing(
@@ -103,13 +104,24 @@ def test_a_transaction_with_other_settings_is_refused_by_name(
         begin(session)
     with closing(Session(world.connection(), world.limits)) as session:
         session.run("SET SESSION sql_mode = ''")  # as another connection of a pool would have it
-        with pytest.raises(SinkAccessError, match="sql_mode is ''"):
+        with raises(SinkAccessError, "server_unsupported", setting="sql_mode", value=""):
             begin(session)
 
 
-@pytest.mark.parametrize("error", [pymysql.err.OperationalError(1399, "XAER_RMFAIL"), SinkAccessError("no")])
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (pymysql.err.OperationalError(1399, "XAER_RMFAIL"), SinkUnavailableError, "sink_unavailable"),
+        (SinkAccessError("no", code="server_unsupported"), SinkAccessError, "server_unsupported"),
+    ],
+)
 def test_a_preflight_that_fails_leaves_no_prepared_branch(
-    any_mysql_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    any_mysql_database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    kind: type[AirflowFtError],
+    code: str,
 ) -> None:
     world = make_world(any_mysql_database, tmp_path).use("xa")
     plan = world.plan(orders=orders(1, 3))
@@ -119,6 +131,6 @@ def test_a_preflight_that_fails_leaves_no_prepared_branch(
         raise error
 
     monkeypatch.setattr(xa_preflight, "_end_from_here", failing)
-    with pytest.raises(Exception, match=r"XAER_RMFAIL|no"):
+    with raises(kind, code):
         world.participant(plan).prepare(plan, world.fence())
     assert prepared(world) == []

@@ -24,6 +24,7 @@ from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy
+from tests.raising import raises
 from tests.sinks.mysql.committer import Committer
 from tests.sinks.mysql.world import MySqlWorld, make_world, vote_for
 from tools.servers import Database, MariaDb
@@ -157,28 +158,35 @@ def test_a_delivery_that_stopped_is_finished_by_the_next_attempt(world: MySqlWor
 
 
 @pytest.mark.parametrize(
-    ("table", "settings", "message"),
+    ("table", "code", "fields"),
     [
-        ("id BIGINT, name TEXT, version BIGINT", {}, "no unique key"),
-        ("id BIGINT, name TEXT, version BIGINT, UNIQUE (id)", {}, "without NULL"),
-        ("id BIGINT PRIMARY KEY, name VARCHAR(9) UNIQUE, version BIGINT", {}, "other unique keys: name"),
-        ("id BIGINT PRIMARY KEY, name TEXT, version INT", {}, "no BIGINT column 'version'"),
-        ("id BIGINT PRIMARY KEY, name TEXT", {}, "ADD COLUMN `version` BIGINT"),
+        ("id BIGINT, name TEXT, version BIGINT", "key_unfit", {"key_columns": ["id"]}),
+        ("id BIGINT, name TEXT, version BIGINT, UNIQUE (id)", "key_unfit", {"key_columns": ["id"]}),
+        (
+            "id BIGINT PRIMARY KEY, name VARCHAR(9) UNIQUE, version BIGINT",
+            "other_unique_key",
+            {"keys": ["name (name)"]},
+        ),
+        ("id BIGINT PRIMARY KEY, name TEXT, version INT", "column_unfit", {"version_column": "version"}),
+        ("id BIGINT PRIMARY KEY, name TEXT", "column_missing", {"version_column": "version"}),
         (
             "id BIGINT PRIMARY KEY, name VARCHAR(9), version BIGINT, UNIQUE (name(3))",
-            {},
-            r"other unique keys: name \(name\(3",
+            "other_unique_key",
+            {"keys": ["name (name(3))"]},
         ),
-        ("id SET('x','y') PRIMARY KEY, name TEXT, version BIGINT", {}, "id is a SET"),
+        ("id SET('x','y') PRIMARY KEY, name TEXT, version BIGINT", "column_unfit", {"key_column": "id"}),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(
-    any_mysql_database: Database, tmp_path: Path, table: str, settings: dict[str, Any], message: str
+    any_mysql_database: Database, tmp_path: Path, table: str, code: str, fields: dict[str, Any]
 ) -> None:
-    world = make_world(any_mysql_database, tmp_path, orders=table).use("upsert", **{**KEYS, **settings})
+    world = make_world(any_mysql_database, tmp_path, orders=table).use("upsert", **KEYS)
     plan = world.plan(orders=changes(("c", 1, "a")))
-    with pytest.raises(SinkAccessError, match=message):
+    with raises(UnfitTargetError, code, sink="orders", table=f"{world.database}.orders", **fields) as refused:
         world.participant(plan).prepare(plan, world.fence())
+    if "version_column" in fields:
+        change = "ADD COLUMN" if code == "column_missing" else "MODIFY COLUMN"
+        assert refused.error and f"{change} `version` BIGINT" in refused.error.remedy
 
 
 PREFIXES = {
@@ -206,9 +214,9 @@ def test_a_key_over_the_beginning_of_a_text_is_refused_before_it_makes_one_row_o
     rows = pa.table({"id": ["key-1", "key-2", "key-3"], "name": ["a", "b", "c"]})
     plan = world.plan(orders=rows)
     key, remedy = PREFIXES[table]
-    with pytest.raises(SinkAccessError, match="would become one") as refused:
+    with raises(UnfitTargetError, "key_unfit", key=key) as refused:
         world.participant(plan).prepare(plan, world.fence())
-    assert key in refused.value.what and refused.value.remedy.endswith(remedy)
+    assert refused.error and refused.error.remedy.endswith(remedy)
     checks = examine("orders", plan.participants[0], world.connection(), [])
     assert any(check.verdict is Verdict.PROBLEM and key in check.text for check in checks)
     world.sql(f"ALTER TABLE orders {remedy.rstrip('.').replace(' (as long as its values are)', '')}")
@@ -222,13 +230,17 @@ def test_a_unique_key_over_an_expression_is_another_one(mysql_database: Database
     world = make_world(mysql_database, tmp_path, orders=columns)
     world.use("upsert", key_columns=(name,), version_column="version")
     plan = world.plan(orders=pa.table({"id": [1], "none": pa.array([1], pa.int32())}))
-    with pytest.raises(
-        SinkAccessError, match="no unique key" if name == "none" else r"other unique keys: e \(\(.*none"
-    ):
+    code = "key_unfit" if name == "none" else "other_unique_key"
+    with raises(UnfitTargetError, code) as refused:
         world.participant(plan).prepare(plan, world.fence())
+    assert refused.error is not None
+    if name == "id":
+        [key] = refused.error.fields["keys"]
+        assert key.startswith("e ((") and "none" in key
     world.sql("ALTER TABLE orders DROP KEY e, ADD UNIQUE KEY m ((CAST(j->'$.a' AS UNSIGNED ARRAY)))")
-    with pytest.raises(SinkAccessError, match="no unique key" if name == "none" else "other unique keys: m"):
+    with raises(UnfitTargetError, code) as refused:
         world.participant(plan).prepare(plan, world.fence())
+    assert refused.error and (name == "none" or refused.error.fields["keys"][0].startswith("m ("))
 
 
 def test_a_key_that_the_server_computes_cannot_be_sent(mysql_database: Database, tmp_path: Path) -> None:
@@ -236,9 +248,9 @@ def test_a_key_that_the_server_computes_cannot_be_sent(mysql_database: Database,
     world = make_world(mysql_database, tmp_path, orders=columns)
     world.use("upsert", key_columns=("n",), version_column="version")
     plan = world.plan(orders=pa.table({"id": ["a"]}))
-    with pytest.raises(SinkAccessError, match="n is generated") as refused:
+    with raises(UnfitTargetError, "column_generated", key_column="n") as refused:
         world.participant(plan).prepare(plan, world.fence())
-    assert "MODIFY `n` int NOT NULL" in refused.value.remedy
+    assert refused.error and "MODIFY `n` int NOT NULL" in refused.error.remedy
 
 
 def test_an_invisible_key_keeps_rows_apart_as_well(mysql_database: Database, tmp_path: Path) -> None:
@@ -246,7 +258,7 @@ def test_an_invisible_key_keeps_rows_apart_as_well(mysql_database: Database, tmp
     world = make_world(mysql_database, tmp_path, orders=columns)
     world.use("upsert", key_columns=("id",), version_column="version")
     plan = world.plan(orders=pa.table({"id": [1], "n": pa.array([1], pa.int32())}))
-    with pytest.raises(SinkAccessError, match="other unique keys: hidden"):
+    with raises(UnfitTargetError, "other_unique_key", keys=["hidden (n)"]):
         world.participant(plan).prepare(plan, world.fence())
     world.sql("ALTER TABLE orders DROP KEY hidden")
     world.deliver(plan)
@@ -254,13 +266,13 @@ def test_an_invisible_key_keeps_rows_apart_as_well(mysql_database: Database, tmp
 
 
 DELETES: dict[str, tuple[str, pa.DataType, Any, str, type[AirflowFtError]]] = {
-    "null": ("BIGINT", pa.int64(), None, "NULL in the key of a delete", DeclinedError),
-    "latin1": ("VARCHAR(9) CHARACTER SET latin1", pa.string(), "日", "latin1 does not have", UnfitTargetError),
-    "utf8mb3": ("VARCHAR(9) CHARACTER SET utf8mb3", pa.string(), "😀", "does not have", UnfitTargetError),
-    "length": ("VARCHAR(3)", pa.string(), "abcd", "longer than 3", UnfitTargetError),
-    "range": ("INT", pa.int64(), 2**40, "out of range", UnfitTargetError),
-    "date": ("DATE", pa.date32(), -800_000, "date out of range", DeclinedError),
-    "label": ("ENUM('a','b')", pa.string(), "1", "none of the labels", UnfitTargetError),
+    "null": ("BIGINT", pa.int64(), None, "null", DeclinedError),
+    "latin1": ("VARCHAR(9) CHARACTER SET latin1", pa.string(), "日", "charset", UnfitTargetError),
+    "utf8mb3": ("VARCHAR(9) CHARACTER SET utf8mb3", pa.string(), "😀", "charset", UnfitTargetError),
+    "length": ("VARCHAR(3)", pa.string(), "abcd", "length", UnfitTargetError),
+    "range": ("INT", pa.int64(), 2**40, "range", UnfitTargetError),
+    "date": ("DATE", pa.date32(), -800_000, "range", DeclinedError),
+    "label": ("ENUM('a','b')", pa.string(), "1", "label", UnfitTargetError),
 }
 
 
@@ -268,7 +280,7 @@ DELETES: dict[str, tuple[str, pa.DataType, Any, str, type[AirflowFtError]]] = {
 def test_the_key_of_a_delete_is_judged_before_the_decision(
     any_mysql_database: Database, tmp_path: Path, name: str
 ) -> None:
-    column, kind, wrong, message, refusal = DELETES[name]
+    column, kind, wrong, problem, refusal = DELETES[name]
     world = make_world(
         any_mysql_database, tmp_path, orders=f"id {column} PRIMARY KEY, must INT NOT NULL, version BIGINT"
     )
@@ -277,29 +289,30 @@ def test_the_key_of_a_delete_is_judged_before_the_decision(
     ids = pa.array([good, wrong], pa.int32()).cast(kind) if name == "date" else pa.array([good, wrong], kind)
     rows = pa.table({"op": ["d", "d"], "id": ids, "must": pa.nulls(2, pa.int32())})
     plan = world.plan(orders=rows)
-    with pytest.raises(refusal, match=message) as refused:
+    code = "null_refused" if name == "null" else "value_unfit"
+    with raises(refusal, code, problem=problem, sink="orders", column="id") as refused:
         world.participant(plan).prepare(plan, world.fence())
-    assert (refused.value.sink, refused.value.column) == ("orders", "id")
     checks = examine("orders", plan.participants[0], world.connection(), [open_wal().open(plan.segments[0])])
-    assert any(check.verdict is Verdict.PROBLEM and message in check.text for check in checks)
+    assert refused.error is not None
+    assert any(check.verdict is Verdict.PROBLEM and refused.error.what in check.text for check in checks)
     world.deliver(world.plan(orders=rows.slice(0, 1)), 1, 2)
 
 
 @pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
 @pytest.mark.parametrize(
-    ("kind", "wrong", "column", "message", "refusal"),
+    ("kind", "wrong", "column", "problem", "refusal"),
     [
-        (pa.list_(pa.float64()), [1.0, float("nan")], "JSON", "NaN or infinity", DeclinedError),
+        (pa.list_(pa.float64()), [1.0, float("nan")], "JSON", "nan", DeclinedError),
         (
             pa.struct([("a", pa.list_(pa.struct([("f", pa.float32())])))]),
             {"a": [{"f": float("inf")}]},
             "TEXT",
-            "NaN",
+            "nan",
             DeclinedError,
         ),
-        (pa.map_(pa.string(), pa.float64()), [("k", float("-inf"))], "LONGTEXT", "NaN or infinity", DeclinedError),
-        (pa.list_(pa.string()), ["x" * 65_533], "TEXT", "becomes a value longer than 65535", UnfitTargetError),
-        (pa.list_(pa.string()), ["日"], "TEXT CHARACTER SET latin1", "latin1 does not have", UnfitTargetError),
+        (pa.map_(pa.string(), pa.float64()), [("k", float("-inf"))], "LONGTEXT", "nan", DeclinedError),
+        (pa.list_(pa.string()), ["x" * 65_533], "TEXT", "length", UnfitTargetError),
+        (pa.list_(pa.string()), ["日"], "TEXT CHARACTER SET latin1", "charset", UnfitTargetError),
     ],
     ids=lambda given: str(given) if isinstance(given, pa.DataType) else "",
 )
@@ -310,15 +323,14 @@ def test_nested_values_without_json_text_are_refused_before_the_decision(
     kind: pa.DataType,
     wrong: Any,
     column: str,
-    message: str,
+    problem: str,
     refusal: type[AirflowFtError],
 ) -> None:
     world = make_world(any_mysql_database, tmp_path, orders=f"id BIGINT PRIMARY KEY, v {column}, version BIGINT")
     world.use(strategy, **({"key_columns": ("id",), "version_column": "version"} if strategy == "upsert" else {}))
     plan = world.plan(orders=pa.table({"id": [1, 2, 3], "v": pa.array([None, wrong, None], kind)}))
-    with pytest.raises(refusal, match=message) as refused:
+    with raises(refusal, "value_unfit", problem=problem, column="v", row="2 (id=2)"):
         world.participant(plan).prepare(plan, world.fence())
-    assert (refused.value.column, refused.value.row) == ("v", "2 (id=2)")
 
 
 @pytest.mark.parametrize("strategy", ["parallel", "upsert", "local"])
@@ -350,10 +362,10 @@ def test_texts_that_only_the_server_can_judge_are_asked_of_it_where_it_could_not
     if strategy == "local":  # its own transaction declines, unless another sink decides
         world.participant(plan).prepare(plan, world.fence(1, 2))
         plan = replace(plan, commit_point=None)
-    with pytest.raises(DeclinedError, match="a text that is no") as declined:
-        world.participant(plan).prepare(plan, world.fence(1, 2))
     place = len(good) + 1 + len(many)
-    assert (declined.value.column, declined.value.row) == ("v", f"{place + 1} (id={place})")
+    where = {"column": "v", "row": f"{place + 1} (id={place})"}
+    with raises(DeclinedError, "value_unfit", problem="syntax", **where):
+        world.participant(plan).prepare(plan, world.fence(1, 2))
 
 
 @pytest.mark.parametrize("event", ["INSERT", "UPDATE", "DELETE"])
@@ -379,23 +391,25 @@ def test_the_doctor_looks_at_keys_and_rows(
     world = make_world(any_mysql_database, tmp_path, orders=table).use("upsert", **KEYS)
     plan = world.plan(orders=changes(("c", 1, "a"), ("d", 2, None)))
     checks = examine("orders", plan.participants[0], world.connection(), [open_wal().open(plan.segments[0])])
-    problems = [check.text for check in checks if check.verdict is not Verdict.OK]
-    assert problems == [] if fits else "no unique key" in problems[0]
+    problems = [check for check in checks if check.verdict is not Verdict.OK]
+    assert problems == [] if fits else "ADD PRIMARY KEY (`id`)" in problems[0].remedy
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("rows", "code", "fields"),
     [
-        (changes(("moved", 1, "a")), "'moved' is not known"),
-        (pa.table({"id": [1], "name": ["a"]}), "no column 'op'"),
-        (pa.table({"op": ["c"], "name": ["a"]}), "no column for id"),
-        (pa.table({"op": ["c"], "id": [1], "name": ["a"], "version": [9]}), "filled by the sink itself"),
-        (pa.table({"op": ["c", "d"], "id": [1, 2], "name": [None, "a"]}), "NULL"),
+        (changes(("moved", 1, "a")), "change_kind_unknown", {"column": "op", "value": "moved"}),
+        (pa.table({"id": [1], "name": ["a"]}), "job_column_missing", {"column": "op", "argument": "change_column"}),
+        (pa.table({"op": ["c"], "name": ["a"]}), "job_column_missing", {"column": "id"}),
+        (pa.table({"op": ["c"], "id": [1], "name": ["a"], "version": [9]}), "column_reserved", {"column": "version"}),
+        (pa.table({"op": ["c", "d"], "id": [1, 2], "name": [None, "a"]}), "null_refused", {"column": "name"}),
     ],
 )
-def test_rows_that_do_not_fit_are_declined_before_the_decision(world: MySqlWorld, rows: pa.Table, message: str) -> None:
+def test_rows_that_do_not_fit_are_declined_before_the_decision(
+    world: MySqlWorld, rows: pa.Table, code: str, fields: dict[str, str]
+) -> None:
     plan = world.plan(orders=rows)
-    with pytest.raises(DeclinedError, match=message):
+    with raises(DeclinedError, code, sink="orders", **fields):
         world.participant(plan).prepare(plan, world.fence())
 
 
@@ -409,8 +423,9 @@ def test_a_key_over_a_period_is_refused_before_the_decision(
     world = make_world(mariadb_database, tmp_path, orders=table)
     world.use("upsert", key_columns=("id",), version_column="version")
     plan = world.plan(orders=pa.table({"id": [1], "name": ["a"]}))
-    with pytest.raises(UnfitTargetError, match="WITHOUT OVERLAPS"):
+    with raises(UnfitTargetError, "table_unsupported") as refused:
         world.participant(plan).prepare(plan, world.fence())
+    assert refused.error and "WITHOUT OVERLAPS" in refused.error.fields["key"]
 
 
 def test_a_row_that_fits_no_packet_is_found_before_the_decision_and_can_be_set_aside(
@@ -427,10 +442,9 @@ def test_a_row_that_fits_no_packet_is_found_before_the_decision_and_can_be_set_a
     with monkeypatch.context() as lower:  # as if the server's limit had been lowered
         lower.setattr(Session, "max_allowed_packet", 65_000)
         small = world.participant(plan)
-        with pytest.raises(SinkAccessError, match="max_allowed_packet") as refused:
+        with raises(SinkAccessError, "limit_reached", setting="max_allowed_packet", row="2"):
             small.prepare(plan, world.fence(1, 2))
-        assert refused.value.row == "2"
-        with pytest.raises(SinkAccessError, match="max_allowed_packet"):
+        with raises(SinkAccessError, "limit_reached", setting="max_allowed_packet"):
             small.commit(plan, world.fence(1, 3), vote)
         proof = small.commit(plan, world.fence(1, 4), vote, set_aside=True)
     assert (proof.counts, of_proof(proof)["orders"].rows) == ({"orders": 2}, 1)

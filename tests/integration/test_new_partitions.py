@@ -17,7 +17,7 @@ from tests.waiting import wait_for
 from tools.servers import Kafka
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(300),

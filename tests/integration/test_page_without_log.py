@@ -48,7 +48,7 @@ def test_a_log_that_is_away_is_told_and_asked_again(
                 answer = ask(path, known=tag)
                 assert answer.status_code == 503 and "ETag" not in answer.headers
                 told = answer.json()["detail"]
-                assert "The decision log postgresql://" in told and "cannot be reached" in told
+                assert "the decision log postgresql://" in told and "cannot be reached" in told
                 assert "Fix: check that the server runs" in told and postgres.password not in told
     finally:
         postgres.start()

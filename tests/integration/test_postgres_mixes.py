@@ -27,11 +27,11 @@ from tests.core.world import Crash, Fault, crash
 from tests.density import stride
 from tests.integration.test_mysql_mixes import Mix
 from tests.sinks.postgres.deaths import AtStatement, Death
-from tests.sinks.postgres.test_local import AT_THE_END
+from tests.sinks.postgres.servers.test_local import AT_THE_END
 from tests.sinks.postgres.world import QUICK
 from tools.servers import Database
 
-pytestmark = [pytest.mark.rotating, pytest.mark.server, pytest.mark.chaos]
+pytestmark = [pytest.mark.sampled, pytest.mark.server, pytest.mark.chaos]
 
 MIXES: Mapping[str, Mapping[str, tuple[str, str]]] = {  # sink -> (database, strategy)
     "local alone": {"a": ("one", "local")},

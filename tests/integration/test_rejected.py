@@ -16,7 +16,7 @@ from airflow_ft.core.errors import DeadLettersError, JobError
 from airflow_ft.core.model import AbortReason, CheckpointState
 from airflow_ft.store import open_store
 
-pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 
 @ft.job

@@ -18,7 +18,7 @@ import pytest
 from tests.integration.plain_run import PLACES
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.airflow,
     pytest.mark.spark,
     pytest.mark.slow,

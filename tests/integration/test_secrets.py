@@ -262,7 +262,7 @@ def pages(port: int) -> Iterator[str]:
         yield get(path)
 
 
-@pytest.mark.rotating(among="Spark drivers")
+@pytest.mark.sampled(among="Spark drivers")
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tools.servers import Database, Kafka, MariaDb, MySql, Postgres, Server, ServerError, processes
 
-pytestmark = pytest.mark.rotating
+pytestmark = pytest.mark.sampled
 
 SQL_SERVERS = [MariaDb, MySql, Postgres]
 OwnServer = Callable[..., Any]

@@ -87,8 +87,8 @@ def test_the_ledger_is_made_by_whoever_may_and_told_to_whom_may_not(
     plan = world.plan(orders=orders(1, 1)).participants[0]
     with pytest.raises(SinkAccessError) as caught:
         setup.create(world.pipeline, plan, connection(world, user))
-    assert "Access denied" in str(caught.value) or "denied" in str(caught.value)
-    assert PASSWORD not in str(caught.value)
+    assert "denied" in caught.value.headline
+    assert PASSWORD not in f"{caught.value} {caught.value.fields}"
     made = setup.create(world.pipeline, plan, world.connection())
     assert made == f"airflow_ft_ledger and airflow_ft_head in schema {world.database}"
     assert setup.create(world.pipeline, plan, world.connection()) == ""
@@ -102,8 +102,9 @@ def test_the_text_says_who_runs_it_and_holds_no_password(any_mysql_database: Dat
     assert "TO 'o''hara'@'%'" in text and "XA_RECOVER_ADMIN" in text and PASSWORD not in text
     assert f"GRANT INSERT ON `{world.database}`.`orders`" in text
     nameless = replace(connection(world, "ada"), schema="")
-    with pytest.raises(ConfigurationError, match="schema"):
+    with pytest.raises(ConfigurationError) as refused:
         setup.statements(world.pipeline, plan, nameless)
+    assert "schema" in refused.value.headline
 
 
 def test_the_topic_of_tokens_is_made_once(kafka: Kafka, topic: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.integration.stage_world import PIPELINE, StageWorld, streaming, world
 from tests.waiting import wait_for
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),

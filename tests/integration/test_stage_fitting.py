@@ -27,7 +27,7 @@ from tools.servers import Database, Kafka
 from tools.servers.processes import free_port
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),

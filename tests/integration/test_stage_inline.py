@@ -15,7 +15,7 @@ from tests.inline.dag_files import job_of
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),

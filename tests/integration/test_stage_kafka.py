@@ -23,7 +23,7 @@ from tests.integration.stage_world import JARS, StageWorld, with_connection, wor
 from tools.servers import Kafka
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),

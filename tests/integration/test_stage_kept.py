@@ -33,7 +33,7 @@ from tools.servers import Kafka
 from tools.servers.processes import has_ended
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),

@@ -13,7 +13,7 @@ from airflow_ft.store import open_store
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(600),

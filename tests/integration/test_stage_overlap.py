@@ -97,7 +97,7 @@ def shop(tmp_path: Path, mariadb_database: Database) -> Shop:
     return Shop(tmp_path, mariadb_database)
 
 
-@pytest.mark.rotating(among="Spark drivers")
+@pytest.mark.sampled(among="Spark drivers")
 @pytest.mark.spark
 @pytest.mark.chaos
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from airflow_ft.wal.retention import WalArchive
 from tests.integration.stage_world import JARS, KEPT_SECONDS, PIPELINE, StageWorld, world
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(1200),

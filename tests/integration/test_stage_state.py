@@ -19,7 +19,7 @@ from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.raising import raises
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(1200),

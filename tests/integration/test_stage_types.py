@@ -11,7 +11,7 @@ from airflow_ft.sources import FileSource
 from tests.integration.stage_world import StageWorld, world
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(900),

@@ -41,7 +41,7 @@ from tools.servers import Database, Kafka
 from tools.stream_task import Stream, newest_driver
 
 pytestmark = [
-    pytest.mark.rotating(among="Spark drivers"),
+    pytest.mark.sampled(among="Spark drivers"),
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(600),

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_ft.store.sqlite import SqliteStore
 
-pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text()
 NOT_TYPED = ("airflow standalone", "airflow dags unpause", "airflow dags trigger")

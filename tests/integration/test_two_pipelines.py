@@ -13,7 +13,7 @@ from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.store import open_store
 from tests.integration.test_rejected import Shop
 
-pytestmark = [pytest.mark.rotating(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 
 def sinks(**more: Any) -> dict[str, Any]:

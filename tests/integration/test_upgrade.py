@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import NewerReleaseError
 from airflow_ft.core.model import PLAN_FORMAT, CheckpointState
 from airflow_ft.sinks.kafka.token import FORMAT
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value
 from tests.integration.real_world import RealWorld, expected, make_world
+from tests.raising import raises
 from tools.servers import Database, Kafka
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -113,8 +114,9 @@ def test_what_an_earlier_release_has_prepared_is_delivered_once(world: RealWorld
 def test_a_plan_of_a_later_release_is_refused_before_anything_is_touched(world: RealWorld) -> None:
     change_plans(world, of_format(PLAN_FORMAT + 1))
     for name in world.delivery.names:
-        with pytest.raises(ConfigurationError, match=rf"plan of checkpoint 2 .* is of format {PLAN_FORMAT + 1}"):
+        with raises(NewerReleaseError, "newer_release") as refused:
             world.commit(name)
+        assert "checkpoint 2" in refused.error.headline and f"format {PLAN_FORMAT + 1}" in refused.error.headline
     change_plans(world, of_format(PLAN_FORMAT))
     assert world.ids() == copies(world) == expected([1])
     for name in world.delivery.names:
@@ -126,9 +128,9 @@ def test_a_token_of_a_later_release_is_refused_before_anything_is_sent(world: Re
     change_token(world, of_format(FORMAT + 1))
     first, second = world.delivery.names
     world.commit(first)  # carries the commit point: it is decided
-    with pytest.raises(ConfigurationError, match=f"the token is of format {FORMAT + 1}") as told:
+    with raises(NewerReleaseError, "newer_release", pipeline=world.pipeline, participant="cluster") as told:
         world.commit(second)
-    assert (told.value.pipeline, told.value.participant) == (world.pipeline, "cluster")
+    assert f"format {FORMAT + 1}" in told.error.headline
     assert (world.ids(), copies(world)) == (expected([1, 2]), expected([1]))
     change_token(world, of_format(FORMAT))
     world.commit(second)

@@ -12,7 +12,7 @@ from tests.model.check import MODELS, RULES, Rule, Verifier, rules_of_the_models
 DOCUMENT = Path(__file__).parents[2] / "docs" / "model.md"
 
 
-@pytest.mark.rotating(among="slow checks")
+@pytest.mark.sampled(among="slow checks")
 @pytest.mark.parametrize("model", MODELS)
 def test_no_schedule_breaks_the_protocol(model: str, tmp_path: Path) -> None:
     result = Verifier(tmp_path, model, {"CALLS": 1}).search()
@@ -27,7 +27,7 @@ def test_every_schedule_ends(model: str, tmp_path: Path) -> None:
     assert (result.error, result.complete) == ("", True)
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_without_the_rule_there_is_a_counterexample(rule: Rule, tmp_path: Path) -> None:
     assert verifier_without(rule, tmp_path).search().error

@@ -168,7 +168,7 @@ def test_a_nightly_run_may_say_its_parameters_itself(world: World) -> None:
     assert dag.params.get_param("action").schema["enum"] == ["recover", "verify"]
     with pytest.raises(ParamValidationError):
         maintenance_dag("nightly", ["recover"], params={"action": "verify"})
-    assert "checkpoint 1 was in doubt: it is COMPLETED now" in trigger("recover", dag=dag, user=None)
+    assert "checkpoint 1 was in doubt and is now COMPLETED" in trigger("recover", dag=dag, user=None)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_mapped_task_acts_on_each_pipeline(world: World) -> None:
         with capture_logs() as lines:
             task.execute({"ti": Task(map_index=index), "dag_run": Run()})
         told += [line["event"] for line in lines]
-    assert "checkpoint 1 was in doubt: it is COMPLETED now" in told and "nothing is in doubt" in told
+    assert "checkpoint 1 was in doubt and is now COMPLETED" in told and "nothing is in doubt" in told
 
 
 # --- what an act lacks, or would pass over ---------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_a_pipeline_that_is_not_there_is_named_with_the_known_ones(world: World,
 
 def test_recover_settles_and_may_be_repeated(world: World) -> None:
     numbers = world.prepared()
-    assert "checkpoint 1 was in doubt: it is COMPLETED now" in trigger("recover")
+    assert "checkpoint 1 was in doubt and is now COMPLETED" in trigger("recover")
     world.check_exactly_once(numbers)
     assert "nothing is in doubt" in trigger("recover", tries=2)
     world.check_exactly_once(numbers)
@@ -322,7 +322,7 @@ def test_a_checkpoint_in_doubt_is_settled_once_in_the_name_of_who_has_asked(
 @pytest.mark.parametrize(("rewind", "after"), [(False, AfterAbort.CARRIED), (True, AfterAbort.REWOUND)])
 def test_an_abort_says_what_becomes_of_the_rows(world: World, rewind: bool, after: AfterAbort) -> None:
     world.prepared()
-    assert f"Give it up, its rows are {after}?" in trigger("abort", checkpoint=1, rewind=rewind)
+    assert f"Abort it (its rows: {after})?" in trigger("abort", checkpoint=1, rewind=rewind)
     assert world.store.checkpoint(PIPELINE, 1).after_abort is after
 
 
@@ -330,7 +330,7 @@ def test_an_abort_says_what_becomes_of_the_rows(world: World, rewind: bool, afte
 def test_what_is_in_quarantine_is_released_by_a_decision(world: World, action: str, state: CheckpointState) -> None:
     numbers = world.prepared()
     trigger("quarantine", checkpoint=1)
-    assert "checkpoint 1 is QUARANTINED, and is settled" in trigger("recover")
+    assert "checkpoint 1 is QUARANTINED: " in trigger("recover")
     trigger(action, checkpoint=1)
     assert world.store.checkpoint(PIPELINE, 1).state is state
     if action == "commit":
@@ -375,10 +375,10 @@ def test_what_is_decided_is_not_rewound_and_the_remedy_is_in_the_log(world: Worl
 
 def test_rewind_gives_up_what_is_not_delivered_and_nothing_the_second_time(world: World) -> None:
     world.prepared(2)
-    assert "the next run starts anew" in trigger("rewind", reason="wrong prices")
+    assert "the next run starts from the beginning" in trigger("rewind", reason="wrong prices")
     assert [world.store.checkpoint(PIPELINE, n).after_abort for n in (1, 2)] == [AfterAbort.REWOUND] * 2
     assert "`rewind` by ada (airflow_ft_maintenance/manual__1/act): wrong prices" in signed(world)
-    assert "the next run starts anew" in trigger("rewind", run_id="manual__2")
+    assert "the next run starts from the beginning" in trigger("rewind", run_id="manual__2")
     assert not any(system.rows for system in world.systems.values())
 
 
@@ -410,7 +410,7 @@ def test_state_is_dropped_once(scene: Scene) -> None:
     begun.write_text('\0v1\n{"orders":{"0":3}}')
     told = trigger("reset_state", reason="a new key")
     after = scene.store.pipeline(PIPELINE).base
-    assert after != before and "the next run reads on from where the last one ended, without state" in told
+    assert after != before and "the next run reads from where the last one ended, without state" in told
     assert "`reset_state` by ada (airflow_ft_maintenance/manual__1/act): a new key" in signed(scene)
     assert "orders has no state to drop" in trigger("reset_state", run_id="manual__2")
     assert scene.store.pipeline(PIPELINE).base == after
@@ -453,7 +453,7 @@ def test_verify_fails_when_rows_are_missing_or_doubled(tmp_path: Path, monkeypat
         with raises(AirflowFailException) as caught:
             trigger("verify")
         assert isinstance(caught.error, FoundProblemsError) and caught.error.pipeline == PIPELINE
-        assert "DOUBLED: 1 more rows equal delivered ones" in trigger("verify", allow_repeated=True, tries=2)
+        assert "DOUBLED: 1 extra copies" in trigger("verify", allow_repeated=True, tries=2)
         sql("DELETE FROM orders WHERE id = 2007")
         with raises(AirflowFailException) as caught:
             trigger("verify", allow_repeated=True)
@@ -486,7 +486,7 @@ def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path)
     assert read_metadata(uri).taken_by == "`savepoint 1` by ada (airflow_ft_maintenance/manual__1/act)"
     before = scene.store.pipeline(PIPELINE).base
     told = trigger("restore", savepoint=uri, reason="back to yesterday")
-    assert told.result == {"checkpoint": 1, "later": []} and "goes on from checkpoint 1 of orders" in told
+    assert told.result == {"checkpoint": 1, "later": []} and "continues from checkpoint 1 of orders" in told
     base = scene.store.pipeline(PIPELINE).base
     assert base != before and "`restore` by ada" in signed(scene) and "back to yesterday" in signed(scene)
     assert trigger("restore", savepoint=uri).result == {}, "the same run once more"
@@ -495,7 +495,7 @@ def test_a_savepoint_is_taken_restored_and_deleted(scene: Scene, tmp_path: Path)
         trigger("dispose", savepoint=uri, pipeline="payments")
     assert caught.error is not None and f"of pipeline {PIPELINE}" in caught.error.headline
     assert "is deleted" in trigger("dispose", savepoint=uri)
-    assert "is not there any more" in trigger("dispose", savepoint=uri)
+    assert "does not exist" in trigger("dispose", savepoint=uri)
 
 
 @pytest.mark.parametrize(
@@ -557,7 +557,7 @@ def test_a_test_run_changes_nothing_but_may_look(world: World, monkeypatch: pyte
         trigger("doctor")
     assert isinstance(caught.error, FoundProblemsError)
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__ALLOW_TEST_RUNS", "True")
-    assert "it is COMPLETED now" in trigger("recover")
+    assert "is now COMPLETED" in trigger("recover")
 
 
 def test_whoever_is_at_work_is_not_disturbed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from tools.release.build import ROOT, build, unexpected
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.rotating(among="slow checks")
+
+@pytest.mark.sampled(among="slow checks")
 def test_two_clones_build_the_same_bytes_of_what_belongs_there(tmp_path: Path) -> None:
     """Elsewhere, with other modes, in another time zone, and beside files that nobody has committed."""
     other = tmp_path / "an other place"
@@ -36,7 +38,7 @@ def test_two_clones_build_the_same_bytes_of_what_belongs_there(tmp_path: Path) -
     assert unexpected(first, commit=commit) == []
 
 
-@pytest.mark.rotating(among="slow checks")
+@pytest.mark.sampled(among="slow checks")
 def test_times_and_owners_are_nobodys(tmp_path: Path) -> None:
     """Of the machine on which it was built nothing is told; two builds a day apart would else differ."""
     wheel, archive = build(tmp_path)

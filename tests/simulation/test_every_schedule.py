@@ -13,7 +13,7 @@ from tests.simulation.kernel import Act, Deviation
 from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, STREAM, TWO_PHASE, XA_MARIA, XA_MYSQL
 from tests.simulation.world import Scenario
 
-by_turns = pytest.mark.rotating("of all schedules")
+by_turns = pytest.mark.sampled("of all schedules")
 
 NAMED = {scenario.name: scenario for scenario in ALL}
 PARALLEL = NAMED["parallel on MariaDB"]

@@ -45,7 +45,7 @@ def told(line: Line) -> tuple[Any, ...]:
     return (line.process, line.call, line.what, plain(line.answer))
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
 def test_the_model_and_the_real_log_tell_the_same_story(running: Running, scenario: Scenario) -> None:
     for seed in range(SCHEDULES):

@@ -309,7 +309,7 @@ RANDOM = {f"seed {seed}": random_script(seed) for seed in range(3)} | {
 }
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", [*MYSQL_SCRIPTS, *RANDOM])
 def test_mysql_does_what_its_model_does(any_mysql_database: Database, name: str) -> None:
     script = (MYSQL_SCRIPTS | RANDOM)[name]
@@ -475,7 +475,7 @@ class KafkaScript:
                 return (found.state, who, sorted({topic for topic, _ in found.partitions} & {self._topic}) != [])
 
 
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", list(KAFKA_SCRIPTS))
 def test_kafka_does_what_its_model_does(kafka: Kafka, topic_factory: Callable[..., str], name: str) -> None:
     cluster = KafkaCluster(Kernel(lambda *_: None), "log")

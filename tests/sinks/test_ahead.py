@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from airflow_ft.sinks.ahead import Ahead, made_of
+from tests.raising import raises
 
 
 def counting(begun: list[int], stop: int, error: Exception | None = None) -> Iterator[int]:
@@ -53,10 +54,12 @@ def test_the_caller_can_wait_for_the_next_one_for_a_while() -> None:
 
 
 def test_a_failure_comes_behind_what_was_made_before_it() -> None:
-    with closing(Ahead(counting([], 3, ValueError("the fourth")), depth=8)) as ahead:
+    error = ValueError("the fourth")
+    with closing(Ahead(counting([], 3, error), depth=8)) as ahead:
         assert [next(ahead) for _ in range(3)] == [0, 1, 2]
-        with pytest.raises(ValueError, match="the fourth"):
+        with raises(ValueError) as raised:
             next(ahead)
+    assert raised.value is error
 
 
 def test_nothing_is_made_behind_the_end() -> None:
@@ -89,7 +92,8 @@ def test_what_making_raises_comes_with_its_item_and_no_more_are_made() -> None:
         return item
 
     taken = []
-    with pytest.raises(ValueError, match="2"):
+    with raises(ValueError) as raised:
         for item, _ in made_of(iter(range(1000)), make):
             taken.append(item)
+    assert raised.value and raised.value.args == ("2",)
     assert taken == [0, 1] and max(begun) < 7

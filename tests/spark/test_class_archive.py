@@ -68,6 +68,7 @@ def test_what_the_user_says_goes_behind_it(world: StageWorld, tmp_path: Path, mo
     assert options[-2:] == [f"-XX:SharedArchiveFile={file}", "-XX:SharedArchiveFile=/mine.jsa"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 @pytest.mark.parametrize("keep_session", [0.0, 60.0])
 def test_a_driver_that_starts_without_one_says_what_it_would_bring(

@@ -159,6 +159,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_whoever_dies_at_any_call_leaves_what_the_next_one_can_go_on_from_or_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool

@@ -228,9 +228,8 @@ def test_what_the_old_name_has_under_way_comes_once(tmp_path: Path, until: str, 
     assert pipelines.have(1, 2, 3)
     assert store.pipeline(NEW).former == Former(OLD, 2 if until == "decided" else 1, 3)
     assert min(each.number for each in store.checkpoints(NEW)) == 3
-    with pytest.raises(PipelineHaltedError) as halted:
+    with raises(PipelineHaltedError, "pipeline_halted", pipeline=OLD):
         pipelines.run(OLD, 4)
-    assert NEW in halted.value.headline
     store.close()
 
 
@@ -284,14 +283,13 @@ def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
     pipelines.rename(newer)
     assert store.checkpoint(OLD, 3).state is CheckpointState.ABORTED
     assert store.checkpoint(OLD, 3).after_abort is AfterAbort.REWOUND
-    with pytest.raises(PipelineHaltedError) as halted:
+    with raises(PipelineHaltedError, "pipeline_halted", pipeline=OLD):
         pipelines.rename(newer, "a-third-name")
-    assert NEW in halted.value.headline and "checkpoint 2" in halted.value.headline
     pipelines.run(NEW, 3)
     assert pipelines.have(1, 2, 3)
-    with pytest.raises(PipelineHaltedError) as halted:
+    with raises(PipelineHaltedError, "pipeline_halted", pipeline=OLD) as told:
         pipelines.rename(newer)
-    assert NEW in halted.value.headline and "`airflow ft resume orders`" in halted.value.remedy
+    assert told.error is not None and "`airflow ft resume orders`" in told.error.remedy
 
 
 def test_what_cannot_be_the_new_name_is_told_before_anything_is_given_up(saved: tuple[Pipelines, str]) -> None:
@@ -393,9 +391,8 @@ def test_whoever_is_at_work_under_a_name_that_is_taken_back_delivers_nothing(sav
         pipelines.run(OLD, 2)
         with pytest.raises(FencedError):
             store.publish(NEW, epoch, number, 0, None, None, {})
-    with pytest.raises(PipelineHaltedError) as halted:
+    with raises(PipelineHaltedError, "pipeline_halted", pipeline=NEW):
         pipelines.run(NEW, 2)
-    assert OLD in halted.value.headline
     pipelines.rename(pipelines.savepoint(), "the-right-name")
     with pytest.raises(PipelineHaltedError):
         pipelines.run(NEW, 3)
@@ -516,16 +513,15 @@ def test_the_command_says_what_it_does(saved: tuple[Pipelines, str], ft: Callabl
     root = ["--wal-root", str(pipelines.folder / "wal")]
     with pytest.raises(SystemExit):
         ft("savepoint", "restore", uri, "--pipeline", NEW, "--rename", *root)
-    assert "orders gets that name, and no run of it begins under the old one any more" in asked[0]
+    assert "orders gets that name" in asked[0]
     told = ft("savepoint", "restore", uri, "--pipeline", NEW, "--rename", *root, "--yes")
-    assert "the next run of shop-orders goes on from checkpoint 1 of orders" in told
+    assert "the next run of shop-orders continues from checkpoint 1 of orders" in told
     status = {row["pipeline"]: row["status"] for row in json.loads(ft("pipelines", "-o", "json"))}
     assert status == {OLD: "RENAMED", NEW: "ACTIVE"}
     pipelines.run(NEW, 2)
     assert pipelines.have(1, 2)
-    with raises(SystemExit) as refused:
+    with raises(SystemExit, "pipeline_not_new", pipeline=OLD, other=NEW):
         ft("resume", OLD, "--yes")
-    assert refused.error is not None and NEW in refused.error.headline
 
 
 def test_the_command_that_takes_it_back_says_what_it_does(
@@ -535,9 +531,9 @@ def test_the_command_that_takes_it_back_says_what_it_does(
     pipelines.rename(uri)
     with pytest.raises(SystemExit):
         ft("resume", OLD)
-    assert "Nothing goes on under the new name" in asked[0]
+    assert "The new name stops working" in asked[0]
     told = ft("resume", OLD, "--yes")
-    assert "it goes on as shop-orders, behind checkpoint 1" in told and "orders is ACTIVE" in told
-    with pytest.raises(SystemExit):
+    assert "it continues as shop-orders, after checkpoint 1" in told and "orders is ACTIVE" in told
+    with pytest.raises(SystemExit, match="Nothing was changed"):
         ft("resume", NEW)
-    assert "it would read all that there is" in asked[1]
+    assert "it reads all of its sources" in asked[1]

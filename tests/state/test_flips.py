@@ -29,6 +29,8 @@ from tests.state.scene import KEY, VALUE, Pipeline, compressed, pipeline, record
 from tests.state.test_files import PUT, marked, rocks
 from tests.store.scene import PIPELINE
 
+pytestmark = pytest.mark.slow
+
 EXPECTED = {"a": 40, "b": 2, "c": 3}
 MOST = 150
 """The most bits of a file that are tried; a larger file has random ones."""

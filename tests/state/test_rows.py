@@ -1,4 +1,4 @@
-"""Rows and keys by themselves; `tests/spark/test_state.py` compares them with those that Spark has written."""
+"""Rows and keys by themselves; `tests/spark/session/test_state.py` compares them with those that Spark has written."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

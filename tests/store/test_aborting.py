@@ -4,6 +4,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, FencedError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Promise, RequestKind, SparkPosition
+from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 
 S = CheckpointState
@@ -30,7 +31,7 @@ class TestAborts:
     def test_what_its_carrier_may_have_committed_is_not_aborted_without_a_tombstone(self, scene: Scene) -> None:
         (number,) = scene.stage()
         scene.prepare(number)
-        with pytest.raises(StateConflictError, match="may have committed it"):
+        with raises(StateConflictError, "abort_marker_missing", checkpoint=number, commit_point="db"):
             scene.abort(number, tombstoned=False)
         assert scene.checkpoint(number).state is S.PREPARED
 
@@ -52,15 +53,15 @@ class TestAborts:
         scene.stage(2)
         scene.complete(2, [1, 2])
         number = 2 if state is S.COMPLETED else 1
-        with pytest.raises(StateConflictError, match=f"{state.value} and cannot become ABORTED"):
+        with raises(StateConflictError, "checkpoint_state", state=state.value, to="ABORTED"):
             scene.abort(number)
 
     @pytest.mark.parametrize(("after", "rewind_from"), [(AfterAbort.REWOUND, None), (AfterAbort.REWOUND, 3)])
     def test_a_rewind_must_say_where_it_begins(self, scene: Scene, after: AfterAbort, rewind_from: int | None) -> None:
         scene.stage(3)
-        with pytest.raises(ConfigurationError, match="REWOUND needs the first number"):
+        with raises(ConfigurationError, "arguments_conflict", argument="rewind_from", value=rewind_from):
             scene.abort(2, after, rewind_from)
-        with pytest.raises(ConfigurationError, match="CARRIED checkpoint rewinds nothing"):
+        with raises(ConfigurationError, "arguments_conflict", argument="rewind_from", value=1):
             scene.abort(2, AfterAbort.CARRIED, 1)
         assert scene.checkpoint(2).state is S.STAGED
 
@@ -85,7 +86,7 @@ class TestRollbacks:
         events = len(scene.told())
         assert not scene.rolled_back(number, "xa").rollback_pending  # repeated: no effect
         assert len(scene.told()) == events
-        with pytest.raises(StateConflictError, match="nothing to attempt"):
+        with raises(StateConflictError, "checkpoint_state", state="ABORTED"):
             scene.attempt(number, "xa")
 
     def test_an_attempt_without_a_vote_counts_too(self, scene: Scene) -> None:
@@ -110,7 +111,7 @@ class TestRollbacks:
         (number,) = scene.stage()
         scene.prepare(number)
         scene.decide(number)
-        with pytest.raises(StateConflictError, match="only an ABORTED one"):
+        with raises(StateConflictError, "checkpoint_state", state="COMMITTING"):
             scene.rolled_back(number, "xa")
 
     def test_an_older_epoch_records_nothing(self, scene: Scene) -> None:
@@ -185,7 +186,7 @@ class TestRewinds:
             lambda: scene.abort(3, AfterAbort.REWOUND, 1),
             lambda: scene.store.rewind(PIPELINE, 1, 2, None, "by hand"),
         ):
-            with pytest.raises(StateConflictError, match="cannot be rewound yet"):
+            with raises(StateConflictError, "checkpoint_unresolved", checkpoint=2):
                 rewind()
         assert [scene.checkpoint(n).state for n in (1, 3)] == [S.STAGED, S.STAGED]
         assert scene.store.pipeline(PIPELINE).base_is_clean
@@ -205,7 +206,7 @@ class TestRewinds:
         fresh = SparkPosition("file:///spark/2-0", -1)
         scene.stage(2)
         scene.complete(1)
-        with pytest.raises(StateConflictError, match="it is STAGED, and not delivered"):
+        with raises(StateConflictError, "checkpoint_unresolved", checkpoint=2, state="STAGED"):
             scene.store.reset_state(PIPELINE, 1, fresh, "by hand")
         assert scene.store.pipeline(PIPELINE).base == a_position(2)
         scene.complete(2)
@@ -223,7 +224,7 @@ class TestRewinds:
         scene.complete(scene.stage(1)[0])
         first = scene.store.ask(PIPELINE, RequestKind.STOP, {}, "anna")
         second = scene.store.ask(PIPELINE, RequestKind.STOP, {"drain": True}, "ben")
-        with pytest.raises(StateConflictError, match=f"request {second} was made meanwhile"):
+        with raises(StateConflictError, "request_pending", request=second):
             scene.store.reset_state(PIPELINE, 1, fresh, "the stream has ended", heard=[first])
         assert scene.store.pipeline(PIPELINE).base == a_position(1)
         scene.store.answer(PIPELINE, second, "nothing was drained")
@@ -244,17 +245,17 @@ class TestRewinds:
         scene.store.restore(PIPELINE, 1, None, "from the beginning", RUN, "the beginning")
         assert scene.store.pipeline(PIPELINE).base is None
         assert scene.store.run(PIPELINE, RUN).restored_from == "the beginning"  # type: ignore[union-attr]
-        with pytest.raises(StateConflictError, match="has gone on from a savepoint before"):
+        with raises(StateConflictError, "already_restored", run=str(RUN)):
             scene.store.restore(PIPELINE, 1, None, "once more", RUN, "the beginning")
         scene.complete(scene.stage(1)[0])
-        with pytest.raises(StateConflictError, match="it has read something"):
+        with raises(StateConflictError, "pipeline_not_new"):
             scene.store.restore(PIPELINE, 1, None, "late")
         assert "from where its sources begin" in "".join(event.message for event in scene.store.events(PIPELINE))
 
     def test_state_is_not_dropped_by_an_older_owner_or_while_a_batch_is_computed(self, scene: Scene) -> None:
         scene.complete(scene.stage(1, goes_on=True)[0])
         scene.trigger()
-        with pytest.raises(StateConflictError, match="it is TRIGGERED"):
+        with raises(StateConflictError, "checkpoint_unresolved", state="TRIGGERED"):
             scene.store.reset_state(PIPELINE, 1, a_position(0), "by hand")
         scene.take("other")
         with pytest.raises(FencedError):
@@ -268,9 +269,9 @@ class TestRewinds:
         scene.store.rewind(PIPELINE, 1, 2, a_position(1), "by hand")
         assert scene.checkpoint(working).state is S.ABORTED
         later = scene.trigger()
-        with pytest.raises(StateConflictError, match="rewound after these rows were computed"):
+        with raises(StateConflictError, "rewound", checkpoint=later):
             scene.publish(later)
-        with pytest.raises(StateConflictError, match="rewound since"):
+        with raises(StateConflictError, "rewound"):
             scene.store.end_stage(PIPELINE, 1, RUN, a_position(3))
         assert scene.store.pipeline(PIPELINE).base == a_position(1)
         scene.stage(1)

@@ -4,6 +4,7 @@ import pytest
 
 from airflow_ft.core.errors import FencedError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene, a_lease
 
 S = CheckpointState
@@ -35,14 +36,14 @@ class TestAdoption:
 
     def test_only_what_is_halted_is_adopted(self, scene: Scene) -> None:
         scene.stage()
-        with pytest.raises(StateConflictError, match="not HALTED"):
+        with raises(StateConflictError, "action_refused", status="ACTIVE"):
             scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone", expected=1)
 
     def test_what_may_have_a_marker_is_settled_first(self, scene: Scene) -> None:
         scene.stage()
         scene.prepare(1)
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
-        with pytest.raises(StateConflictError, match="settle it first"):
+        with raises(StateConflictError, "checkpoint_unresolved", checkpoint=1, state="PREPARED"):
             scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone", expected=1)
         assert scene.checkpoint(1).state is S.PREPARED
 
@@ -51,7 +52,7 @@ class TestAdoption:
         scene.stage()
         scene.store.halt(PIPELINE, HaltReason.FOREIGN_OWNER, "the head is another's.")
         scene.store.adopt(PIPELINE, 41, {"db": 18}, "someone", expected=1)
-        with pytest.raises(StateConflictError, match="epoch 42 is in force, not 1"):
+        with raises(StateConflictError, "epoch_taken", epoch=1, current=42):
             scene.store.adopt(PIPELINE, 41, {"db": 17}, "somebody else", expected=1)
         assert scene.store.last_delivered(PIPELINE, "db") == 18
         assert scene.store.pipeline(PIPELINE).epoch == 42

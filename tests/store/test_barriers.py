@@ -7,6 +7,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import AfterAbort
 from airflow_ft.core.ports import Store
+from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
 
@@ -38,7 +39,7 @@ class TestInjection:
 
     def test_it_is_in_all_pipelines_or_in_none(self, store: Store) -> None:
         store.register("orders")
-        with pytest.raises(KeyError, match="pipeline 'nobody': the decision log has no pipeline"):
+        with raises(KeyError, "pipeline_unknown", pipeline="nobody"):
             store.inject("closing", ["nobody", "orders"], "anna")
         with pytest.raises(KeyError):
             store.inject("closing", ["orders", "zebra"], "anna")

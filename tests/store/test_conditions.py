@@ -17,7 +17,7 @@ from airflow_ft.store.rows import from_time
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
 BROKEN = Failure("JobError", "JOB_FAILED", "the job raised.", "correct it.", task_id="stage", try_number=3)
-REFUSED = Failure("SinkUnavailableError", "DECLINED", "db refuses row 7.", "correct row 7.")
+REFUSED = Failure("SinkUnavailableError", "row_refused", "db refuses row 7.", "correct row 7.", reason="DECLINED")
 AWAY = Failure("SinkUnavailableError", "", "db does not answer.", "start it.")
 STREAM: dict[str, Any] = {"streaming": True}
 PROGRAM = RunKey(f"{PLAIN}{PIPELINE}", "a program")

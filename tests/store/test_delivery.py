@@ -6,6 +6,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AfterAbort, CheckpointState, Outcome, Promise
+from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene, a_segment
 
 S = CheckpointState
@@ -44,7 +45,7 @@ class TestPlans:
         """R9."""
         scene.stage(2)
         scene.prepare(1)
-        with pytest.raises(StateConflictError, match="is in the plan of checkpoint 1"):
+        with raises(StateConflictError, "plan_conflict", checkpoint=2, segment=1, other=1):
             scene.plan(2, [1, 2])
         assert scene.checkpoint(1).state is S.PREPARED
 
@@ -53,7 +54,7 @@ class TestPlans:
         scene.stage(3)
         scene.plan(2, [1, 2])
         for segments in ([1, 3], [2, 3], [1, 2, 3]):
-            with pytest.raises(StateConflictError, match="is in the plan of checkpoint 2"):
+            with raises(StateConflictError, "plan_conflict", checkpoint=3, other=2):
                 scene.plan(3, segments)
         assert scene.checkpoint(3).plan is None
 
@@ -74,7 +75,7 @@ class TestPlans:
         scene.stage(1)
         scene.abort(1)
         number = scene.carry()
-        with pytest.raises(StateConflictError, match="no segment of its own"):
+        with raises(StateConflictError, "plan_conflict", checkpoint=number):
             scene.plan(number, [1, number])
         done = scene.complete(number, [1])
         assert (done.state, done.delivered_by, done.is_confirmed) == (S.COMPLETED, None, True)
@@ -85,11 +86,11 @@ class TestPlans:
         """I2."""
         scene.stage(3)
         scene.complete(1)
-        with pytest.raises(StateConflictError, match="segment 1 was delivered by 1"):
+        with raises(StateConflictError, "plan_conflict", segment=1, other=1):
             scene.plan(2, [1, 2])
         scene.abort(2, AfterAbort.REWOUND, 2)
         (number,) = scene.stage()
-        with pytest.raises(StateConflictError, match="segment 2 was rewound"):
+        with raises(StateConflictError, "plan_conflict", segment=2, state="ABORTED"):
             scene.plan(number, [2, number])
 
     def test_a_plan_must_hold_the_very_segments_that_were_published(self, scene: Scene) -> None:
@@ -97,30 +98,30 @@ class TestPlans:
         scene.stage(1)
         plan = scene.make_plan(1)
         for segment in (a_segment(1, rows=11), replace(a_segment(1), digest="0" * 64)):
-            with pytest.raises(StateConflictError, match="not the one that was published"):
+            with raises(StateConflictError, "plan_conflict", segment=1):
                 scene.store.plan(PIPELINE, 1, replace(plan, segments=(segment,)))
 
     def test_its_own_segment_is_the_last_of_a_plan(self, scene: Scene) -> None:
         scene.stage(2)
-        with pytest.raises(StateConflictError, match="own segment must be the last"):
+        with raises(StateConflictError, "plan_conflict", checkpoint=2):
             scene.plan(2, [1])
 
     @pytest.mark.parametrize(
-        ("changes", "what"),
+        ("changes", "part"),
         [
-            ({"pipeline": "else"}, "for pipeline 'else'"),
-            ({"installation": "else"}, "another installation"),
-            ({"participants": ()}, "at least one participant"),
-            ({"commit_point": "else"}, "commit point 'else'"),
-            ({"segments": ()}, "delivers nothing"),
-            ({"segments": (a_segment(2), a_segment(1))}, "ascending order"),
-            ({"segments": (a_segment(1), a_segment(1), a_segment(2))}, "ascending order"),
-            ({"segments": (a_segment(2), a_segment(3))}, "ascending order"),
+            ({"pipeline": "else"}, "pipeline"),
+            ({"installation": "else"}, "installation"),
+            ({"participants": ()}, "participants"),
+            ({"commit_point": "else"}, "commit_point"),
+            ({"segments": ()}, "segments"),
+            ({"segments": (a_segment(2), a_segment(1))}, "order"),
+            ({"segments": (a_segment(1), a_segment(1), a_segment(2))}, "order"),
+            ({"segments": (a_segment(2), a_segment(3))}, "order"),
         ],
     )
-    def test_a_plan_that_makes_no_sense_is_refused(self, scene: Scene, changes: dict[str, object], what: str) -> None:
+    def test_a_plan_that_makes_no_sense_is_refused(self, scene: Scene, changes: dict[str, object], part: str) -> None:
         scene.stage(3)
-        with pytest.raises(ConfigurationError, match=what):
+        with raises(ConfigurationError, "plan_invalid", part=part):
             scene.store.plan(PIPELINE, 1, replace(scene.make_plan(2), **changes))  # type: ignore[arg-type]
 
     def test_a_plan_that_waits_for_no_votes_decides(self, scene: Scene) -> None:
@@ -151,20 +152,20 @@ class TestPlans:
     def test_participants_are_planned_once_each(self, scene: Scene) -> None:
         scene.stage(1)
         plan = scene.make_plan(1)
-        with pytest.raises(ConfigurationError, match="each once"):
+        with raises(ConfigurationError, "plan_invalid", part="participants"):
             scene.store.plan(PIPELINE, 1, replace(plan, participants=plan.participants * 2))
 
     def test_only_a_staged_number_is_planned(self, scene: Scene) -> None:
         scene.stage(2, goes_on=True)
         triggered = scene.trigger()
-        with pytest.raises(StateConflictError, match="it is TRIGGERED"):
+        with raises(StateConflictError, "checkpoint_state", state="TRIGGERED"):
             scene.plan(triggered)
         scene.abort(1)
-        with pytest.raises(StateConflictError, match="it is ABORTED"):
+        with raises(StateConflictError, "checkpoint_state", state="ABORTED"):
             scene.plan(1)
         scene.plan(2, [1, 2])
         scene.abort(2)
-        with pytest.raises(StateConflictError, match="it is ABORTED"):
+        with raises(StateConflictError, "checkpoint_state", state="ABORTED"):
             scene.plan(2, [1, 2])
 
 
@@ -190,11 +191,11 @@ class TestVotes:
     def test_only_the_newest_attempt_votes(self, scene: Scene) -> None:
         (number,) = scene.stage()
         scene.plan(number)
-        with pytest.raises(StateConflictError, match=r"not the newest one \(none\)"):
+        with raises(StateConflictError, "vote_outdated", attempt=1, newest=0):
             scene.store.vote(PIPELINE, 1, number, "db", 1)
         old, new = scene.attempt(number, "db"), scene.attempt(number, "db")
         for wrong in (old, new + 1):
-            with pytest.raises(StateConflictError, match=f"attempt {wrong} at db is not the newest one"):
+            with raises(StateConflictError, "vote_outdated", participant="db", attempt=wrong, newest=new):
                 scene.store.vote(PIPELINE, 1, number, "db", wrong)
         assert scene.store.vote(PIPELINE, 1, number, "db", new).votes["db"].prepared == new
 
@@ -221,18 +222,18 @@ class TestVotes:
         scene.prepare(number)
         scene.decide(number)
         attempt = scene.attempt(number, "log")
-        with pytest.raises(StateConflictError, match="the votes are counted"):
+        with raises(StateConflictError, "checkpoint_state", state="COMMITTING"):
             scene.store.vote(PIPELINE, 1, number, "log", attempt)
 
     def test_without_a_plan_or_for_a_stranger_there_is_no_attempt(self, scene: Scene) -> None:
         scene.stage(2)
-        with pytest.raises(StateConflictError, match="no plan yet"):
+        with raises(StateConflictError, "plan_conflict", checkpoint=1):
             scene.attempt(1, "db")
         scene.plan(1)
-        with pytest.raises(StateConflictError, match="no participant 'else'"):
+        with raises(StateConflictError, "plan_conflict", participant="else"):
             scene.attempt(1, "else")
         scene.abort(1)
-        with pytest.raises(StateConflictError, match="it is ABORTED: there is nothing to attempt"):
+        with raises(StateConflictError, "checkpoint_state", state="ABORTED"):
             scene.attempt(1, "db")
 
     def test_a_decision_that_counts_an_older_vote_cannot_land_on_a_new_attempt(self, scene: Scene) -> None:
@@ -243,7 +244,7 @@ class TestVotes:
         late = scene.votes(number)
         attempt = scene.attempt(number, "xa")  # from here on its branches may be rolled back
         assert scene.checkpoint(number).votes["xa"].prepared == 0
-        with pytest.raises(StateConflictError, match="the decision counts the votes"):
+        with raises(StateConflictError, "vote_outdated", counted=late):
             scene.store.decide(PIPELINE, 1, number, late)
         with pytest.raises(StateConflictError):
             scene.decide(number)
@@ -273,7 +274,7 @@ class TestDecisions:
         scene.prepare(number)
         votes = scene.votes(number)
         for wrong in ({}, {"db": votes["db"]}, {**votes, "log": votes["log"] + 1}, {**votes, "else": 1}):
-            with pytest.raises(StateConflictError, match="the decision counts the votes"):
+            with raises(StateConflictError, "vote_outdated", stored=scene.votes(number)):
                 scene.store.decide(PIPELINE, 1, number, wrong)
         decided = scene.decide(number)
         assert (decided.state, decided.decided_at is not None) == (S.COMMITTING, True)
@@ -294,17 +295,17 @@ class TestDecisions:
         scene.stage(2)
         scene.plan(1)
         scene.vote(1, "db")
-        with pytest.raises(StateConflictError, match="it is STAGED; only a PREPARED one"):
+        with raises(StateConflictError, "checkpoint_state", state="STAGED"):
             scene.decide(1)
         scene.abort(1)
-        with pytest.raises(StateConflictError, match="it is ABORTED; only a PREPARED one"):
+        with raises(StateConflictError, "checkpoint_state", state="ABORTED"):
             scene.decide(1)
 
     def test_what_is_decided_is_never_aborted(self, scene: Scene) -> None:
         (number,) = scene.stage()
         scene.prepare(number)
         scene.decide(number)
-        with pytest.raises(StateConflictError, match="COMMITTING and cannot become ABORTED"):
+        with raises(StateConflictError, "checkpoint_state", state="COMMITTING", to="ABORTED"):
             scene.abort(number)
 
     def test_last_delivered_follows_the_decisions_of_each_participant(self, scene: Scene) -> None:
@@ -360,16 +361,16 @@ class TestProofs:
         scene.prepare(1)
         scene.decide(1)
         for changes in ({"outcome": Outcome.ABORTED}, {"digest": "0" * 64}, {"number": 2}):
-            with pytest.raises(StateConflictError, match="the marker says"):
+            with raises(StateConflictError, "marker_mismatch", participant="db"):
                 scene.store.record_proof(PIPELINE, 1, 1, replace(scene.proof(1, "db"), **changes))
-        with pytest.raises(StateConflictError, match="no participant 'else'"):
+        with raises(StateConflictError, "plan_conflict", participant="else"):
             scene.store.record_proof(PIPELINE, 1, 1, scene.proof(1, "else"))
         assert scene.checkpoint(1).votes["db"].proof is None
 
     def test_a_proof_follows_the_decision(self, scene: Scene) -> None:
         (number,) = scene.stage()
         scene.prepare(number)
-        with pytest.raises(StateConflictError, match="it is PREPARED: a proof follows the decision"):
+        with raises(StateConflictError, "checkpoint_state", state="PREPARED"):
             scene.prove(number, "db")
 
     def test_everything_that_was_subsumed_is_confirmed_and_finalised_with_the_last(self, scene: Scene) -> None:
@@ -384,10 +385,10 @@ class TestProofs:
 
     def test_only_a_completed_number_is_finalised_and_once(self, scene: Scene) -> None:
         scene.stage(2)
-        with pytest.raises(StateConflictError, match="only a COMPLETED one is finalised"):
+        with raises(StateConflictError, "checkpoint_state", state="STAGED"):
             scene.store.finalise(PIPELINE, 1)
         scene.complete(2, [1, 2])
-        with pytest.raises(StateConflictError, match="it is SUBSUMED"):
+        with raises(StateConflictError, "checkpoint_state", state="SUBSUMED"):
             scene.store.finalise(PIPELINE, 1)
         scene.store.finalise(PIPELINE, 2)
         assert scene.kinds(2).count("FINALISED") == 1

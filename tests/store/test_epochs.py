@@ -20,6 +20,8 @@ from airflow_ft.core.model import (
     RunKey,
 )
 from airflow_ft.core.ports import Store
+from airflow_ft.store.errors import UnknownPipelineError
+from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position, a_segment
 
 
@@ -38,7 +40,7 @@ class TestPipelines:
 
     @pytest.mark.parametrize("name", ["", "Orders", "-x", "a b", "a" * 64, "ordérs", "a\n"])
     def test_a_name_that_sinks_could_not_bear_is_refused(self, store: Store, name: str) -> None:
-        with pytest.raises(ConfigurationError, match="name of a pipeline"):
+        with raises(ConfigurationError, "name_invalid", value=name):
             store.register(name)
 
     def test_pipelines_are_listed_by_name_and_do_not_mix(self, store: Store) -> None:
@@ -68,12 +70,11 @@ class TestPipelines:
             lambda: store.events("nope"),
             lambda: store.events("nope", 1),
         ):
-            with pytest.raises(KeyError, match="no pipeline of this name") as caught:
+            with raises(KeyError, "pipeline_unknown", pipeline="nope"):
                 read()
-            assert "nope" in str(caught.value)
 
     def test_a_write_to_a_pipeline_that_does_not_exist_says_so(self, store: Store) -> None:
-        with pytest.raises(ConfigurationError, match="no pipeline of this name"):
+        with raises(UnknownPipelineError, "pipeline_unknown", pipeline="nope"):
             store.trigger("nope", 1, RUN)
 
     def test_the_installation_is_a_uuid_that_stays(self, store: Store) -> None:
@@ -105,13 +106,13 @@ class TestEpochs:
         """The other one has released its lease already: what this challenger has read is out of date all the same."""
         scene.take("first")
         scene.store.release_lease(PIPELINE, "first")
-        with pytest.raises(LeaseHeldError, match="epoch 1 is in force, not 0"):
+        with raises(LeaseHeldError, "epoch_taken", epoch=0, current=1):
             scene.store.take_epoch(PIPELINE, 0, {}, a_lease("second"), "a test")
         assert scene.store.pipeline(PIPELINE).epoch == 1
 
     def test_a_lease_that_nobody_has_watched_is_respected(self, scene: Scene) -> None:
         scene.take()
-        with pytest.raises(LeaseHeldError, match="worker"):
+        with raises(LeaseHeldError, "lease_held", holder="worker"):
             scene.store.take_epoch(PIPELINE, 1, {}, a_lease("other"), "a test")
 
     def test_a_lease_that_was_renewed_since_it_was_seen_is_respected(self, scene: Scene) -> None:
@@ -184,7 +185,7 @@ class TestEpochs:
             lambda: store.abort(PIPELINE, 1, staged, AbortReason.USER, "", AfterAbort.CARRIED),
             lambda: store.rewind(PIPELINE, 1, staged, None, ""),
         ):
-            with pytest.raises(FencedError, match="epoch 1 is over, a newer owner holds epoch 2"):
+            with raises(FencedError, "fenced", epoch=1, current=2):
                 write()
         assert len(scene.told()) == events
         assert [c.state for c in store.checkpoints(PIPELINE)] == [
@@ -198,11 +199,11 @@ class TestEpochs:
     def test_an_epoch_that_the_store_never_gave_is_a_conflict(self, scene: Scene) -> None:
         """R11: the store came from a backup, the process did not."""
         scene.take()
-        with pytest.raises(StateConflictError, match="restored from a backup"):
+        with raises(StateConflictError, "epoch_unknown", epoch=2, current=1):
             scene.store.trigger(PIPELINE, 2, RUN)
 
     def test_nobody_writes_without_an_epoch(self, scene: Scene) -> None:
-        with pytest.raises(StateConflictError, match="no epoch was taken"):
+        with raises(StateConflictError, "epoch_unknown", epoch=0, current=0):
             scene.store.trigger(PIPELINE, 0, RUN)
 
 
@@ -231,7 +232,7 @@ class TestLeases:
     def test_a_lease_that_is_gone_cannot_be_renewed(self, scene: Scene) -> None:
         scene.take()
         scene.store.release_lease(PIPELINE, "worker")
-        with pytest.raises(FencedError, match="the lease of worker is gone"):
+        with raises(FencedError, "lease_lost", holder="worker"):
             scene.store.renew_lease(PIPELINE, 1, "worker")
 
 
@@ -296,8 +297,9 @@ class TestHalts:
             lambda: store.vote(PIPELINE, 1, planned, "db", attempt),
             lambda: scene.decide(prepared),
         ):
-            with pytest.raises(PipelineHaltedError, match=r"TOKEN_LOST.*the token of log is gone.*airflow ft resume"):
+            with raises(PipelineHaltedError, "pipeline_halted", reason="TOKEN_LOST") as halted:
                 write()
+            assert "the token of log is gone" in halted.error.headline and "`airflow ft resume" in halted.error.remedy
         store.resume(PIPELINE, "ada")
         scene.publish(triggered)
         scene.decide(prepared)
@@ -331,7 +333,7 @@ class TestHalts:
     def test_a_word_on_one_reason_is_none_on_another_that_has_come_since(self, scene: Scene) -> None:
         """Somebody else was faster, and it was halted anew while a person thought about the first reason."""
         scene.store.halt(PIPELINE, HaltReason.STORE_BEHIND_SINK, "the sink is ahead")
-        with pytest.raises(StateConflictError, match="HALTED for STORE_BEHIND_SINK by now, not HALTED for TOKEN_LOST"):
+        with raises(StateConflictError, "action_refused", status="HALTED", reason="STORE_BEHIND_SINK"):
             scene.store.resume(PIPELINE, "ada", HaltReason.TOKEN_LOST)
         assert scene.store.pipeline(PIPELINE).halt_reason is HaltReason.STORE_BEHIND_SINK
         scene.store.resume(PIPELINE, "ada", HaltReason.STORE_BEHIND_SINK)

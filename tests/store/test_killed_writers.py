@@ -8,10 +8,14 @@ import select
 import signal
 from pathlib import Path
 
+import pytest
+
 from airflow_ft.core.model import AfterAbort, CheckpointState
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import PIPELINE, Scene
 from tests.store.standing import differences
+
+pytestmark = pytest.mark.slow
 
 S = CheckpointState
 ROUNDS = 25

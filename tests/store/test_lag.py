@@ -11,6 +11,7 @@ from airflow_ft.core.errors import FencedError, StateConflictError
 from airflow_ft.core.lag import Lag, Unit
 from airflow_ft.core.overview import Condition
 from airflow_ft.store.rows import from_time
+from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
 ORDERS = Lag("orders", Unit.RECORDS, 70, 12.5, 30, 100)
@@ -138,9 +139,9 @@ class TestLate:
         scene.store.enter_turn(PIPELINE, RUN, None)
         scene.stage(made_with=LATE)
         scene.complete(1)
-        with pytest.raises(StateConflictError, match="is at work"):
+        with raises(StateConflictError, "run_active", run=str(RUN)):
             scene.store.retire(PIPELINE, "ada")
-        with pytest.raises(StateConflictError, match="is at work"):
+        with raises(StateConflictError, "run_active", run=str(RUN)):
             scene.store.retire(PIPELINE, "ada", LATER_RUN)
         assert self.condition(scene) is Condition.LATE
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.store.migrations import Migration, migrate, migrations
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore
+from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene
 
 
@@ -38,9 +39,7 @@ def test_a_new_version_is_applied_once_and_keeps_what_is_there(path: Path) -> No
 def test_a_schema_that_is_newer_than_the_package_is_refused_and_left_alone(path: Path) -> None:
     database = SqliteDatabase(path)
     migrate(database, (*migrations(), Migration(99, ("CREATE TABLE future (x BIGINT)",))))
-    with pytest.raises(
-        ConfigurationError, match=rf"schema version 99, this airflow-ft knows versions up to {len(migrations())}\."
-    ):
+    with raises(ConfigurationError, "newer_release", found=99, known=len(migrations())):
         SqliteStore(path)
     assert len(database.read("SELECT * FROM schema_version")) == len(migrations()) + 1
     database.close()
@@ -48,7 +47,7 @@ def test_a_schema_that_is_newer_than_the_package_is_refused_and_left_alone(path:
 
 def test_a_migration_that_fails_leaves_nothing(path: Path) -> None:
     database = SqliteDatabase(path)
-    with pytest.raises(Exception, match="nonsense"):
+    with raises(StoreUnavailableError, "store_replaced", store=database.url):
         migrate(database, (*migrations(), Migration(99, ("CREATE TABLE half (x BIGINT)", "SELECT nonsense FROM half"))))
     assert database.read("SELECT name FROM sqlite_master") == []
     database.close()
@@ -59,9 +58,8 @@ def test_tables_of_another_program_are_left_alone(path: Path) -> None:
     database = SqliteDatabase(path)
     with database.write() as tx:
         tx.change("CREATE TABLE pipeline (id INTEGER)")
-    with pytest.raises(ConfigurationError) as told:
+    with raises(ConfigurationError, "schema_unusable", store=database.url):
         SqliteStore(path)
-    assert "of its own" in told.value.remedy
     assert [row["name"] for row in database.read("SELECT name FROM sqlite_master")] == ["pipeline"]
     database.close()
 

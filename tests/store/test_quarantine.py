@@ -4,6 +4,7 @@ import pytest
 
 from airflow_ft.core.errors import FencedError, PipelineHaltedError, StateConflictError
 from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, RunKey
+from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene
 
 S = CheckpointState
@@ -29,23 +30,23 @@ class TestQuarantine:
 
     def test_only_what_is_in_doubt_can_be_quarantined(self, scene: Scene) -> None:
         scene.stage(2)
-        with pytest.raises(StateConflictError, match="cannot become QUARANTINED"):
+        with raises(StateConflictError, "checkpoint_state", to="QUARANTINED"):
             scene.quarantine(1)
         scene.complete(1)
-        with pytest.raises(StateConflictError, match="cannot become QUARANTINED"):
+        with raises(StateConflictError, "checkpoint_state", to="QUARANTINED"):
             scene.quarantine(1)
         for number in (1, 2):
-            with pytest.raises(StateConflictError, match="nothing to take back"):
+            with raises(StateConflictError, "checkpoint_state", checkpoint=number):
                 scene.release(number)
 
     def test_the_earlier_one_goes_first(self, scene: Scene) -> None:
         scene.stage(2)
         scene.prepare(1)
         scene.prepare(2)
-        with pytest.raises(StateConflictError, match="checkpoint 1 is PREPARED, and goes first"):
+        with raises(StateConflictError, "checkpoint_unresolved", checkpoint=2, earlier=1, state="PREPARED"):
             scene.quarantine(2)
         scene.quarantine(1)
-        with pytest.raises(StateConflictError, match="checkpoint 1 is QUARANTINED, and goes first"):
+        with raises(StateConflictError, "checkpoint_unresolved", checkpoint=2, earlier=1, state="QUARANTINED"):
             scene.quarantine(2)
 
     def test_nothing_is_planned_or_decided_past_it(self, scene: Scene) -> None:
@@ -53,9 +54,9 @@ class TestQuarantine:
         scene.prepare(1)
         scene.prepare(2)
         scene.quarantine(1)
-        with pytest.raises(StateConflictError, match="checkpoint 1 is QUARANTINED"):
+        with raises(StateConflictError, "checkpoint_unresolved", earlier=1, state="QUARANTINED"):
             scene.decide(2)
-        with pytest.raises(StateConflictError, match="checkpoint 1 is QUARANTINED"):
+        with raises(StateConflictError, "checkpoint_unresolved", earlier=1, state="QUARANTINED"):
             scene.plan(3)
         scene.release(1)
         scene.decide(1)
@@ -70,11 +71,11 @@ class TestQuarantine:
             scene.decide(3)
         scene.quarantine(3)
         assert scene.open_numbers() == [1, 2, 3, 4]
-        with pytest.raises(StateConflictError, match="it is QUARANTINED"):
+        with raises(StateConflictError, "checkpoint_unresolved", checkpoint=3, state="QUARANTINED"):
             scene.store.rewind(PIPELINE, scene.epoch, 2, None, "a test")
-        with pytest.raises(StateConflictError, match="cannot become ABORTED"):
+        with raises(StateConflictError, "checkpoint_state", to="ABORTED"):
             scene.abort(3)
-        with pytest.raises(StateConflictError, match="QUARANTINED"):
+        with raises(StateConflictError, "checkpoint_unresolved", checkpoint=4, earlier=3):
             scene.plan(4, [1, 2, 4])
         for number in (1, 2, 3):
             with pytest.raises(StateConflictError):
@@ -89,12 +90,12 @@ class TestQuarantine:
         scene.prepare(1)
         votes = scene.votes(1)
         scene.quarantine(1)
-        with pytest.raises(StateConflictError, match="it is QUARANTINED"):
+        with raises(StateConflictError, "checkpoint_state", state="QUARANTINED"):
             scene.store.decide(PIPELINE, scene.epoch, 1, votes)
         scene.release(1)
         scene.decide(1)
         scene.quarantine(1)
-        with pytest.raises(StateConflictError, match="it is QUARANTINED"):
+        with raises(StateConflictError, "checkpoint_state", state="QUARANTINED"):
             scene.prove(1, "db")
 
     def test_an_older_epoch_changes_nothing(self, scene: Scene) -> None:
@@ -114,7 +115,7 @@ class TestQuarantine:
         scene.quarantine(1)
         with pytest.raises(PipelineHaltedError):
             scene.release(1)
-        with pytest.raises(StateConflictError, match="settle it first"):
+        with raises(StateConflictError, "checkpoint_unresolved", checkpoint=1, state="QUARANTINED"):
             scene.store.adopt(PIPELINE, 41, {"db": 17}, "someone", expected=1)
 
     def test_the_run_is_not_settled(self, scene: Scene) -> None:

@@ -7,6 +7,7 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
 from airflow_ft.core.overview import Condition, Noted, Only, Origin, Tally
+from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
 S = CheckpointState
@@ -197,7 +198,7 @@ class TestReading:
     def test_only_what_was_delivered_is_pruned_and_once(self, scene: Scene) -> None:
         """I10."""
         scene.stage(2)
-        with pytest.raises(StateConflictError, match="nothing to delete"):
+        with raises(StateConflictError, "checkpoint_unresolved", checkpoint=1):
             scene.store.prune(PIPELINE, 1)
         scene.complete(1)
         scene.store.prune(PIPELINE, 1)
@@ -261,5 +262,5 @@ class TestReading:
     def test_what_no_database_can_be_asked_for_is_named(self, scene: Scene, pipeline: str, number: int) -> None:
         """SQLite has no larger numbers, PostgreSQL no texts with a NUL."""
         scene.stage(1)
-        with pytest.raises(ConfigurationError, match="decision log"):
+        with raises(ConfigurationError, "argument_invalid", value=pipeline if pipeline != PIPELINE else number):
             scene.store.checkpoint(pipeline, number)

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import AfterAbort, RunKey
+from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
 MAPPED = RunKey("dag", "mapped", 0)
@@ -38,10 +39,10 @@ class TestRuns:
     @pytest.mark.parametrize("index", [-1, 1])
     def test_one_map_index_of_a_dag_run_has_the_pipeline(self, scene: Scene, index: int) -> None:
         scene.store.enter_turn(PIPELINE, MAPPED, None)
-        with pytest.raises(ConfigurationError, match="same pipeline as run"):
+        with raises(ConfigurationError, "map_index_conflict", other=str(MAPPED)):
             scene.store.enter_turn(PIPELINE, RunKey("dag", "mapped", index), None)
-        scene.store.leave_turn(PIPELINE, MAPPED)
-        with pytest.raises(ConfigurationError, match="same pipeline as run"):  # also when the first one has finished
+        scene.store.leave_turn(PIPELINE, MAPPED)  # also when the first one has finished
+        with raises(ConfigurationError, "map_index_conflict", other=str(MAPPED)):
             scene.store.enter_turn(PIPELINE, RunKey("dag", "mapped", index), None)
         assert scene.store.enter_turn(PIPELINE, MAPPED, None) == MAPPED, "a cleared one finds its own run again"
         scene.store.leave_turn(PIPELINE, MAPPED)

@@ -5,6 +5,8 @@ import pytest
 from airflow_ft.core.errors import ConfigurationError, FencedError, StateConflictError
 from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, SparkPosition
 from airflow_ft.core.ports import Store
+from airflow_ft.store.errors import UnknownCheckpointError
+from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 
 
@@ -87,14 +89,14 @@ class TestStaging:
 
     def test_a_stage_that_was_not_begun_cannot_end(self, scene: Scene) -> None:
         scene.take()
-        with pytest.raises(StateConflictError, match="was not begun by epoch 1"):
+        with raises(StateConflictError, "stage_not_active", run=str(RUN), epoch=1):
             scene.store.end_stage(PIPELINE, 1, RUN, a_position(1))
 
     def test_a_stage_that_has_ended_triggers_nothing_more(self, scene: Scene) -> None:
         """The request of a driver that is gone arrives late: nothing would ever publish its number."""
         scene.stage(1)
         told = scene.told()
-        with pytest.raises(StateConflictError, match="the stage of run dag/run-1 has ended"):
+        with raises(StateConflictError, "stage_not_active", run="dag/run-1"):
             scene.trigger()
         assert scene.told() == told
         assert scene.trigger(LATER_RUN) == 2  # the number was not used up
@@ -141,7 +143,7 @@ class TestStaging:
         scene.abort(2)  # also when that one was aborted
         number = scene.trigger()
         for wrong in (0, 1, 3):
-            with pytest.raises(StateConflictError, match=f"follows number {wrong}, but the last one ever .* is 2"):
+            with raises(StateConflictError, "order_conflict", predecessor=wrong, published=2):
                 scene.store.publish(PIPELINE, 1, number, wrong, a_segment(number), a_position(3), {})
         scene.publish(number)
         assert scene.checkpoint(number).predecessor == 2
@@ -150,7 +152,7 @@ class TestStaging:
         scene.take()
         early, late = scene.trigger(), scene.trigger()
         scene.publish(late)
-        with pytest.raises(StateConflictError, match="later number 2 is published already"):
+        with raises(StateConflictError, "order_conflict", checkpoint=early, published=2):
             scene.publish(early)
 
     def test_a_checkpoint_is_published_once(self, scene: Scene) -> None:
@@ -163,7 +165,7 @@ class TestStaging:
         assert scene.checkpoint(number).segment == a_segment(number)
         aborted = scene.trigger()
         scene.abort(aborted)
-        with pytest.raises(StateConflictError, match="ABORTED and cannot become STAGED"):
+        with raises(StateConflictError, "checkpoint_state", state="ABORTED", to="STAGED"):
             scene.publish(aborted)
 
     def test_a_number_that_only_carries_has_no_rows_and_keeps_the_base(self, scene: Scene) -> None:
@@ -180,14 +182,14 @@ class TestStaging:
     def test_a_segment_of_another_number_is_refused(self, scene: Scene) -> None:
         scene.take()
         number = scene.trigger()
-        with pytest.raises(ConfigurationError, match="segment of number 7"):
+        with raises(ConfigurationError, "argument_invalid", argument="segment", value=7):
             scene.store.publish(PIPELINE, 1, number, 0, a_segment(7), a_position(1), {})
 
     def test_a_number_that_does_not_exist_is_said_so(self, scene: Scene) -> None:
         scene.take()
-        with pytest.raises(StateConflictError, match="no checkpoint of this number"):
+        with raises(UnknownCheckpointError, "checkpoint_unknown", checkpoint=7):
             scene.store.publish(PIPELINE, 1, 7, 0, a_segment(7), a_position(1), {})
-        with pytest.raises(KeyError, match="no checkpoint of this number"):
+        with raises(KeyError, "checkpoint_unknown", checkpoint=7):
             scene.checkpoint(7)
 
     def test_a_run_may_be_staged_without_airflow(self, scene: Scene) -> None:

@@ -160,7 +160,7 @@ def everything(database: Database) -> list[list[dict[str, Any]]]:
 
 
 class TestWalks:
-    @pytest.mark.rotating
+    @pytest.mark.sampled
     @pytest.mark.parametrize("few", [FEW, 2])
     @pytest.mark.parametrize("seed", range(4))
     def test_what_is_kept_is_what_the_tables_say_and_the_mark_tells_of_each_write(

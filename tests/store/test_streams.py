@@ -7,6 +7,7 @@ import pytest
 from airflow_ft.checkpoints import Gate
 from airflow_ft.core.errors import FencedError, StateConflictError
 from airflow_ft.core.model import AfterAbort, CheckpointState, RequestKind
+from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
 
@@ -104,7 +105,7 @@ class TestAttempts:
 
     def test_of_a_run_that_this_epoch_has_not_begun_it_cannot(self, scene: Scene) -> None:
         begin(scene)
-        with pytest.raises(StateConflictError, match="not begun by epoch"):
+        with raises(StateConflictError, "stage_not_active", run=str(LATER_RUN)):
             scene.store.begin_again(PIPELINE, scene.epoch, LATER_RUN)
         old = scene.epoch
         scene.take("another")

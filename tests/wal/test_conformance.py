@@ -1,13 +1,12 @@
-"""What every file system of the log keeps to: the local one, and a real HDFS."""
+"""Promises of every file system of the log, here of the local one; tests/wal/hdfs plays the same on HDFS."""
 
 from __future__ import annotations
 
 import io
 import os
 import threading
-import uuid
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -15,30 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
-from airflow_ft.wal import hdfs as hdfs_module
 from airflow_ft.wal import open_wal, roots
-from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file, link_tree
+from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
 from airflow_ft.wal.markers import MARKER
 from airflow_ft.wal.retention import sweep
 from airflow_ft.wal.writer import SegmentFolder, write_segment
-from tools.servers import Hdfs
+from tests.raising import raises
 
 pytestmark = pytest.mark.timeout(300)
 ALL: Callable[[PurePosixPath], bool] = lambda name: True  # noqa: E731
-on_hdfs = pytest.mark.rotating(among="HDFS")
-
-
-@pytest.fixture(params=["local", pytest.param("hdfs", marks=on_hdfs)])
-def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "local":
-        return str(tmp_path / "root")
-    server: Hdfs = request.getfixturevalue("hdfs")
-    return f"{server.url}/{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def files(root: str) -> FileSystem:
-    return filesystem(root)
 
 
 def test_a_file_appears_once_and_whole_and_is_not_replaced(root: str, files: FileSystem) -> None:
@@ -129,10 +113,10 @@ def test_what_is_not_there(root: str, files: FileSystem) -> None:
     with pytest.raises(FileNotFoundError):
         files.size(nowhere)
     for call in (files.read, files.open):
-        with pytest.raises(WalCorruptError, match="nowhere is missing"):
+        with raises(WalCorruptError, "file_missing", path=nowhere):
             call(nowhere)
     files.remove_tree(nowhere)
-    with pytest.raises(WalCorruptError, match="nowhere is missing"):
+    with raises(WalCorruptError, "file_missing", path=nowhere):
         files.link_tree(nowhere, files.uri(root, "copy"), ALL)
 
 
@@ -223,17 +207,6 @@ def test_a_copy_of_what_is_replaced_meanwhile_is_taken_anew(
     assert files.tree(files.uri(root, "copy")) == {"2.compact": 3}
 
 
-@on_hdfs
-def test_from_one_file_system_to_the_other(hdfs: Hdfs, tmp_path: Path) -> None:
-    """As a savepoint is that lies elsewhere than the log."""
-    one, two = str(tmp_path / "one"), f"{hdfs.url}/{uuid.uuid4().hex}"
-    filesystem(one).write(filesystem(one).uri(one, "a", "b"), b"text")
-    filesystem(one).write(filesystem(one).uri(one, "left out"), b"")
-    assert link_tree(one, two, lambda name: name.parts[0] == "a") == 1
-    assert link_tree(two, str(tmp_path / "three"), ALL) == 1
-    assert (tmp_path / "three" / "a" / "b").read_text() == "text"
-
-
 def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> None:
     table = pa.table({"id": range(100), "name": [f"name {n}" for n in range(100)]})
     folders = [SegmentFolder(root, "p", epoch, 1, 0) for epoch in (1, 2)]
@@ -252,16 +225,16 @@ def test_segments_are_written_read_and_swept(root: str, files: FileSystem) -> No
     part = files.uri(second.location, *reader.files("rows")[0].path.split("/"))
     files.replace(part, files.read(part)[:-1] + b"!")
     reader = open_wal().open(second)
-    with pytest.raises(WalCorruptError, match="does not match its checksum"):
+    with raises(WalCorruptError, "checksum_mismatch", path=part):
         list(reader.batches("rows", reader.files("rows")[0]))
 
 
-# --- HDFS alone -------------------------------------------------------------------------------------------------------
+# --- addresses of HDFS ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("uri", ["hdfs:///wal", "hdfs://somebody@127.0.0.1:8020/wal", "hdfs://127.0.0.1:8020"])
 def test_a_place_has_a_name_node_and_a_path_and_no_user(uri: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"names no place on HDFS.*hdfs://NAMENODE:PORT/PATH"):
+    with raises(ConfigurationError, "path_invalid", path=uri):
         filesystem(uri)
 
 
@@ -271,77 +244,7 @@ def test_a_place_is_spelled_in_one_way() -> None:
     assert files.hadoop_path("hdfs://nn:8020/wal/?#/") == "hdfs://nn:8020/wal/?#"
 
 
-@on_hdfs
-def test_who_may_not_write_is_told_whom_to_ask(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = f"{hdfs.url}/{uuid.uuid4().hex}"
-    filesystem(root).make_folder(root)
-    hdfs_module._client(f"{hdfs.host}:{hdfs.port}").set_permission(root.removeprefix(hdfs.url), 0o755)
-    monkeypatch.setenv("HADOOP_USER_NAME", "mallory")
-    with pytest.raises(StorageUnavailableError, match=r"user=mallory, access=WRITE.*HADOOP_USER_NAME"):
-        filesystem(root).write(f"{root}/x", b"")
-
-
 def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "hdfs_native", None)
-    with pytest.raises(ConfigurationError, match=r"airflow-ft\[hdfs\]"):
+    with raises(ConfigurationError, "package_missing", package="hdfs-native"):
         filesystem("hdfs://nowhere:1/").exists("hdfs://nowhere:1/")
-
-
-@on_hdfs
-def test_what_is_no_name_node_is_named(hdfs: Hdfs) -> None:
-    for authority in ("127.0.0.1:1", "no-such-host.invalid:8020"):
-        with pytest.raises(StorageUnavailableError, match=f"hdfs://{authority}/wal cannot be reached.*NameNode"):
-            filesystem(f"hdfs://{authority}/wal").exists(f"hdfs://{authority}/wal")
-    with pytest.raises(ConfigurationError, match=r"names no NameNode that is known here.*HADOOP_CONF_DIR"):
-        filesystem("hdfs://cluster/wal").exists("hdfs://cluster/wal")
-
-
-@on_hdfs
-def test_a_copy_does_not_wait_for_who_died_while_it_wrote(hdfs: Hdfs) -> None:
-    """The file has no end then, for as long as the NameNode believes in its writer."""
-    root = f"{hdfs.url}/{uuid.uuid4().hex}"
-    files = filesystem(root)
-    files.write(files.uri(root, "old", "whole"), b"whole")
-    dead = files.create(files.uri(root, "old", "half"))
-    dead.write(b"half")
-    files.link_tree(files.uri(root, "old"), files.uri(root, "copy"), ALL)
-    assert files.read(files.uri(root, "copy", "whole")) == b"whole"
-    files.remove_tree(root)
-
-
-@pytest.fixture
-def own_hdfs(servers_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hdfs]:
-    with Hdfs(servers_folder / f"hdfs-{uuid.uuid4().hex[:8]}") as server:
-        monkeypatch.setenv("HADOOP_USER_NAME", server.user)
-        yield server
-
-
-@on_hdfs
-def test_a_name_node_that_dies_stands_still_or_is_full(own_hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is told, and nothing is lost: the same process goes on when it is back."""
-    root = f"{own_hdfs.url}/wal"
-    files = filesystem(root)
-    table = pa.table({"id": range(1000)})
-    segment = write_segment(SegmentFolder(root, "p", 1, 1, 0), 1, {"rows": table})
-    own_hdfs.kill()
-    with pytest.raises(StorageUnavailableError, match=r"cannot be reached.*it is tried again"):
-        open_wal().open(segment)
-    own_hdfs.start()
-    reader = open_wal().open(segment)
-    [file] = reader.files("rows")
-    assert pa.Table.from_batches(reader.batches("rows", file)) == table
-
-    own_hdfs.pause()
-    with monkeypatch.context() as patch:
-        patch.setattr(hdfs_module, "TIMEOUT", 1.0)
-        with pytest.raises(StorageUnavailableError, match="no answer within 1 s"):
-            files.exists(root)
-    own_hdfs.resume()
-    assert files.exists(root)
-
-    own_hdfs.admin("-setSpaceQuota", "1m", "/wal")
-    with pytest.raises(StorageUnavailableError, match=r"quota.*raise the quota of the folder") as full:
-        write_segment(SegmentFolder(root, "p", 1, 2, 0), 2, {"rows": table})
-    assert full.value.errno
-    own_hdfs.admin("-clrSpaceQuota", "/wal")
-    write_segment(SegmentFolder(root, "p", 1, 3, 0), 2, {"rows": table})

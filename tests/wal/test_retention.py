@@ -13,6 +13,7 @@ from airflow_ft.wal.filesystem import local_path
 from airflow_ft.wal.owners import PREFIX, register
 from airflow_ft.wal.retention import sweep, sweep_attempts
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.raising import raises
 
 ROWS = {"s": pa.table({"id": [1]})}
 
@@ -39,7 +40,7 @@ def test_a_segment_is_deleted_whole_and_again(tmp_path: Path) -> None:
 def test_nothing_but_a_segment_is_deleted(tmp_path: Path) -> None:
     (tmp_path / "orders").mkdir()
     for wrong in (tmp_path / "orders", tmp_path, tmp_path / "7"):
-        with pytest.raises(ConfigurationError, match="not the folder of a segment"):
+        with raises(ConfigurationError, "path_invalid", path=wrong.as_uri()):
             open_archive(str(tmp_path)).delete(Segment(1, "", wrong.as_uri(), {}, 0))
     assert (tmp_path / "orders").exists()
 

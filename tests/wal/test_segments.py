@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError, TransientError, WalCorruptError
+from airflow_ft.core.errors import ConfigurationError, NewerReleaseError, StageError, TransientError, WalCorruptError
 from airflow_ft.core.model import Segment
 from airflow_ft.core.ports import ColumnStatistics
 from airflow_ft.wal import open_wal, reader, writer
@@ -17,6 +17,7 @@ from airflow_ft.wal.filesystem import LocalFileSystem, filesystem, local_path
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
 from airflow_ft.wal.statistics import Statistics
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.raising import raises
 
 ORDERS = pa.table(
     {
@@ -90,13 +91,13 @@ def test_the_digest_is_that_of_the_manifests_text(segment: Segment, folder: Segm
 def test_a_changed_manifest_is_refused(segment: Segment) -> None:
     path = local_path(segment.location) / MANIFEST
     path.write_text(path.read_text().replace('"number":5', '"number":6'))
-    with pytest.raises(WalCorruptError, match="digest"):
+    with raises(WalCorruptError, "checksum_mismatch", checkpoint=5, expected=segment.digest):
         open_wal().open(segment)
 
 
 def test_a_missing_manifest_is_refused(segment: Segment) -> None:
     (local_path(segment.location) / MANIFEST).unlink()
-    with pytest.raises(WalCorruptError, match="missing"):
+    with raises(WalCorruptError, "file_missing"):
         open_wal().open(segment)
 
 
@@ -105,7 +106,7 @@ def test_a_manifest_of_a_newer_format_is_refused(segment: Segment) -> None:
     data = json.dumps({**json.loads(path.read_text()), "format": 99})
     path.write_text(data)
     newer = Segment(5, digest(data), segment.location, segment.rows, segment.bytes)
-    with pytest.raises(ConfigurationError, match="format 99"):
+    with raises(NewerReleaseError, "newer_release"):
         open_wal().open(newer)
 
 
@@ -117,7 +118,7 @@ def test_a_flipped_bit_is_found_before_any_row_is_handed_out(segment: Segment, p
     data = bytearray(path.read_bytes())
     data[int(position * (len(data) - 1))] ^= 1
     path.write_bytes(data)
-    with pytest.raises(WalCorruptError, match="checksum"):
+    with raises(WalCorruptError, "checksum_mismatch", sink="orders"):
         next(iter(opened.batches("orders", file)))
 
 
@@ -126,27 +127,26 @@ def test_a_shortened_or_missing_file_is_found(segment: Segment) -> None:
     (file,) = opened.files("orders")
     path = local_path(segment.location) / file.path
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(WalCorruptError, match="checksum"):
+    with raises(WalCorruptError, "checksum_mismatch", sink="orders"):
         list(opened.batches("orders", file))
     path.unlink()
-    with pytest.raises(WalCorruptError, match="missing"):
+    with raises(WalCorruptError, "file_missing"):
         list(opened.batches("orders", file))
 
 
 def test_a_sink_that_was_not_declared_then_is_named(segment: Segment) -> None:
-    with pytest.raises(WalCorruptError, match="only for alerts, orders") as caught:
+    with raises(WalCorruptError, "sink_missing", sink="refunds", checkpoint=5, known=["alerts", "orders"]):
         open_wal().open(segment).files("refunds")
-    assert caught.value.sink == "refunds" and caught.value.checkpoint == 5
 
 
 def test_a_segment_is_sealed_once(folder: SegmentFolder, segment: Segment) -> None:
-    with pytest.raises(StageError, match="another history of the decision log"):
+    with raises(StageError, "attempt_folder_exists", path=folder.location):
         folder.seal(5, {}, {})
 
 
 def test_a_folder_that_a_lost_history_has_written_is_left_alone(folder: SegmentFolder, segment: Segment) -> None:
     """A restored decision log gives epoch and attempt out again; the next try has a folder of its own."""
-    with pytest.raises(StageError, match="another history of the decision log"):
+    with raises(StageError, "attempt_folder_exists", path=folder.location):
         write_segment(folder, 5, {"orders": ORDERS})
     assert list(open_wal().open(segment).files("orders")), "what was there is whole"
 
@@ -163,7 +163,7 @@ def test_an_attempt_whose_files_went_before_it_published_is_computed_again(
         return whole(self, *arguments)
 
     monkeypatch.setattr(LocalFileSystem, operation, when_all_is_gone)
-    with pytest.raises(TransientError, match="gone before they were published"):
+    with raises(TransientError, "file_missing", checkpoint=1):
         write_segment(folder, 1, {"orders": ORDERS})
 
 
@@ -295,5 +295,5 @@ def test_wide_rows_come_in_small_batches(folder: SegmentFolder, monkeypatch: pyt
 
 def test_places_that_cannot_be_used_are_refused() -> None:
     for uri in ("s3://bucket/wal", "relative/path", "file://host/path", ""):
-        with pytest.raises(ConfigurationError, match="absolute path"):
+        with raises(ConfigurationError, "path_invalid", path=uri):
             filesystem(uri)

@@ -25,19 +25,30 @@ def is_delete(kinds: pa.Array, column: str) -> pa.Array:
     known = pc.or_(deletes, pc.is_in(words, value_set=pa.array(UPSERTS, pa.large_string())))
     if (index := pc.index(known, False).as_py()) >= 0:
         raise DeclinedError(
-            f"the kind of change {kinds[index].as_py()!r} is not known.",
-            remedy=f"deletes are {', '.join(DELETES)}; upserts are {', '.join(UPSERTS)} (in any case of letters).",
+            f"the value {kinds[index].as_py()!r} is no kind of change.",
+            code="change_kind_unknown",
+            remedy=f"Write {', '.join(DELETES)} for a delete, or {', '.join(UPSERTS)} for an upsert, in upper or lower"
+            " case.",
             column=column,
+            value=kinds[index].as_py(),
         )
     return deletes
 
 
 def missing_kind(column: str) -> DeclinedError:
-    """The error for rows without the column that tells the kind of change."""
+    """Return the error for rows without the column that tells the kind of change."""
+    return missing_in_rows(column, "change_column")
+
+
+def missing_in_rows(column: str, argument: str, known: Sequence[str] = ()) -> DeclinedError:
+    """Return the error for rows without a column that an argument of the sink names; `known`: those that they have."""
     return DeclinedError(
-        f"the rows have no column {column!r}, which change_column= names.",
-        remedy="mend change_column= of the sink, or the job.",
+        f"the rows have no column {column!r}, which {argument}= of the sink names."
+        + (f" They have: {', '.join(known)}." if known else ""),
+        code="job_column_missing",
+        remedy=f"Correct {argument}= of the sink, or add {column} to the job's result.",
         column=column,
+        argument=argument,
     )
 
 

@@ -7,6 +7,7 @@ are read from the marker. A system's own part is to sort its errors.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 
@@ -25,18 +26,40 @@ class Meaning(Enum):
     UNAVAILABLE = "the server could not do it now"
 
 
+_CODES = {
+    Meaning.LOST: "server_unreachable",
+    Meaning.BUSY: "lock_timeout",
+    Meaning.ROWS: "row_refused",
+    Meaning.ACCESS: "sink_access",
+    Meaning.UNAVAILABLE: "sink_unavailable",
+}
 _REMEDIES = {
-    Meaning.ACCESS: "mend the connection, the privileges or the server's setting.",
-    Meaning.BUSY: "another transaction holds a lock it needs; it is tried again.",
+    Meaning.LOST: "Check that the server runs and that host and port of the connection are right. Airflow retries.",
+    Meaning.ACCESS: "Correct the connection, the user's privileges, or the setting of the server.",
+    Meaning.BUSY: "Wait for the retry. If it fails too, end the session that holds the lock.",
 }
 
 
-def failure_of(error: BaseException, doing: str, found: Meaning, words: str, remedy: str = "") -> AirflowFtError:
-    """The error to raise for one met while `doing`, told in `words`; `remedy`: a better one than that of its kind."""
+def failure_of(
+    error: BaseException, doing: str, found: Meaning, words: str, remedy: str = "", code: str = "", **fields: Any
+) -> AirflowFtError:
+    """Return the error to raise for a server's error.
+
+    Args:
+        error: the server's, or the driver's.
+        doing: what failed, such as "committing".
+        found: what the error means.
+        words: the server's own words, one sentence.
+        remedy: a better one than that of `found`.
+        code: a more exact one than that of `found`.
+        fields: names and values in `words`.
+    """
     if isinstance(error, Unanswered):
         return SinkUnavailableError(
-            f"{doing}: COMMIT was not answered, so it is in doubt: {error}", remedy="the next try reads the marker."
+            f"{doing} is in doubt, because the server did not confirm COMMIT: {error}",
+            code="commit_in_doubt",
+            remedy="Wait for the retry: it reads the marker, which says whether the rows are there.",
         )
     kind = SinkAccessError if found is Meaning.ACCESS else SinkUnavailableError
-    remedy = remedy or _REMEDIES.get(found, "it is tried again; look at the server if it stays so.")
-    return kind(f"{doing}: {words}", remedy=remedy)
+    remedy = remedy or _REMEDIES.get(found, "Wait for the retry. If it fails too, look at the log of the server.")
+    return kind(f"{doing} failed: {words}", code=code or _CODES[found], remedy=remedy, **fields)

@@ -47,11 +47,13 @@ _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r
 _ESCAPES = [("\\", "\\\\"), ('"', '\\"')] + [
     (chr(code), _SHORT_ESCAPES.get(chr(code), f"\\u{code:04x}")) for code in range(0x20)
 ]  # the backslash first: the others bring new ones
-_REMEDY = "replace such values in the job, by null for example."
+_REMEDY = "Replace such values in the job, by null for example."
 
 
 class NotJsonError(DeclinedError):
     """A type or value that JSON cannot hold; the text says why, without the value."""
+
+    code = "value_unfit"
 
 
 def unsupported(kind: pa.DataType) -> str | None:
@@ -179,7 +181,7 @@ def _parts(column: pa.Array) -> tuple[str, pa.Array, str]:
         return "", _text(column), ""
     if types.is_floating(kind):
         if pc.any(pc.invert(finite(column))).as_py():
-            raise NotJsonError("a value is NaN or infinity, which JSON cannot hold.", remedy=_REMEDY)
+            raise NotJsonError("a value is NaN or infinity, which JSON cannot hold.", remedy=_REMEDY, found="nan")
         # With a fraction or an exponent, so that readers take it for a float, and -0.0 keeps its sign.
         return "", pc.replace_substring_regex(_text(column), r"^(-?\d+)$", r"\1.0"), ""
     if types.is_decimal128(kind) or types.is_decimal256(kind):
@@ -190,7 +192,9 @@ def _parts(column: pa.Array) -> tuple[str, pa.Array, str]:
         return '"', _base64(column), '"'
     if is_beyond(column):
         raise NotJsonError(
-            "a date or a time lies outside of the years 1 to 9999, and has no text that others read.", remedy=_REMEDY
+            "a date or a time lies outside of the years 1 to 9999, so no other program reads its text.",
+            remedy=_REMEDY,
+            found="year",
         )
     if types.is_date(kind):
         return '"', _text(pc.cast(column, pa.date32())), '"'
@@ -217,7 +221,12 @@ def _encode_nested(column: pa.Array) -> pa.Array:
     if types.is_list(kind) or types.is_large_list(kind):
         offsets, (items,) = _own(column, column.values)
         return _joined(column, offsets, encode(items), "[", "]")
-    raise NotJsonError(f"values of type {kind} have no JSON text.", remedy="cast them in the job.")
+    raise NotJsonError(
+        f"values of type {kind} have no JSON text.",
+        code="type_unsupported",
+        remedy="Cast the column in the job, to STRING for example.",
+        type=str(kind),
+    )
 
 
 def _own(column: pa.Array, *children: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
@@ -262,7 +271,9 @@ def _escaped(column: pa.Array) -> pa.Array:
     try:
         text.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise NotJsonError("a value is text that is not UTF-8, which JSON cannot hold.", remedy=_REMEDY) from error
+        raise NotJsonError(
+            "a value is text that is not UTF-8, which JSON cannot hold.", remedy=_REMEDY, found="encoding"
+        ) from error
     return replaced(text, _ESCAPES)
 
 

@@ -63,13 +63,18 @@ class Load(ABC):
             return self.letters.around(self.sink, self.reader.segment, file, first, rows, wrong, self.insert)
         if wrong:
             row, why = min(wrong.items())
-            raise self.declined(f"row {first + row + 1} of {file.path}: {why}")
+            raise self.declined(f"row {first + row + 1} of {file.path}: {why}", file.path)
         if why := self.insert(rows):
-            raise self.declined(f"{file.path}, from row {first + 1} on: {why}")
+            raise self.declined(f"{file.path}, from row {first + 1} on: {why}", file.path)
         return int(rows.num_rows)
 
-    def declined(self, what: str) -> DeclinedError:
-        """The error for rows that the table refuses."""
+    def declined(self, what: str, path: str = "") -> DeclinedError:
+        """Return the error for rows that the table refuses; `path` is their file in the log."""
         return DeclinedError(
-            f"table {self.table!r} refuses rows: {what}.", remedy="mend the job, or the table.", sink=self.sink
+            f"the table {self.table!r} refuses rows: {what.rstrip('.')}.",
+            code="row_refused",
+            remedy=f"Correct the rows in the job, or change the table {self.table}.",
+            sink=self.sink,
+            table=self.table,
+            path=path,
         )

@@ -18,9 +18,16 @@ from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead
 
 
 def damaged(where: str) -> AbstractContextManager[None]:
-    """For what makes sense of something that a sink keeps: StoreBehindSinkError when it makes none."""
-    remedy = "bring it back from a backup; compare before resuming."
-    return understood(lambda mistake: StoreBehindSinkError(f"{where} is damaged: {mistake}", remedy=remedy))
+    """Raise StoreBehindSinkError when the block cannot read what the sink keeps; `where` names it."""
+
+    def error(mistake: str) -> StoreBehindSinkError:
+        return StoreBehindSinkError(
+            f"{where} is damaged: {mistake}",
+            code="ledger_damaged",
+            remedy="Restore it from a backup, compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
+        )
+
+    return understood(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +92,25 @@ def check_owner(head: Head | None, fence: Fence) -> None:
     """
     if head is None:
         raise StoreBehindSinkError(
-            "the sink has lost its head: the ledger was dropped, or the server restored from an older backup.",
-            remedy="bring the tables airflow_ft_head and airflow_ft_ledger back; compare before resuming.",
+            "the sink has lost its head. The ledger was dropped, or the server was restored from an older backup.",
+            code="ledger_lost",
+            remedy="Restore airflow_ft_head and airflow_ft_ledger from a backup. Compare the rows"
+            " (`airflow ft verify`), then run `airflow ft resume`.",
         )
     if head.installation != fence.installation:
         raise ForeignOwnerError(
-            f"the sink's head belongs to installation {head.installation}, this is {fence.installation}.",
-            remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
+            f"the sink's head belongs to installation {head.installation}, and this is installation"
+            f" {fence.installation}.",
+            remedy="Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`.",
+            installation=head.installation,
         )
     if head.rank > fence.rank:
         raise FencedError(
-            f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}; this is epoch {fence.epoch},"
+            f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}. This process has epoch {fence.epoch},"
             f" attempt {fence.attempt}.",
             head_epoch=head.epoch,
             head_attempt=head.attempt,
-            remedy="nothing to do: the newer owner finishes the checkpoint.",
+            remedy="Do nothing: the newer owner finishes the checkpoint.",
         )
 
 
@@ -115,13 +126,16 @@ def check_marker(marker: Marker, plan: Plan, installation: str) -> None:
     if marker.installation != installation:
         raise ForeignOwnerError(
             f"the marker of number {plan.number} belongs to installation {marker.installation}.",
-            remedy="bring back that installation's decision log, or take over by `airflow ft adopt`.",
+            remedy="Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`.",
+            installation=marker.installation,
         )
     if marker.digest != plan.digest:
         raise StoreBehindSinkError(
-            f"number {plan.number} stands in the sink with other rows (digest {marker.digest[:12]}, the plan's is"
-            f" {plan.digest[:12]}): the decision log was restored from a backup.",
-            remedy="bring back the newer decision log, or compare both and then `airflow ft resume`.",
+            f"the sink has other rows under number {plan.number} (digest {marker.digest[:12]}, the plan has"
+            f" {plan.digest[:12]}). The decision log was restored from a backup.",
+            code="digest_mismatch",
+            remedy="Restore the newer decision log. Or compare log and sink, then run `airflow ft resume`.",
+            number=plan.number,
         )
 
 
@@ -150,13 +164,13 @@ def check_settled(
         return True
     found, expected = head.last_delivered, plan.participant(participant).predecessor
     if head.floor >= plan.number:
-        what = f"its floor is {head.floor}: number {plan.number} was settled and pruned long ago"
+        what = f"the sink's floor is {head.floor}, so number {plan.number} was settled and pruned before"
     elif found > expected:
-        what = f"it delivered number {found} last, the plan of {plan.number} expects {expected}"
+        what = f"the sink delivered number {found} last, and the plan of {plan.number} expects {expected}"
     elif exactly and found < expected:
         what = (
-            f"it delivered number {found} last, the plan of {plan.number} expects {expected}: the server has"
-            " forgotten a delivery (restored from a backup, or failed over to a replica that lagged)"
+            f"the sink delivered number {found} last, and the plan of {plan.number} expects {expected}. The server has"
+            " forgotten a delivery: it was restored from a backup, or failed over to a replica that lagged"
         )
     else:
         return False
@@ -165,7 +179,11 @@ def check_settled(
     check_owner(look_again(), fence)
     raise StoreBehindSinkError(
         f"the decision log and the sink contradict each other: {what}.",
-        remedy="find out which of the two is the older one, compare the tables, then `airflow ft resume`.",
+        remedy="Find out which of the two is older, compare the rows (`airflow ft verify`), then run"
+        " `airflow ft resume`.",
+        found=found,
+        expected=expected,
+        floor=head.floor,
     )
 
 
@@ -178,8 +196,11 @@ def refuse_to_adopt(head: SinkHead | None, marked: Iterable[int], installation: 
     newest = max([stands, *marked])
     if newest > number:
         raise StateConflictError(
-            f"its former owner has gone on to number {newest}, past {number}: a task of it is still at work.",
-            remedy="stop all tasks of the lost decision log, then adopt again.",
+            f"the former owner has delivered up to number {newest}, past {number}. One of its tasks still runs.",
+            code="former_owner_active",
+            remedy="Stop all tasks of the lost decision log, then run `airflow ft adopt` again.",
+            found=newest,
+            expected=number,
         )
 
 
@@ -195,9 +216,11 @@ def check_adopter(head: Head | None, fence: Fence) -> None:
     if head.installation == fence.installation:
         check_owner(head, fence)
     raise StateConflictError(
-        f"the sink's head has gone on to epoch {head.epoch}, attempt {head.attempt}, past epoch {fence.epoch}: its"
-        " former owner is still at work, or somebody else adopts it at the same moment.",
-        remedy="stop all tasks of the lost decision log, then adopt again.",
+        f"the sink's head has moved to epoch {head.epoch}, attempt {head.attempt}, past epoch {fence.epoch}. Its former"
+        " owner still works, or another installation adopts it at the same moment.",
+        code="former_owner_active",
+        remedy="Stop all tasks of the lost decision log, then run `airflow ft adopt` again.",
+        installation=head.installation,
     )
 
 
@@ -206,5 +229,9 @@ def refuse_markers_without_head(newest: int, table: str) -> None:
     if newest:
         raise StoreBehindSinkError(
             f"the ledger has markers up to number {newest}, but the head is gone.",
-            remedy=f"bring back the row of {table}; compare before resuming.",
+            code="ledger_lost",
+            remedy=f"Restore the row of {table} from a backup, compare the rows (`airflow ft verify`), then run"
+            " `airflow ft resume`.",
+            found=newest,
+            table=table,
         )

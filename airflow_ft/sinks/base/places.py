@@ -50,10 +50,12 @@ def conn_id_of(setting: str, plan: ParticipantPlan) -> str:
 def check_bucket(place: str, folders: str = "[^/]+") -> None:
     """ConfigurationError for a place in S3 that cannot be one, or where its client is lacking."""
     if not re.fullmatch(rf"s3://([\w.-]+@)?[a-z0-9][a-z0-9.-]+(/{folders})+/?", place):
-        shown = re.sub("//.*@", "//...@", place)  # somebody may have put keys there
+        shown = re.sub("//.*@", "//...@", place)  # there may be keys in it
         raise ConfigurationError(
             f"{shown!r} is no folder in a bucket.",
-            remedy="give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER, which names an Airflow connection.",
+            code="path_invalid",
+            remedy="Give s3://BUCKET/FOLDER, or s3://CONNECTION@BUCKET/FOLDER with the id of an Airflow connection.",
+            path=shown,
         )
     check_client(place)
 
@@ -66,10 +68,13 @@ def check_client(place: str) -> None:
 
 
 def missing_client(scheme: str) -> ConfigurationError:
-    """Return what reaches places of that kind is not installed."""
+    """Return the error for a client that is not installed."""
     return ConfigurationError(
-        f"a folder {scheme}://... needs {_CLIENTS[scheme]}, which is not installed here.",
-        remedy=f"pip install 'airflow-ft[{scheme}]', where DAGs are parsed and where tasks run.",
+        f"a folder {scheme}://... needs the package {_CLIENTS[scheme]}, which is not installed here.",
+        code="package_missing",
+        remedy=f"Run `pip install 'airflow-ft[{scheme}]'` where DAGs are parsed and where tasks run.",
+        package=_CLIENTS[scheme],
+        extra=scheme,
     )
 
 
@@ -84,24 +89,45 @@ def check_sink(sink: Any, place: str, example: str) -> None:
     check_known("partition_by", columns, of=of)
     object.__setattr__(sink, "partition_by", columns)
     if len(set(columns)) < len(columns) or not all(columns):
-        raise ConfigurationError(f"partition_by of {of} is {list(columns)}.", remedy="name each column once.")
-    check_type("file_bytes", size, int, "give a number of bytes.", of=of)
+        raise ConfigurationError(
+            f"partition_by of {of} is {list(columns)}: a name is empty or appears twice.",
+            code="argument_invalid",
+            remedy="Name each column once in partition_by.",
+            argument="partition_by",
+            value=list(columns),
+        )
+    check_type("file_bytes", size, int, "Give a number of bytes.", of=of)
     if not 1 <= size <= _MAX_FILE_BYTES:
-        raise ConfigurationError(f"file_bytes of {of} is {size}.", remedy="give 128 << 20, for example: 128 MB.")
+        raise ConfigurationError(
+            f"file_bytes of {of} is {size}. It can be 1 to {_MAX_FILE_BYTES} bytes.",
+            code="argument_invalid",
+            remedy="Give another size: file_bytes=128 << 20 is 128 MB.",
+            argument="file_bytes",
+            value=size,
+        )
     if is_late(name) or not re.fullmatch(r"[A-Za-z0-9_.-]*", name):
         raise ConfigurationError(
-            f"name of {of} is {name!r}, and tasks are named by it.",
-            remedy="use letters, digits, '_', '-' and '.' only.",
+            f"name of {of} is {name!r}, which cannot be part of a task's name.",
+            code="name_invalid",
+            remedy="Use only letters, digits, '_', '-' and '.' in name.",
+            argument="name",
+            value=name,
         )
     if not is_late(at) and {".", ".."} & set(str(at).split("/")):
         raise ConfigurationError(
-            f"{place} of {of} is {at!r}: two spellings of one place would be two sinks.",
-            remedy="write it without '.' and '..'.",
+            f"{place} of {of} is {at!r}. Two spellings of one place would be two sinks.",
+            code="path_invalid",
+            remedy=f"Write {place} without '.' and '..'.",
+            argument=place,
+            path=str(at),
         )
     if is_late(at) and not name:
         raise ConfigurationError(
-            f"{place} of {of} is {shown(at)}, which only a run renders, and tasks are named by the sink.",
-            remedy=f'give it a name: name="{example}".',
+            f"{place} of {of} is {shown(at)}, which is known only in a run. The sink needs a name, because tasks are"
+            " named by it.",
+            code="argument_missing",
+            remedy=f'Give the sink a name: name="{example}".',
+            argument="name",
         )
 
 
@@ -125,8 +151,11 @@ def only_sink(plan: ParticipantPlan, place: str) -> tuple[str, Mapping[str, Any]
     """Name and settings of the one sink that is the participant. ConfigurationError when there are several."""
     if len(plan.sinks) != 1:
         raise ConfigurationError(
-            f"the sinks {', '.join(plan.sinks)} are called {plan.name!r}, and a {place} is a participant of its own.",
-            remedy="give each another name: name=.",
+            f"the sinks {', '.join(plan.sinks)} have the same name {plan.name!r}, and each {place} needs its own.",
+            code="arguments_conflict",
+            remedy="Give each of these sinks another name with name=.",
+            argument="name",
+            value=plan.name,
         )
     [found] = plan.sinks.items()
     return found
@@ -136,7 +165,17 @@ def room(folder: Path) -> int:
     """Bytes that are free; SinkAccessError when it cannot be written, or made."""
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
-        raise SinkAccessError(f"{there} is no folder.", remedy="move it away; or name another one.")
+        raise SinkAccessError(
+            f"{there} is no folder.",
+            code="folder_unusable",
+            remedy=f"Move {there} away, or name another folder in the sink.",
+            path=str(there),
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        raise SinkAccessError(f"{there} cannot be written.", remedy="let the user who runs tasks own it.")
+        raise SinkAccessError(
+            f"the user who runs this task cannot write the folder {there}.",
+            code="folder_unusable",
+            remedy=f"Run `chown USER {there}` with the user who runs tasks.",
+            path=str(there),
+        )
     return shutil.disk_usage(there).free

@@ -36,7 +36,9 @@ def require_vote(vote: Vote | None) -> Vote:
     """TerminalError where there is none."""
     if vote is None:
         raise TerminalError(
-            "a two-phase commit needs the vote that the decision counted.", remedy="commit through the coordinator."
+            "a two-phase commit needs the vote that the decision counted, and there is none.",
+            code="vote_missing",
+            remedy="Call commit through the coordinator, which passes the vote.",
         )
     return vote
 
@@ -49,7 +51,7 @@ def counted(vote: Vote) -> tuple[int, int]:
 def committed_by_hand(told: str, pipeline: str) -> HeuristicCommitError:
     """ABORTED is decided, and rows are visible: `told` says which, and the DELETE that settles it."""
     return HeuristicCommitError(
-        f"it is ABORTED, and cannot be rolled back: {told}",
-        remedy="its rows are delivered by a later checkpoint, or computed again, so those that are visible have to go:"
-        f" run that DELETE with theirs, then `airflow ft resume {pipeline}`.",
+        f"the checkpoint is ABORTED, and its rows cannot be rolled back: {told}",
+        remedy="Delete the visible rows, and run the DELETE statement above in the same transaction. Then run"
+        f" `airflow ft resume {pipeline}`: the rows are delivered by a later checkpoint, or computed again.",
     )

@@ -37,13 +37,13 @@ def create_table(
     lines, comments = [], []
     for source, target in pairs.items():
         if source not in columns.names:
-            comments.append(f"-- the rows have no column {source}")
+            comments.append(f"-- The rows have no column {source}.")
             continue
         kind = columns.field(source).type
         in_key = dialect.fold(target) in map(dialect.fold, sink.key_columns)
         if not (column := dialect.type_of(kind, in_key)):
             comments.append(
-                f"-- {target}: nothing takes {kind} as it is: CAST({source} AS STRING) in the job, or to_json"
+                f"-- {target}: no column takes {kind}. Write CAST({source} AS STRING) or to_json({source}) in the job."
             )
             continue
         lines.append(f"{dialect.quoted(target)} {column}{' NOT NULL' if in_key else ''}")

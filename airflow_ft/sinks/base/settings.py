@@ -15,7 +15,9 @@ def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str]) -> None:
     if unknown := sorted(set(settings) - set(known)):
         raise ConfigurationError(
             f"the plan has settings that this release does not know: {', '.join(unknown)}.",
-            remedy="run the release that made the plan, or a newer one.",
+            code="newer_release",
+            remedy="Install the release of airflow-ft that made the plan, or a newer one.",
+            settings=unknown,
         )
 
 
@@ -24,7 +26,10 @@ def refuse_jinja(*texts: str | None) -> None:
     for text in texts:
         if is_template(text):
             raise ConfigurationError(
-                f"{text!r} still contains Jinja.", remedy="render it before the plan is made (template fields)."
+                f"{text!r} still contains Jinja, which nothing renders any more.",
+                code="template_unrendered",
+                remedy="Give the value through a templated argument of the operator, so that Airflow renders it.",
+                value=text,
             )
 
 

@@ -42,10 +42,14 @@ def statements(
 
 
 def cannot_create(schema: str, why: str, ddl: Sequence[str]) -> SinkAccessError:
-    """The tables are lacking, and this user may not make them; with what a privileged person has to run."""
+    """Return the error for ledger tables that this user cannot create, with the statements for a DBA."""
     return SinkAccessError(
-        f"the tables {HEAD} and {LEDGER} are lacking in schema {schema!r}, and creating them failed: {why}",
-        remedy=f"have these statements run, and GRANT {', '.join(PRIVILEGES)} on both tables:\n" + ";\n".join(ddl),
+        f"the schema {schema!r} lacks the tables {HEAD} and {LEDGER}, and creating them failed: {why}",
+        code="ledger_not_created",
+        remedy=f"Have a DBA run these statements, and GRANT {', '.join(PRIVILEGES)} on both tables:\n"
+        + ";\n".join(ddl),
+        schema=schema,
+        statements=list(ddl),
     )
 
 

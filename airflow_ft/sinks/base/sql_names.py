@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from airflow_ft.core.arguments import shown
 from airflow_ft.core.errors import ConfigurationError
 
 
@@ -42,7 +43,10 @@ class TableName(ABC):
         match = re.fullmatch(rf"(?:{part}\.)?{part}", text) if isinstance(text, str) else None
         if match is None:
             raise ConfigurationError(
-                f"{text!r} does not name a table.", remedy=f"write 'table' or 'schema.table', {cls.odd}."
+                f"{shown(text)} does not name a table.",
+                code="name_invalid",
+                remedy=f"Write 'table' or 'schema.table', {cls.odd}.",
+                value=text,
             )
         schema, name = (
             each[1:-1].replace(mark * 2, mark) if each.startswith(mark) else each for each in match.groups("")

@@ -36,7 +36,12 @@ class SqlSink:
         if isinstance(self.conn_id, str):
             refuse_object("conn_id", self.conn_id, of=of)
         if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
-            raise ConfigurationError(f"{shown(self.conn_id)} is not a connection id.", remedy="give conn_id= a name.")
+            raise ConfigurationError(
+                f"{of}: conn_id is {shown(self.conn_id)}, which is no connection id.",
+                code="argument_invalid",
+                remedy="Give the id of an Airflow connection as conn_id, without blanks around it.",
+                argument="conn_id",
+            )
         for name in ("table", "strategy"):
             check_text(name, getattr(self, name), of=of)
         check_text("ledger_schema", self.ledger_schema, optional=True, of=of)
@@ -44,15 +49,23 @@ class SqlSink:
             check_known(name, getattr(self, name), of=of)
         if self.strategy not in self.strategies:
             raise ConfigurationError(
-                f"{of} has no strategy {self.strategy!r}.", remedy=f"available: {', '.join(sorted(self.strategies))}."
+                f"{of} has no strategy {self.strategy!r}.",
+                code="argument_invalid",
+                remedy=f"Choose one of these strategies: {', '.join(sorted(self.strategies))}.",
+                argument="strategy",
+                value=self.strategy,
             )
         if self.ledger_schema is not None and not is_template(self.ledger_schema):
             self.names.check("schema (ledger_schema)", self.ledger_schema)
-        check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "give True or False.", of=of)
-        check_type("shared", self.shared, bool, "give True or False.", of=of)
+        check_type("allow_unsafe_durability", self.allow_unsafe_durability, bool, "Give True or False.", of=of)
+        check_type("shared", self.shared, bool, "Give True or False.", of=of)
         if isinstance(self.key_columns, str) or not isinstance(self.key_columns, Sequence):
-            told = shown(self.key_columns)
-            raise ConfigurationError(f"key_columns is {told}.", remedy="give a list of column names.")
+            raise ConfigurationError(
+                f"{of}: key_columns is {shown(self.key_columns)}.",
+                code="argument_invalid",
+                remedy="Give a list of column names as key_columns.",
+                argument="key_columns",
+            )
         object.__setattr__(self, "key_columns", tuple(self.key_columns))  # a list would make the sink unhashable
         for name in ("version_column", "change_column"):
             check_text(name, getattr(self, name), optional=True, of=of)
@@ -60,12 +73,17 @@ class SqlSink:
         if self.strategy != "upsert":
             if wrong := [name for name, value in given.items() if value]:
                 raise ConfigurationError(
-                    f"{', '.join(wrong)} means nothing to strategy {self.strategy!r}.",
-                    remedy="leave it out, or choose strategy 'upsert'.",
+                    f"{of}: strategy {self.strategy!r} does not use {', '.join(wrong)}.",
+                    code="arguments_conflict",
+                    remedy=f"Leave out {', '.join(wrong)}, or choose strategy 'upsert'.",
+                    arguments=["strategy", *wrong],
                 )
         elif missing := [name for name in ("key_columns", "version_column") if not given[name]]:
             raise ConfigurationError(
-                f"strategy 'upsert' needs {' and '.join(missing)}.", remedy="name columns of the table."
+                f"{of}: strategy 'upsert' needs {' and '.join(missing)}.",
+                code="argument_missing",
+                remedy=f"Name columns of the table in {' and '.join(missing)}.",
+                argument=missing[0],
             )
         else:
             for column in self.key_columns:
@@ -82,9 +100,11 @@ class SqlSink:
         if self.promise is Promise.TWO_PHASE:
             others = [repr(name) for name, each in self.strategies.items() if each.promise is not Promise.TWO_PHASE]
             raise ConfigurationError(
-                f"strategy {self.strategy!r} prepares rows for a decision, and with CheckpointingMode.AT_LEAST_ONCE"
-                " there is none.",
-                remedy=f"choose {' or '.join(others)}, or take EXACTLY_ONCE.",
+                f"strategy {self.strategy!r} needs a decision before it commits, and CheckpointingMode.AT_LEAST_ONCE"
+                " makes none.",
+                code="arguments_conflict",
+                remedy=f"Choose strategy {' or '.join(others)}, or CheckpointingMode.EXACTLY_ONCE.",
+                arguments=["strategy", "mode"],
             )
         return self.promise
 
@@ -117,8 +137,10 @@ class SqlSink:
         sinks = {name: cls.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
         if len({sink.ledger_schema for sink in sinks.values()}) > 1:
             raise ConfigurationError(
-                f"the sinks {', '.join(sorted(sinks))} of connection {plan.name!r} name different ledger schemas.",
-                remedy="give all of them the same ledger_schema: they share one ledger.",
+                f"the sinks {', '.join(sorted(sinks))} name different ledger schemas, and share one ledger.",
+                code="arguments_conflict",
+                remedy="Give all of these sinks the same ledger_schema.",
                 participant=plan.name,
+                arguments=["ledger_schema"],
             )
         return sinks

@@ -77,9 +77,12 @@ def _tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             given.setdefault("ssl_verify_cert", True)
     except (ValueError, OSError) as error:  # OSError: a certificate that cannot be read
         raise SinkAccessError(
-            f"the TLS settings of the connection cannot be used: {error}.",
-            remedy="mend 'ssl' in the connection's extra: a mapping with ca, cert, key, cipher, check_hostname.",
+            f"the TLS settings in the connection's extra cannot be used: {error}.",
+            code="connection_invalid",
+            remedy=f"Correct 'ssl' in the extra of connection {conn_id}: a mapping with ca, cert, key, cipher,"
+            " check_hostname.",
             participant=conn_id,
+            setting="ssl",
         ) from error
     return given
 

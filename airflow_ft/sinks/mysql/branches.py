@@ -21,7 +21,7 @@ from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.core.set_aside import read_detail, together
 from airflow_ft.sinks.base.memory import Marker, check_marker
 from airflow_ft.sinks.mysql.fencing import guarded_head, hold_lock
-from airflow_ft.sinks.mysql.ledger import Ledger, settled
+from airflow_ft.sinks.mysql.ledger import Ledger, marker_lost, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.session import Session
@@ -87,7 +87,7 @@ class BranchedParticipant(ServerParticipant):
         if refused is not None:  # durable before COMMIT, and named by the branch's marker
             detail = {**detail, **set_aside_detail(refused.write())}
         if ledger.fill_marker(session, plan.number, counts, detail, part.label) != 1:
-            raise SinkUnavailableError("the marker of this very transaction is not to be found.")
+            raise marker_lost(ledger, plan.number)
         return counts
 
     def _detail(self, session: Session, fence: Fence, way: Way, part: Slice) -> dict[str, Any]:
@@ -160,8 +160,13 @@ class BranchedParticipant(ServerParticipant):
         unknown = [branch for branch in standing if branch not in expected]
         if lacking or refused or unknown:
             raise SinkUnavailableError(
-                f"of its branches {lacking} are lacking, {refused} aborted and {unknown} not of this plan.",
-                remedy="it is tried again; if it stays so, look at the ledger's rows of this number.",
+                f"branches are missing: {lacking}, aborted: {refused}, of another plan: {unknown}.",
+                code="branches_incomplete",
+                remedy=f"Wait for the retry. If it fails too, look at the rows of number {plan.number} in"
+                f" {ledger.table}.",
+                missing=lacking,
+                aborted=refused,
+                unknown=unknown,
             )
         counts = dict.fromkeys(self._sinks, 0)
         for marker in standing.values():
@@ -178,7 +183,7 @@ class BranchedParticipant(ServerParticipant):
             session.close()
             return self._standing(plan)
         if ledger.fill_marker(session, plan.number, counts, whole) != 1:
-            raise SinkUnavailableError("the marker of this very transaction is not to be found.")
+            raise marker_lost(ledger, plan.number)
         ledger.deliver_head(session, plan.number)
         self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, whole)

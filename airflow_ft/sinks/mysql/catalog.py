@@ -137,7 +137,10 @@ def whole_name(table: str, schema: str) -> TableName:
     if not found.schema:
         raise SinkAccessError(
             f"neither the connection nor the sink names the schema of table {found.name!r}.",
-            remedy="set the connection's schema, or write 'schema.table'.",
+            code="argument_missing",
+            remedy=f"Set the schema of the connection, or write 'schema.{found.name}' as table.",
+            argument="table",
+            table=found.name,
         )
     return found
 
@@ -150,14 +153,21 @@ def read_table(session: Session, name: TableName) -> Table:
     tables = told_of(session, name, "TABLES", "TABLE_TYPE, ENGINE")
     if not tables:
         raise UnfitTargetError(
-            f"there is no table {name} (or this user may not see it).",
-            remedy=f"create it, or GRANT SELECT, INSERT ON {name.sql} to the connection's user. {PROPOSED}",
+            f"there is no table {name}, or this user may not see it.",
+            code="table_missing",
+            remedy=f"Create the table, or run GRANT SELECT, INSERT ON {name.sql} to the connection's user. {PROPOSED}",
+            table=str(name),
         )
     kind, engine = tables[0]
     if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).upper() != "INNODB":
         raise UnfitTargetError(
-            f"{name} is a {str(kind).lower()} of engine {engine or 'none'}; rows and marker need one transaction.",
-            remedy="name an InnoDB base table (ALTER TABLE ... ENGINE=InnoDB).",
+            f"{name} is a {str(kind).lower()} of engine {engine or 'none'}, which has no transaction for rows and"
+            " marker.",
+            code="table_unsupported",
+            remedy=f"Name an InnoDB base table in the sink, or run ALTER TABLE {name.sql} ENGINE=InnoDB.",
+            table=str(name),
+            type=str(kind).lower(),
+            engine=str(engine or ""),
         )
     charsets = "information_schema.CHARACTER_SETS s ON s.CHARACTER_SET_NAME = c.CHARACTER_SET_NAME"
     columns = told_of(

@@ -27,6 +27,11 @@ class Objection:
     remedy: str
     by_table: bool = True
 
+    @property
+    def code(self) -> str:
+        """The error's code."""
+        return "column_unfit" if self.by_table else "type_unsupported"
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -34,7 +39,8 @@ class Check:
 
     `by_statistics` tells whether any value offends, or is None when only the rows can tell. `named`: the refusal shows
     some of the values. `by_table`: another column would take the offending values as they are (a wider one, say), so
-    that the rows need not be computed again.
+    that the rows need not be computed again. `problem` names the kind of misfit in one word, for programs, and `code`
+    is the error's.
     """
 
     found: str
@@ -44,23 +50,30 @@ class Check:
     by_statistics: Statistics | None
     named: bool = False
     by_table: bool = True
+    problem: str = ""
+    code: str = "value_unfit"
+
+    def misfit(self, column: str, values: str = "") -> str:
+        """Say what does not fit, without a full stop; `column` names the table's, `values` are some that offend."""
+        return f"found {self.found}{f' ({values})' if values else ''}, and {column} allows {self.allowed}"
 
 
 def null_checks(column: Column) -> Sequence[Check]:
     """No nulls where the column takes none."""
     if column.nullable and not column.automatic:
         return ()
-    why = "NULL would become the next AUTO_INCREMENT number" if column.automatic else "the column is NOT NULL"
+    why = "it would become the next AUTO_INCREMENT number" if column.automatic else "the column is NOT NULL"
     remedy = "leave the column out of the job's result" if column.automatic else "make the column nullable"
     return (
         Check(
-            found="NULL", allowed=why, remedy=f"fill the values in the job, or {remedy}.",
-            offends=pc.is_null, by_statistics=lambda s: s.nulls > 0, by_table=False,
+            found="NULL", allowed=f"no NULL ({why})", remedy=f"Fill the values in the job, or {remedy}.",
+            offends=pc.is_null, by_statistics=lambda s: s.nulls > 0, by_table=False, problem="null",
+            code="null_refused",
         ),
     )  # fmt: skip
 
 
 NULL_IN_A_DELETE = Check(
-    "NULL in the key of a delete", "no NULL, since it is in the key", "mend the job.",
-    pc.is_null, lambda s: s.nulls > 0, by_table=False,
+    "NULL in the key of a delete", "no NULL, because it is in the key", "Remove such rows in the job.",
+    pc.is_null, lambda s: s.nulls > 0, by_table=False, problem="null", code="null_refused",
 )  # fmt: skip

@@ -164,7 +164,13 @@ class Comparison:
         loaded = Loader(self._session, _LIMITS, ONE_BY_ONE).send(part.view, like)
         self._session.forget_statements()
         if loaded != part.view.file.rows:
-            raise SinkUnavailableError(f"{loaded} of {part.view.file.rows} rows of the log could be loaded to compare.")
+            raise SinkUnavailableError(
+                f"the server took {loaded} of {part.view.file.rows} rows of the log into a temporary table.",
+                code="row_count_mismatch",
+                remedy="Run `airflow ft verify` again. If it fails too, look for a proxy that changes statements.",
+                found=loaded,
+                expected=part.view.file.rows,
+            )
 
     # --- the table's side ----------------------------------------------------------------------------------------
 

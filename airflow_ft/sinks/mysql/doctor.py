@@ -54,7 +54,7 @@ def examine(
     if sinks is None or session is None:
         return exam.checks
 
-    @telling("the ledger")
+    @telling("reading the ledger")
     def look() -> Ledger | None:
         return _ledger(exam, session, ledger_of(sinks, connection.schema, pipeline, plan.name))
 
@@ -77,7 +77,7 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
         exam.warn(
             "durability",
             "; ".join(warnings),
-            "it is allowed by allow_unsafe_durability; docs/configuration.md says what the server should have.",
+            "Set what docs/configuration.md recommends. allow_unsafe_durability allows the present settings.",
         )
     elif warnings is not None:
         exam.ok("durability", "acknowledged commits survive a power cut, and the server takes writes")
@@ -90,16 +90,16 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
         where = "in the server" if session.local_infile_allowed else "in the connection's extra"
         exam.warn(
             "local_infile",
-            f"LOAD DATA LOCAL is switched off {where}: rows go by INSERT, which takes a quarter longer"
-            " (docs/performance.md). Switched on, the server reads them from one stream; it is never sent another file",
-            "SET PERSIST local_infile = ON."
+            f"LOAD DATA LOCAL is off {where}: rows go by INSERT, which takes a quarter longer (docs/performance.md)."
+            " If it is on, the server reads rows from one stream, and never gets another file",
+            "Run SET PERSIST local_infile = ON."
             if session.local_infile_allowed
-            else 'take "local_infile": false out of the extra.',
+            else 'Remove "local_infile": false from the extra.',
         )
     _limits(exam, session, 1 + max((sink.branches for sink in sinks.values() if sink.promise in _BRANCHED), default=1))
     difference = float(now) - time.time()
     if abs(difference) > CLOCK_TOLERANCE:
-        exam.warn("clock", f"it differs from this machine's by {difference:+.0f} s", "let both follow NTP.")
+        exam.warn("clock", f"it differs from this machine's by {difference:+.0f} s", "Let both follow NTP.")
 
 
 def _limits(exam: Examination, session: Session, needed: int) -> None:
@@ -112,7 +112,7 @@ def _limits(exam: Examination, session: Session, needed: int) -> None:
     if not found:
         return
     listed = ", ".join(f"{name} {most}" for name, most in found.items())
-    remedy = f"ALTER USER ... WITH {' '.join(f'{name} 0' for name in found)}."
+    remedy = f"Run ALTER USER ... WITH {' '.join(f'{name} 0' for name in found)}."
     if found.get("MAX_USER_CONNECTIONS", needed) < needed:
         exam.problem("limits of the account", f"{listed}; this pipeline needs {needed} connections at a time", remedy)
     else:
@@ -137,7 +137,7 @@ def _branches(
         lacking = "the ledger" if ledger is None else "the decision log"
         exam.passes(
             name,
-            f"versions and the right to list them are as needed; none was prepared, since {lacking} is lacking",
+            f"versions and the right to list them are fine; none was prepared, because {lacking} is missing",
             telling("listing prepared branches")(lambda: check_listing(session)),
         )
         return
@@ -149,7 +149,7 @@ def _branches(
 
     took = exam.attempt(name, attempt)
     if took is not None:
-        exam.ok(name, f"one was prepared, outlived its connection, was found and rolled back by another in {took} ms")
+        exam.ok(name, f"one outlived its connection; another connection found it and rolled it back, in {took} ms")
 
 
 def _missing_ledger(exam: Examination, session: Session, ledger: Ledger) -> None:
@@ -160,8 +160,8 @@ def _missing_ledger(exam: Examination, session: Session, ledger: Ledger) -> None
     else:
         exam.problem(
             "ledger",
-            f"{LEDGER} and {HEAD} are lacking in schema {ledger.schema!r}, and no grant lets this user create them",
-            "have these statements run, and GRANT SELECT, INSERT, UPDATE, DELETE on both tables:\n"
+            f"the schema {ledger.schema!r} lacks {LEDGER} and {HEAD}, and no grant lets this user create them",
+            "Have a DBA run these statements, and GRANT SELECT, INSERT, UPDATE, DELETE on both tables:\n"
             + ";\n".join(ledger.ddl()),
         )
 
@@ -186,11 +186,11 @@ def _table(
     keys = f"primary key {', '.join(target.table.key)}" if target.table.key else "no primary key"
     exam.ok(f"table {where}", f"InnoDB, {len(target.table.columns)} columns, {keys}")
     if firing := triggers_that_fire(target, sink):
-        exam.warn(f"table {where}", firing, "be sure they may.")
+        exam.warn(f"table {where}", firing, "Check that they may fire for each row.")
     judged = [reader for reader in rows if name in reader.sinks()]
     for reader in judged:
 
-        @telling("judging rows")
+        @telling("checking rows")
         def judge(reader: SegmentReader = reader) -> None:
             whole = target.to_judge(session, lambda: Session(connection, Limits()))
             room = session.max_allowed_packet - HEADROOM
@@ -203,8 +203,10 @@ def _table(
                 check_rows(part, view, verdict)
 
         number = reader.segment.number
-        exam.passes(f"rows for {where}", f"those of checkpoint {number} would be accepted", judge)
+        exam.passes(f"rows for {where}", f"the table takes those of checkpoint {number}", judge)
     if not judged:
         exam.warn(
-            f"rows for {where}", "no published rows to judge: types and privileges were not compared", "run it once."
+            f"rows for {where}",
+            "there are no published rows, so types and privileges were not compared",
+            "Run the pipeline once.",
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError
+from airflow_ft.core.errors import PROPOSED, AirflowFtError, DeclinedError
 from airflow_ft.sinks.base.failures import Meaning as Meaning
 from airflow_ft.sinks.base.failures import Unanswered as Unanswered
 from airflow_ft.sinks.base.failures import failure_of
@@ -119,6 +119,44 @@ _OF_THE_SERVER = frozenset(
 _OF_FILES = range(1, 1000)
 """The server's library for files and memory counts from 1: a full disk below tmpdir is error 3 or 20."""
 
+LOGIN_REFUSED, PRIVILEGE_MISSING, ROW_REFUSED = "login_refused", "privilege_missing", "row_refused"
+
+_CODES: Mapping[int, str] = {
+    **dict.fromkeys(
+        (1045, 1130, 1131, 1133, 1251, 1396, 1410, 1524, 1698, 1820, 1862, 2026, 2049, 2058, 2059, 2061, 3118, 3159,
+         4151),
+        LOGIN_REFUSED,
+    ),
+    **dict.fromkeys((1044, 1095, 1142, 1143, 1227, 1370), PRIVILEGE_MISSING),
+    1049: "database_missing",
+    NO_SUCH_TABLE: "table_missing",
+    **dict.fromkeys((1054, 1136), "column_missing"),
+    **dict.fromkeys((1347, 1471, 1785), "table_unsupported"),
+    **dict.fromkeys((1290, 1792, 1836, 1874, 3989, 4091), "server_read_only"),
+    1665: "server_setting_unsafe",
+    **dict.fromkeys((1021, 1114), "disk_full"),
+    **dict.fromkeys((1040, 1153, 1197, 1206, 1461, 1637, TOO_MANY_OF_THE_USER, RESOURCE_EXCEEDED), "limit_reached"),
+}  # fmt: skip
+"""Codes of errors that say more than their `Meaning`, by the server's number."""
+
+_REMEDIES = {
+    LOGIN_REFUSED: "Correct login, password or TLS settings of the connection, or the account on the server.",
+    PRIVILEGE_MISSING: "Grant it. `airflow ft setup PIPELINE --dag FILE --print` prints all that the user needs.",
+    "database_missing": "Create the database, or correct the schema of the connection or the sink.",
+    "table_missing": f"Create the table. {PROPOSED}",
+    "column_missing": "Add the column to the table, or leave it out in the job.",
+    "table_unsupported": "Name an InnoDB base table in the sink, and use only InnoDB tables in its triggers.",
+    "server_read_only": "Let the connection lead to the primary, or let the server take writes again.",
+    "server_setting_unsafe": "Run SET GLOBAL binlog_format = 'ROW', and write it into the server's configuration.",
+    "disk_full": "Free space on the disk of the server. Airflow retries.",
+    "limit_reached": "Raise the limit of the server that the message names. Airflow retries.",
+}
+
+_NULLS = frozenset({1048, 1121, 1138, 1263})
+_VALUES = frozenset(
+    {1264, 1265, 1292, 1300, 1365, 1366, 1367, 1406, 1411, 1426, 1441, 1690, 3140, 3141, 3144, 3156, 3157, 4037, 4038}
+)
+
 _LIMITS = {
     "max_questions": "MAX_QUERIES_PER_HOUR",
     "max_queries_per_hour": "MAX_QUERIES_PER_HOUR",
@@ -206,14 +244,39 @@ def failure(error: BaseException, doing: str, *, rows: bool = False) -> AirflowF
     """The error to raise for an error met while `doing`; only statements that send rows may be declined."""
     found = meaning(error)
     if rows and meaning_of_rows(error) is Meaning.ROWS:
-        return declined(error, doing)
-    return failure_of(error, doing, found, describe(error), _remedy_of_limit(error))
+        return declined(error, f"{doing} failed")
+    code = code_for(error)
+    remedy = _remedy_of_limit(error) or _REMEDIES.get(code, "")
+    return failure_of(error, doing, found, describe(error), remedy, code, errno=code_of(error))
 
 
-def declined(error: BaseException, doing: str) -> DeclinedError:
-    """The error for rows that the server refuses."""
-    remedy = "mend the rows (the job) or the table (its keys, constraints and triggers), then run again."
-    return DeclinedError(f"{doing}: {describe(error)}", remedy=remedy)
+def code_for(error: BaseException) -> str:
+    """Return our code for a server's error; "" where its number says no more than its meaning."""
+    if code_of(error) == 1030 and re.search(r"\b28\b|[Nn]o space", describe(error)):  # an error of a storage engine
+        return "disk_full"
+    return _CODES.get(code_of(error), "")
+
+
+def remedy_for(code: str) -> str:
+    """Return what helps against errors of this code; "" where it depends."""
+    return _REMEDIES.get(code, "")
+
+
+def code_for_rows(number: int) -> str:
+    """Return our code for an error or warning about rows, by the server's number."""
+    if number in _NULLS:
+        return "null_refused"
+    return "value_unfit" if number in _VALUES else ROW_REFUSED
+
+
+def declined(error: BaseException, what: str) -> DeclinedError:
+    """Return the error for rows that the server refuses; `what` is the beginning of the message."""
+    return DeclinedError(
+        f"{what}: {describe(error)}",
+        code=code_for_rows(code_of(error)),
+        remedy="Correct the rows in the job, or the table (its keys, constraints and triggers). Then run again.",
+        errno=code_of(error),
+    )
 
 
 def is_used_up(error: BaseException) -> bool:
@@ -227,8 +290,8 @@ def _remedy_of_limit(error: BaseException) -> str:
     found = re.search(r"'(max_\w+)'", describe(error))
     limit = _LIMITS.get(found[1].lower() if found else "", "MAX_USER_CONNECTIONS")
     return (
-        f"raise the account's limit: ALTER USER ... WITH {limit} 0 (no limit), or a higher number; limits by the hour"
-        " begin again after an hour, or with FLUSH USER_RESOURCES."
+        f"Run ALTER USER ... WITH {limit} 0 (no limit), or give a higher number. Limits by the hour are free again"
+        " after an hour, or after FLUSH USER_RESOURCES."
     )
 
 

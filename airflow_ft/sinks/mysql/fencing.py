@@ -86,9 +86,11 @@ def announce(
                         killed.append(victim)  # rolling back may take it longer than one lock wait
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
-                    f"the head's row stayed locked for {limits.head_wait:.0f} s.",
-                    remedy=f"somebody holds a transaction open on {ledger.head_table}: see SHOW PROCESSLIST;"
-                    " it is tried again.",
+                    f"another session kept the row of {ledger.head_table} locked for {limits.head_wait:.0f} s.",
+                    code="lock_timeout",
+                    remedy=f"Find the open transaction on {ledger.head_table} with SHOW PROCESSLIST, and KILL it.",
+                    table=ledger.head_table,
+                    seconds=limits.head_wait,
                 ) from error
             continue
         head = ledger.head(session)
@@ -98,7 +100,13 @@ def announce(
             continue
         check_owner(head, fence)
         if time.monotonic() > deadline:
-            raise SinkUnavailableError("the head keeps changing.", remedy="it is tried again.")
+            raise SinkUnavailableError(
+                f"other attempts kept changing the row of {ledger.head_table} for {limits.head_wait:.0f} s.",
+                code="lock_timeout",
+                remedy="Wait for the retry. If it fails too, look for a second process of the pipeline.",
+                table=ledger.head_table,
+                seconds=limits.head_wait,
+            )
 
 
 def guarded_head(session: Session, ledger: Ledger, fence: Fence, nonce: str, *, shared: bool = False) -> Head:
@@ -115,10 +123,10 @@ def still_named(head: Head | None, fence: Fence, nonce: str) -> Head:
     assert head is not None  # check_owner raises
     if head.rank != fence.rank or head.session != nonce:
         raise FencedError(
-            f"a session of {head.rank} took over from this one.",
+            f"a session of epoch {head.epoch}, attempt {head.attempt}, has taken over from this one.",
             head_epoch=head.epoch,
             head_attempt=head.attempt,
-            remedy="nothing to do: the newer attempt finishes the checkpoint.",
+            remedy="Do nothing: the newer attempt finishes the checkpoint.",
         )
     return head
 
@@ -140,7 +148,9 @@ def hold_lock(session: Session, ledger: Ledger, fence: Fence, nonce: str, branch
             raise
         refused = describe(error)
     if refused:
-        log.warning("no user-level lock: %s; if this process is stopped, its successor waits for time-outs", refused)
+        log.warning(
+            "the server gave no user-level lock: %s; if this process stops, the next one waits for time-outs", refused
+        )
 
 
 def older_sessions(
@@ -194,8 +204,10 @@ def await_end(session: Session, lock: str, rank: tuple[int, int], seconds: float
         time.sleep(0.01)
     if holder is not None or (seen is not None and not _has_left(session, seen, deadline)):
         raise SinkUnavailableError(
-            f"connection {seen}, which has prepared a branch of attempt {rank}, does not end.",
-            remedy=f"see SHOW PROCESSLIST, and KILL {seen}; it is tried again.",
+            f"connection {seen} has prepared a branch of epoch {rank[0]}, attempt {rank[1]}, and does not end.",
+            code="session_stuck",
+            remedy=f"Run KILL {seen} on the server (SHOW PROCESSLIST shows it). Airflow retries.",
+            connection=seen,
         )
     time.sleep(DETACHING)
 
@@ -219,9 +231,9 @@ def kill(session: Session, victim: int, rank: tuple[int, int]) -> bool:
     except pymysql.err.MySQLError as error:
         if code_of(error) == NO_SUCH_THREAD:  # it ended by itself
             return False
-        log.warning("connection %d of attempt %s could not be killed: %s", victim, rank, describe(error))
+        log.warning("could not kill connection %d of epoch %d, attempt %d: %s", victim, *rank, describe(error))
         return False
-    log.warning("killed connection %d of attempt %s, which stood in the way", victim, rank)
+    log.warning("killed connection %d of epoch %d, attempt %d, which held a lock", victim, *rank)
     if session.is_mariadb:
         _has_left(session, victim, time.monotonic() + _ROLLING_BACK)
         time.sleep(DETACHING)

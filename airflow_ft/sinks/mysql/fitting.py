@@ -30,7 +30,7 @@ def misfits(
     """
     found: list[AirflowFtError] = []
     sinks = MySqlSink.all_of(plan)
-    with telling("asking for the tables", participant=plan.name), closing(Session(connection, LIMITS)) as session:
+    with telling("reading the tables", participant=plan.name), closing(Session(connection, LIMITS)) as session:
         for name, schema in schemas.items():
             try:
                 target = vote.read_target(session, name, sinks[name], connection.schema)

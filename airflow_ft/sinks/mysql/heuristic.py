@@ -38,10 +38,10 @@ def describe_early(ledger: Ledger, plan: Plan, found: Mapping[str, Marker], tabl
     )
     placed = f"AND `branch` IN ({', '.join(literal(branch) for branch in sorted(found))})"
     return (
-        f"branches {branches}{f' of {of}' if of else ''} were committed by hand (XA COMMIT) before it was decided"
+        f"someone committed the branches {branches}{f' of {of}' if of else ''} by hand (XA COMMIT) before the decision"
         f" ({name}): {rows:,} rows are visible in {', '.join(sorted(tables))}."
-        f" Shown by: SELECT `branch`, `kind`, `counts`, `at` {where};"
-        " Given up by XA ROLLBACK of the branches of it that are still prepared, which keep their locks (XA RECOVER),"
-        " then by deleting those rows (`airflow ft verify` tells them) and, in the same transaction,"
+        f" To see the branches: SELECT `branch`, `kind`, `counts`, `at` {where};"
+        " To give them up: run XA ROLLBACK for the branches that are still prepared and keep their locks (XA RECOVER)."
+        " Then delete those rows (`airflow ft verify` names them) and, in the same transaction, run"
         f" DELETE {where} {placed};"
     )

@@ -39,7 +39,7 @@ def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | No
     # MariaDB demands the columns without a default, though there is no row.
     named = [column for column, needed in columns if needed] or [column for column, _ in columns[:1]]
     if not named:
-        return pymysql.err.OperationalError(1146, f"Table {name} is not there, or has no column that can be written")
+        return pymysql.err.OperationalError(1146, f"Table {name} does not exist, or has no column that can be written")
     listed, nulls = ", ".join(map(quote, named)), ", ".join(["NULL"] * len(named))
     try:
         session.run(f"INSERT INTO {name.sql} ({listed}) SELECT {nulls} FROM DUAL WHERE 1 = 0")
@@ -78,10 +78,11 @@ def unfit_since(error: AirflowFtError) -> AirflowFtError:
     if not isinstance(error, DeclinedError | UnfitTargetError):
         return error
     return UnfitTargetError(
-        f"the table was changed after the vote, and does not fit any more: {error.what}",
-        remedy="change the table so that it takes the rows as they are; they wait, and the next try delivers them."
-        f" ({error.remedy})",
+        f"the table was changed after the vote, and no longer fits: {error.what}",
+        code=error.code,
+        remedy=f"Change the table so that it takes the staged rows. The next retry delivers them. {error.remedy}",
         sink=error.sink,
         column=error.column,
         row=error.row,
+        **{**error.fields, "changed": True},
     )

@@ -50,9 +50,12 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
     name = target.table.name
     if session.is_mariadb and (period := _period_key(session, name)):
         raise UnfitTargetError(
-            f"{name} has the key {period}: MariaDB knows no INSERT ... ON DUPLICATE KEY UPDATE for such a table.",
-            remedy="drop that key, or use strategy 'local'.",
+            f"{name} has the key {period}. MariaDB has no INSERT ... ON DUPLICATE KEY UPDATE for such a table.",
+            code="table_unsupported",
+            remedy=f"Drop that key of {name}, or use strategy 'local'.",
             sink=target.sink,
+            table=str(name),
+            key=period,
         )
     wanted = sorted(key.lower() for key in sink.key_columns)
     unique = unique_keys(session, name)
@@ -62,19 +65,26 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
         raise _no_key(target, sink, same)
     if others := [str(key) for key in unique if key not in fitting]:
         raise UnfitTargetError(
-            f"{name} has other unique keys: {', '.join(others)}; an upsert that meets one of them would overwrite"
+            f"{name} has other unique keys: {', '.join(others)}. An upsert that meets one of them would overwrite"
             " another row.",
-            remedy="drop them, or use strategy 'local'.",
+            code="other_unique_key",
+            remedy=f"Drop these keys of {name}, or use strategy 'local'.",
             sink=target.sink,
+            table=str(name),
+            keys=others,
         )
     for key in sink.key_columns:
         _check_key_column(target, key)
     version = target.table.column(sink.version_column or "")
     if version is None or version.type != "bigint" or version.generated:
+        change = f"{'ADD' if version is None else 'MODIFY'} COLUMN {quote(sink.version_column or '')}"
         raise UnfitTargetError(
             f"{name} has no BIGINT column {sink.version_column!r} for the version.",
-            remedy=f"ALTER TABLE {name.sql} ADD COLUMN {quote(sink.version_column or '')} BIGINT NOT NULL DEFAULT 0.",
+            code="column_missing" if version is None else "column_unfit",
+            remedy=f"Run ALTER TABLE {name.sql} {change} BIGINT NOT NULL DEFAULT 0.",
             sink=target.sink,
+            table=str(name),
+            version_column=sink.version_column,
         )
 
 
@@ -114,8 +124,11 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
     if short is None:
         return UnfitTargetError(
             f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL.",
-            remedy=f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({keys}), or name in key_columns what it has.",
+            code="key_unfit",
+            remedy=f"Run ALTER TABLE {name.sql} ADD PRIMARY KEY ({keys}), or name the table's key in key_columns.",
             sink=target.sink,
+            table=str(name),
+            key_columns=list(sink.key_columns),
         )
     old = "PRIMARY KEY" if short.name.upper() == "PRIMARY" else f"KEY {quote(short.name)}"
     changed = [
@@ -125,10 +138,13 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
     ]
     new = "PRIMARY KEY" if old == "PRIMARY KEY" else f"UNIQUE {old}"
     return UnfitTargetError(
-        f"the key {short} of {name} compares only the beginning of a value: rows whose keys begin alike would become"
+        f"the key {short} of {name} compares only the beginning of a value. Rows whose keys begin alike would become"
         " one.",
-        remedy=f"ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}.",
+        code="key_unfit",
+        remedy=f"Run ALTER TABLE {name.sql} {', '.join([*changed, f'DROP {old}', f'ADD {new} ({keys})'])}.",
         sink=target.sink,
+        table=str(name),
+        key=str(short),
     )
 
 
@@ -138,14 +154,20 @@ def _check_key_column(target: Target, key: str) -> None:
     name = f"{target.table.name}.{column.name}"
     if column.generated:
         raise UnfitTargetError(
-            f"key column {name} is generated: no row can be sent with it, and no delete names it.",
-            remedy=f"store the values: ALTER TABLE {target.table.name.sql} MODIFY {quote(column.name)}"
+            f"the server computes the key column {name}, so neither rows nor deletes can name its value.",
+            code="column_generated",
+            remedy=f"Store the values: run ALTER TABLE {target.table.name.sql} MODIFY {quote(column.name)}"
             f" {column.full_type} NOT NULL.",
             sink=target.sink,
+            table=str(target.table.name),
+            key_column=column.name,
         )
     if column.type == "set":
         raise UnfitTargetError(
-            f"key column {name} is a SET, whose text depends on the order of its labels: deletes would miss rows.",
-            remedy="use VARCHAR for the key.",
+            f"the key column {name} is a SET, whose text depends on the order of its labels. Deletes would miss rows.",
+            code="column_unfit",
+            remedy=f"Change {name} to VARCHAR.",
             sink=target.sink,
+            table=str(target.table.name),
+            key_column=column.name,
         )

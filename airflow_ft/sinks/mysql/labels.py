@@ -66,8 +66,9 @@ class Labels:
         wrong = array.filter(self.unknown(array))
         if len(wrong):
             raise DeclinedError(
-                f"{shown(wrong)} {'is' if len(wrong) == 1 else 'are'} not of the labels: {self}.",
-                remedy="mend the values, or add the label to the column.",
+                f"{shown(wrong)} {'is' if len(wrong) == 1 else 'are'} not among the labels {self}.",
+                code="value_unfit",
+                remedy=f"Correct the values in the job, or add the label to the column {column}.",
                 column=column,
             )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
@@ -270,13 +270,26 @@ def settled(session: Session, ledger: Ledger, plan: Plan, fence: Fence, head: He
     return marker
 
 
+def marker_lost(ledger: Ledger, number: int) -> SinkUnavailableError:
+    """Return the error for a marker that was written, and is gone."""
+    return SinkUnavailableError(
+        f"the marker of number {number} was written to {ledger.table}, and is gone.",
+        code="marker_lost",
+        remedy=f"Wait for the retry. If it fails too, look for triggers or jobs that change {ledger.table}.",
+        table=ledger.table,
+        number=number,
+    )
+
+
 def ledger_of(sinks: Mapping[str, MySqlSink], schema: str, pipeline: str, participant: str) -> Ledger:
     """The ledger, in the schema that the sinks name, or else the connection's. SinkAccessError: neither names one."""
     named = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), schema)
     if not named:
         raise SinkAccessError(
             "neither the connection nor the sink names a schema for the ledger.",
-            remedy="set the connection's schema, or MySqlSink(ledger_schema=...).",
+            code="argument_missing",
+            remedy=f"Set the schema of connection {participant}, or give MySqlSink(ledger_schema=...).",
             participant=participant,
+            argument="ledger_schema",
         )
     return Ledger(named, pipeline, participant)

@@ -18,6 +18,7 @@ from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
 from airflow_ft.sinks.mysql.failures import (
     Meaning,
+    code_for_rows,
     declined,
     describe,
     is_certain,
@@ -63,7 +64,7 @@ def refusals(
         column, row = place(describe(error))
         column = column.removeprefix(f"{target.table.name.name}.")  # MySQL writes 'orders.c' where it refuses JSON
         where = f"{before + row} of {file.path}" if row else ""
-        refused = declined(error, f"table {target.table.name}")
+        refused = declined(error, f"the table {target.table.name} refuses a row")
         raise refused.located(sink=target.sink, column=column, row=where) from error
 
 
@@ -117,8 +118,10 @@ def path(session: Session, way: Way) -> str:
         return "load"
     if not session.can_prepare:
         raise SinkAccessError(
-            "the server allows no prepared statements (max_prepared_stmt_count is 0), and no LOAD DATA LOCAL.",
-            remedy="allow one of them: SET GLOBAL max_prepared_stmt_count = 16382, or local_infile = ON.",
+            "the server allows neither prepared statements (max_prepared_stmt_count is 0) nor LOAD DATA LOCAL.",
+            code="limit_reached",
+            remedy="Run SET GLOBAL max_prepared_stmt_count = 16382, or SET GLOBAL local_infile = ON.",
+            setting="max_prepared_stmt_count",
         )
     return "insert"
 
@@ -306,8 +309,11 @@ class Loader:
                 raise SinkAccessError(
                     f"an INSERT of one row takes {size:,} bytes, more than max_allowed_packet allows"
                     f" ({self._session.max_allowed_packet:,}).",
-                    remedy="raise max_allowed_packet of the server, or switch local_infile on.",
+                    code="limit_reached",
+                    remedy=f"Run SET GLOBAL max_allowed_packet = {size + HEADROOM}, or SET GLOBAL local_infile = ON.",
                     sink=target.sink,
+                    setting="max_allowed_packet",
+                    bytes=size,
                 )
 
     @property
@@ -331,30 +337,39 @@ class Loader:
         if statement.warnings and self._session.is_ahead:
             raise AnotherWay(
                 replace(self._way, ahead=False),
-                "a warning came when the next rows were sent: they go again, one by one",
+                "the server warned after the next rows were sent; sending them again, one statement at a time",
             )
         warnings = self._session.rows("SHOW WARNINGS") if statement.warnings else []
         if not statement.warnings:
             raise self._lost(statement.affected, expected, target, file)
         if not warnings:
-            warnings = [("Warning", 0, "the server does not say why, since its max_error_count is 0")]
+            warnings = [("Warning", 0, "the server does not say why, because its max_error_count is 0")]
         warnings.sort(key=lambda warning: not refuses_rows(int(warning[1])))
         _, code, message = warnings[0]
         column, row = place(str(message))
         raise DeclinedError(
-            f"the server did not take the rows as they are: {message} (warning {code},"
-            f" {statement.warnings} in all; {statement.affected} of {expected} rows entered).",
-            remedy="mend the values or the table; ask for the columns' types and the unique keys.",
+            f"the server changed or skipped rows: {message} (warning {code}, {statement.warnings} in all)."
+            f" {statement.affected} of {expected} rows entered.",
+            code=code_for_rows(int(code)),
+            remedy=f"Correct the values in the job, or the columns and unique keys of {target.table.name}.",
             sink=target.sink,
             column=column,
             row=f"{before + row} of {file.path}" if row else "",
+            errno=int(code),
+            warnings=statement.warnings,
+            found=statement.affected,
+            expected=expected,
         )
 
     def _lost(self, affected: int, expected: int, target: Target, file: WalFile) -> SinkUnavailableError:
         return SinkUnavailableError(
-            f"the server counted {affected} rows of {expected} in {file.path}, without a warning.",
-            remedy="nothing was committed; look for triggers or proxies on this table that change statements.",
+            f"the server counted {affected} of {expected} rows of {file.path}, and gave no warning. Nothing was"
+            " committed.",
+            code="row_count_mismatch",
+            remedy=f"Look for triggers on {target.table.name}, or a proxy, that change statements.",
             sink=target.sink,
+            found=affected,
+            expected=expected,
         )
 
 

@@ -18,11 +18,10 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from airflow_ft.core.errors import SinkUnavailableError
 from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.core.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.mysql.fencing import guarded_head
-from airflow_ft.sinks.mysql.ledger import settled
+from airflow_ft.sinks.mysql.ledger import marker_lost, settled
 from airflow_ft.sinks.mysql.load import Way
 from airflow_ft.sinks.mysql.server import ServerParticipant
 
@@ -63,7 +62,7 @@ class LocalParticipant(ServerParticipant):
             if refused is not None:  # durable before COMMIT, and named by the marker
                 detail |= set_aside_detail(refused.write())
             if ledger.fill_marker(session, plan.number, counts, detail) != 1:
-                raise SinkUnavailableError("the marker of this very transaction is not to be found.")
+                raise marker_lost(ledger, plan.number)
             ledger.deliver_head(session, plan.number)
             self._end(session)
         return Proof(self._plan.name, plan.number, Outcome.COMMITTED, plan.digest, fence.epoch, counts, detail)

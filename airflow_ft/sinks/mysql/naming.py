@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from airflow_ft.core.arguments import shown
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.sinks.base import sql_names
 
@@ -31,7 +32,10 @@ class TableName(sql_names.TableName):
     def check(what: str, name: object) -> str:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_IDENTIFIER or name != name.rstrip() or "\0" in name:
             raise ConfigurationError(
-                f"{name!r} cannot be the name of a {what}.",
-                remedy=f"give 1 to {MAX_IDENTIFIER} characters, the last one not a blank.",
+                f"{shown(name)} cannot be the name of a {what}.",
+                code="name_invalid",
+                remedy=f"Give a name of 1 to {MAX_IDENTIFIER} characters that does not end in a blank.",
+                value=name,
+                subject=what,
             )
         return name

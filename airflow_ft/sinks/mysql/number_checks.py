@@ -14,6 +14,9 @@ from airflow_ft.sinks.mysql.checks import Check, Objection
 
 INTEGERS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32, "bigint": 64}
 
+_WIDEN = "Correct the values in the job, or widen the column."
+_DROP_UNSIGNED = "Correct the values in the job, or drop UNSIGNED of the column."
+
 
 def _integer_range(column: Column) -> tuple[int, int]:
     if column.type == "year":
@@ -38,8 +41,8 @@ def _range(low: Decimal, high: Decimal, column: Column) -> Check:
         return pc.or_(pc.less(wide, pa.scalar(low, wide.type)), pc.greater(wide, pa.scalar(high, wide.type)))
 
     return Check(
-        "a number out of range", f"{low} to {high} ({column.full_type})", "mend the values, or widen the column.",
-        offends, lambda s: _outside(s, low, high),
+        "a number out of range", f"{low} to {high} ({column.full_type})", _WIDEN,
+        offends, lambda s: _outside(s, low, high), problem="range",
     )  # fmt: skip
 
 
@@ -61,17 +64,17 @@ def into_decimal(kind: pa.DataType, column: Column) -> Sequence[Check]:
     if pa.types.is_integer(kind) or kind.precision - kind.scale > precision - scale:
         checks.append(
             Check(
-                "a number with too many digits before the point", f"less than {limit:f} ({column.full_type})",
-                "mend the values, or widen the column.",
+                "a number with too many digits before the point", f"less than {limit:f} ({column.full_type})", _WIDEN,
                 lambda a: _magnitude_reaches(a, limit), lambda s: any(abs(v) >= limit for v in _extremes(s)),
+                problem="digits",
             )
         )  # fmt: skip
     if column.unsigned:
         checks.append(
             Check(
-                "a negative number", column.full_type, "mend the values, or drop UNSIGNED.",
+                "a negative number", column.full_type, _DROP_UNSIGNED,
                 lambda a: pc.less(_wide(a), pa.scalar(Decimal(0), _wide(a).type)),
-                lambda s: any(v < 0 for v in _extremes(s)),
+                lambda s: any(v < 0 for v in _extremes(s)), problem="sign",
             )
         )  # fmt: skip
     if pa.types.is_decimal(kind) and kind.scale > scale:
@@ -79,8 +82,8 @@ def into_decimal(kind: pa.DataType, column: Column) -> Sequence[Check]:
             Check(
                 "digits after the point that the column would cut off",
                 f"{scale} digits after the point ({column.full_type})",
-                "round in the job, or widen the column's scale.",
-                lambda a: pc.not_equal(pc.round(_wide(a), ndigits=scale), _wide(a)), None,
+                "Round in the job, or widen the column's scale.",
+                lambda a: pc.not_equal(pc.round(_wide(a), ndigits=scale), _wide(a)), None, problem="scale",
             )
         )  # fmt: skip
     return checks
@@ -94,8 +97,9 @@ def _wide(array: pa.Array) -> pa.Array:
 def _refuse_true(column: Column) -> Check:
     """DECIMAL(2,2) and the like end below 1."""
     return Check(
-        "true, which is stored as 1", column.full_type, "widen the column.", lambda a: a, lambda s: s.maximum == "True"
-    )
+        "true, which is stored as 1", column.full_type, "Widen the column.", lambda a: a,
+        lambda s: s.maximum == "True", problem="range",
+    )  # fmt: skip
 
 
 def _magnitude_reaches(array: pa.Array, limit: Decimal) -> pa.Array:
@@ -109,7 +113,7 @@ def into_float(kind: pa.DataType, column: Column) -> Objection | Sequence[Check]
     """FLOAT and DOUBLE: every value must be one of theirs."""
     single = column.type == "float"
     if column.scale is not None:
-        return Objection(f"{column.full_type} rounds", "use FLOAT or DOUBLE without digits, or DECIMAL.")
+        return Objection(f"{column.full_type} rounds", "Use FLOAT or DOUBLE without digits, or DECIMAL.")
     if pa.types.is_boolean(kind):
         return ()
     checks: list[Check] = []
@@ -119,15 +123,17 @@ def into_float(kind: pa.DataType, column: Column) -> Objection | Sequence[Check]
         return checks
     checks.append(
         Check(
-            "NaN or infinity", "finite numbers", "make them null in the job.",
+            "NaN or infinity", "finite numbers", "Make such values null in the job.",
             lambda a: pc.invert(pc.is_finite(a)), lambda s: s.nans > 0 or s.infinities > 0, by_table=False,
+            problem="nan",
         )
     )  # fmt: skip
     if column.unsigned:
         checks.append(
             Check(
-                "a negative number", f"{column.full_type}", "mend the values, or drop UNSIGNED.",
+                "a negative number", f"{column.full_type}", _DROP_UNSIGNED,
                 lambda a: pc.less(a, 0.0), lambda s: s.minimum is not None and float(s.minimum) < 0,
+                problem="sign",
             )
         )  # fmt: skip
     return checks

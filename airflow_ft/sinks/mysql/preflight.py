@@ -11,7 +11,16 @@ import pymysql
 
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, cannot_create
-from airflow_ft.sinks.mysql.failures import Meaning, describe, is_used_up, meaning
+from airflow_ft.sinks.mysql.failures import (
+    PRIVILEGE_MISSING,
+    Meaning,
+    code_for,
+    code_of,
+    describe,
+    is_used_up,
+    meaning,
+    remedy_for,
+)
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Session, is_on
@@ -33,13 +42,18 @@ def check_server(session: Session, *, allow_unsafe_durability: bool) -> list[str
         if is_on(value.get(name, "OFF")):
             raise SinkAccessError(
                 f"{name} is {value[name]}: the server is a replica or takes no writes.",
-                remedy="point the connection at the primary.",
+                code="server_read_only",
+                remedy="Let the connection lead to the primary.",
+                setting=name,
+                value=value[name],
             )
     binary_log = is_on(value.get("log_bin", "OFF"))
     if binary_log and value.get("binlog_format", "ROW").upper() == "STATEMENT":
         raise SinkAccessError(
             "binlog_format is STATEMENT, which InnoDB refuses under READ COMMITTED.",
-            remedy="SET GLOBAL binlog_format = 'ROW' and in the server's configuration.",
+            code="server_setting_unsafe",
+            remedy="Run SET GLOBAL binlog_format = 'ROW', and write it into the server's configuration.",
+            settings=["binlog_format"],
         )
     unsafe = {}
     # MariaDB's 3 writes through at each commit as 1 does, and once more when a group of them is prepared.
@@ -52,12 +66,14 @@ def check_server(session: Session, *, allow_unsafe_durability: bool) -> list[str
     if not unsafe:
         return []
     found = ", ".join(unsafe)
-    text = f"{found}: after a power cut the server may have forgotten rows or markers that it had acknowledged"
+    text = f"{found}: the server may lose rows or markers in a power cut, although it has acknowledged them"
     if not allow_unsafe_durability:
         raise SinkAccessError(
             f"{text}.",
-            remedy=f"{'; '.join(unsafe.values())}, and what is a setting in the server's configuration, too;"
-            " or accept the loss with MySqlSink(allow_unsafe_durability=True).",
+            code="server_setting_unsafe",
+            remedy=f"Run {'; '.join(unsafe.values())}, and write the settings into the server's configuration."
+            " Or accept the loss with MySqlSink(allow_unsafe_durability=True).",
+            settings=list(unsafe),
         )
     log.warning("%s (allowed by allow_unsafe_durability)", text)
     return [text]
@@ -93,8 +109,11 @@ def check_ledger(session: Session, ledger: Ledger) -> None:
     for name, engine in _engines(session, ledger).items():
         if engine.upper() != "INNODB":
             raise SinkAccessError(
-                f"{name} is a table of engine {engine}; markers need transactions.",
-                remedy=f"ALTER TABLE {quote(ledger.schema)}.{quote(name)} ENGINE=InnoDB.",
+                f"{name} is a table of engine {engine}, and markers need transactions.",
+                code="table_unsupported",
+                remedy=f"Run ALTER TABLE {quote(ledger.schema)}.{quote(name)} ENGINE=InnoDB.",
+                table=name,
+                engine=engine,
             )
     for probe in ledger.probes():
         _probe(session, probe, f"GRANT {', '.join(PRIVILEGES)} on {ledger.table} and {ledger.head_table}")
@@ -155,10 +174,16 @@ def _probe(session: Session, statement: str, grant: str, sink: str = "") -> None
         # Another table than the statement's: the sequence of a default, or what a trigger writes.
         if denied and _quoted_name(denied["table"]).lower() not in statement.lower():
             grant = f"GRANT {denied['privileges']} on {denied['table']}"
+        code = code_for(error) or PRIVILEGE_MISSING
+        lacking = "a privilege" if code == PRIVILEGE_MISSING else "a privilege, or the table differs"
+        other = "" if code == PRIVILEGE_MISSING else f" {remedy_for(code)}"
         raise SinkAccessError(
-            f"the connection's user lacks a privilege or the table has another shape: {told}",
-            remedy=f"{grant} to the connection's user.",
+            f"the connection's user lacks {lacking}: {told}",
+            code=code,
+            remedy=f"Run {grant} to the connection's user.{other}",
             sink=sink,
+            grant=grant,
+            errno=code_of(error),
         ) from error
 
 

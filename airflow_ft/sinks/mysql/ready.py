@@ -27,7 +27,7 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
     """Return what `prepare` would refuse: the server's settings, and tables that are not there. Reads alone."""
     sinks = MySqlSink.all_of(plan)
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
-    with telling("looking at the server"), closing(Session(connection, LIMITS)) as session:
+    with telling("checking the server"), closing(Session(connection, LIMITS)) as session:
 
         def look(table: str) -> object:
             return read_table(session, whole_name(table, connection.schema))

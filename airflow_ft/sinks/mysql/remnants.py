@@ -82,9 +82,13 @@ def refuse_branches_of_others(session: Session, ledger: Ledger, installation: st
         # Without their nonces: on MySQL whoever knows an xid may end it, and this goes into logs.
         shown = ", ".join(f"{xid.branch} of its checkpoint {xid.number}" for _, xid in found[:4])
         raise ForeignOwnerError(
-            f"a lock was not had, and {len(found)} prepared branches of installation {found[0][0]}, which owned this"
-            f" pipeline before, keep theirs: {shown}{' ...' if len(found) > 4 else ''}.",
-            remedy="`airflow ft adopt` lists them and ends them as you say: --prepared commit or --prepared rollback.",
+            f"{len(found)} prepared branches of installation {found[0][0]}, which owned this pipeline before, may hold"
+            f" the lock: {shown}{' ...' if len(found) > 4 else ''}.",
+            code="prepared_foreign",
+            remedy="Run `airflow ft adopt`, which lists them. It ends them with --prepared commit or --prepared"
+            " rollback.",
+            installation=found[0][0],
+            found=len(found),
         )
 
 
@@ -116,8 +120,10 @@ def end_prepared(
     undecided = [xid for _, xid in found if _is_undecided(ledger, session, xid, last)]
     if undecided and ending is None:
         raise StateConflictError(
-            f"{len(undecided)} branches of a former owner are prepared there, and nobody said how to end them.",
-            remedy="look again with `airflow ft adopt`, and choose.",
+            f"a former owner has {len(undecided)} prepared branches here, and nothing says how to end them.",
+            code="prepared_undecided",
+            remedy="Run `airflow ft adopt` again with --prepared commit or --prepared rollback.",
+            found=len(undecided),
         )
     for owner, xid in found:
         if xid in undecided:
@@ -125,7 +131,7 @@ def end_prepared(
             verb = "COMMIT" if kept else "ROLLBACK"
         else:
             verb = _as_marked(session, ledger, xid)
-        log.warning("%s: XA %s of branch %s of checkpoint %d, which installation %s has left prepared",
+        log.warning("%s: running XA %s for branch %s of checkpoint %d, which installation %s left prepared",
                     ledger.participant, verb, xid.branch, xid.number, owner)  # fmt: skip
         end_branch(session, ledger, owner, xid, verb, patience)
 
@@ -144,7 +150,7 @@ def _listed(session: Session) -> Listed:
     except pymysql.err.MySQLError as error:
         if not may_not_list(error):
             raise
-        log.warning("prepared branches could not be listed: %s", describe(error))
+        log.warning("could not list prepared branches: %s", describe(error))
         return Listed(frozenset(), {})
 
 

@@ -44,7 +44,7 @@ from airflow_ft.sinks.mysql.failures import (
 )
 from airflow_ft.sinks.mysql.fencing import announce, guarded_head
 from airflow_ft.sinks.mysql.kept import Judged, keep_table, unfit_since
-from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, settled
+from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, marker_lost, settled
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import HEADROOM, AnotherWay, Loader, Way, path
 from airflow_ft.sinks.mysql.preflight import check_privileges, check_server, ensure_ledger, triggers_that_fire
@@ -187,7 +187,7 @@ class ServerParticipant(ABC):
             if marker is not None:  # an earlier try went further than the store knows
                 return notes | {"settled": marker.outcome.value}
             if notes["path"] == "insert" and not session.is_mariadb and not session.can_load_local:
-                warnings.append("LOAD DATA LOCAL is switched off: rows go by INSERT, which costs the server more")
+                warnings.append("LOAD DATA LOCAL is off: sending rows by INSERT, which costs the server more")
                 log.warning("%s: %s (local_infile)", self._plan.name, warnings[-1])
             targets = self._targets(session)
             verdicts = self._verdicts(session, plan, targets)
@@ -260,7 +260,7 @@ class ServerParticipant(ABC):
         if judge:
             self._judge_again(session, plan, changed, known)
         names = ", ".join(str(target.table.name) for target in changed.values())
-        raise AnotherWay(way, f"checkpoint {plan.number}: rows were not judged by the present shape of {names}")
+        raise AnotherWay(way, f"checkpoint {plan.number}: {names} changed after the vote; comparing the rows again")
 
     def _judge_again(
         self, session: Session, plan: Plan, targets: Mapping[str, Target], known: Mapping[str, set[str]]
@@ -335,7 +335,7 @@ class ServerParticipant(ABC):
             affected = loader.send(reader, target) if refused is None else loader.send_around(reader, target, refused)
         except pymysql.err.MySQLError as error:
             if way.load and code_of(error) in LOCAL_INFILE_REFUSED:
-                reason = f"LOAD DATA LOCAL was refused ({describe(error)}): rows go by INSERT"
+                reason = f"the server refused LOAD DATA LOCAL ({describe(error)}); sending rows by INSERT"
                 raise AnotherWay(replace(way, load=False), reason) from error
             raise
         expected = reader.segment.rows.get(name, 0)
@@ -343,9 +343,13 @@ class ServerParticipant(ABC):
             expected -= refused.rows(name) - before
         if affected != expected:
             raise SinkUnavailableError(
-                f"the server counted {affected} rows, segment {reader.segment.number} has {expected}.",
-                remedy="nothing was committed; the manifest and its files disagree: report it.",
+                f"the server counted {affected} rows, and segment {reader.segment.number} has {expected}. Nothing was"
+                " committed.",
+                code="row_count_mismatch",
+                remedy="Report it: the manifest of the segment and its files disagree.",
                 sink=name,
+                found=affected,
+                expected=expected,
             )
         return affected
 
@@ -453,7 +457,7 @@ class ServerParticipant(ABC):
         """The marker that took the place, in a fresh snapshot."""
         proof = self._proof(plan)
         if proof is None:
-            raise SinkUnavailableError("a marker stood there and is gone.", remedy="it is tried again.")
+            raise marker_lost(self._ledger(plan.pipeline), plan.number)
         return proof
 
     def _end(self, session: Session) -> None:
@@ -475,7 +479,7 @@ class ServerParticipant(ABC):
                     self._refuse_branches_of_others(plan)
                 if tries == self._limits.tries or found not in (Meaning.LOST, Meaning.BUSY):
                     raise text.located(**self._where(plan)) from error
-                log.warning("%s: %s; trying again (%d of %d)", self._plan.name, text.what, tries, self._limits.tries)
+                log.warning("%s: %s Trying again (%d of %d).", self._plan.name, text.what, tries, self._limits.tries)
             except AirflowFtError as error:
                 raise error.located(**self._where(plan)) from error.__cause__
             time.sleep(min(0.1 * 4 ** (tries - 1), 5.0))
@@ -488,7 +492,7 @@ class ServerParticipant(ABC):
         except ForeignOwnerError as error:
             raise error.located(**self._where(plan)) from None
         except pymysql.err.MySQLError as error:
-            log.warning("%s: who holds the lock could not be asked: %s", self._plan.name, describe(error))
+            log.warning("%s: could not find out who holds the lock: %s", self._plan.name, describe(error))
 
     def _where(self, plan: Plan | None) -> dict[str, str | int]:
         where: dict[str, str | int] = {"participant": self._plan.name}

@@ -90,9 +90,11 @@ class Session:
             self._connection = WireConnection(**given)
         except RuntimeError as error:  # PyMySQL's way to say that `cryptography` is lacking
             raise SinkAccessError(
-                f"connecting: {error}.",
+                f"PyMySQL cannot log in without the package cryptography: {error}.",
+                code="package_missing",
                 participant=info.conn_id,
-                remedy="install what it names where tasks run: `pip install cryptography`.",
+                remedy="Run `pip install cryptography` where tasks run.",
+                package="cryptography",
             ) from error
         try:
             self._set_up()
@@ -241,7 +243,7 @@ class Session:
     def _free(self) -> WireConnection:
         """The connection, when nothing is to be answered: else that answer would be taken for another one's."""
         if self._sent:
-            raise RuntimeError("a statement is under way on this connection")
+            raise RuntimeError("a statement on this connection still waits for its answer")
         return self._connection
 
     def _warning_count(self) -> int:

@@ -90,7 +90,7 @@ def ensure(rows: Rows, run: Run, server: str, limits: Limits) -> None:
             raise _refused(name, found, value, describe(error)) from error
         for still, left in _wrong(rows, server, limits):
             if still == name:
-                raise _refused(name, left, value, "it was set, and the server says otherwise")
+                raise _refused(name, left, value, "it was set, and the server still has the other value.")
 
 
 def require(rows: Rows, server: str, limits: Limits, *, autocommit: bool) -> None:
@@ -101,9 +101,13 @@ def require(rows: Rows, server: str, limits: Limits, *, autocommit: bool) -> Non
     for name, found in _wrong(rows, server, limits, autocommit=autocommit):
         raise SinkAccessError(
             f"{name} is {found!r} inside a transaction, and this connection has set it to"
-            f" {_wanted(name, limits) if name != 'autocommit' else int(autocommit)!r}.",
-            remedy="a proxy or pool between here and the server gives statements to several connections: connect to the"
-            " server itself, or have the proxy keep one connection a session (ProxySQL: multiplexing off).",
+            f" {_wanted(name, limits) if name != 'autocommit' else int(autocommit)!r}. A proxy or pool spreads the"
+            " statements over several connections.",
+            code="server_unsupported",
+            remedy="Connect to the server itself, or let the proxy keep one connection for each session (ProxySQL:"
+            " multiplexing off).",
+            setting=name,
+            value=found,
         )
 
 
@@ -168,7 +172,10 @@ def _text(value: Any) -> str:
 
 def _refused(name: str, found: str, wanted: str, why: str) -> SinkAccessError:
     return SinkAccessError(
-        f"the session setting {name} is {found!r} and has to be {wanted!r}: {why}",
-        remedy=f"mend what sets it: SET GLOBAL {name} = {wanted!r}, the server's init_connect, or a proxy in between;"
-        " or GRANT SESSION_VARIABLES_ADMIN ON *.* (MySQL) to the connection's user.",
+        f"the session setting {name} is {found!r} and must be {wanted!r}: {why}",
+        code="server_setting_unsafe",
+        remedy=f"Run SET GLOBAL {name} = {wanted!r}, or correct the server's init_connect or the proxy that sets it. Or"
+        " run GRANT SESSION_VARIABLES_ADMIN ON *.* (MySQL) to the connection's user.",
+        setting=name,
+        value=found,
     )

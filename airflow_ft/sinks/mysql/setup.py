@@ -40,12 +40,13 @@ def statements(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo)
 
 def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
     """`statements` as a text to be reviewed and run."""
-    yield f"-- connection {plan.name}: by somebody who may create tables and grant privileges."
-    yield "-- '%' stands for the hosts that the workers come from."
+    yield f"-- Connection {plan.name}: run these as a user who may create tables and grant privileges."
+    yield "-- Replace '%' by the hosts of the workers."
     for statement in statements(pipeline, plan, connection):
         yield f"{statement};"
     schemas = {TableName.parse(sink.table).within(connection.schema).schema for sink in MySqlSink.all_of(plan).values()}
-    yield f"-- For `airflow ft verify` also SELECT on the tables, and CREATE TEMPORARY TABLES on {', '.join(schemas)}."
+    named = ", ".join(schemas)
+    yield f"-- `airflow ft verify` also needs SELECT on the tables, and CREATE TEMPORARY TABLES on {named}."
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:
@@ -68,6 +69,8 @@ def _ledger(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) ->
 def _lacking(plan: ParticipantPlan, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"neither the connection nor the sink names the schema of {what}.",
-        remedy="set the connection's schema, or write 'schema.table' and MySqlSink(ledger_schema=...).",
+        code="argument_missing",
+        remedy=f"Set the schema of connection {plan.name}, or write 'schema.table' and MySqlSink(ledger_schema=...).",
         participant=plan.name,
+        argument="schema",
     )

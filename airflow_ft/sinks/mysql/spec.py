@@ -89,25 +89,39 @@ class MySqlSink(SqlSink):
         written = {target.lower() for target in self.columns.values()} if self.columns is not None else None
         keys = {key.lower() for key in self.key_columns}
         if written is not None and not keys <= written:
-            raise ConfigurationError("columns leaves out a key column.", remedy="name all of key_columns in it.")
+            lacking = sorted(keys - written)
+            raise ConfigurationError(
+                f"columns of MySqlSink leaves out the key {', '.join(lacking)}.",
+                code="arguments_conflict",
+                remedy=f"Map a column of the rows to {', '.join(lacking)} in columns.",
+                arguments=["columns", "key_columns"],
+            )
         if str(self.version_column).lower() in keys | (written or set()):
             raise ConfigurationError(
-                f"version_column {self.version_column!r} is filled by the sink itself.", remedy="name another column."
+                f"the sink itself fills version_column {self.version_column!r}, and key_columns or columns has it too.",
+                code="column_reserved",
+                remedy="Name another column of the table as version_column.",
+                column=str(self.version_column),
             )
 
     def _check_branches(self) -> None:
         if self.strategy not in BRANCHED:
             if self.branches != 0:
                 raise ConfigurationError(
-                    f"branches={shown(self.branches)} means nothing to strategy {self.strategy!r}.",
-                    remedy=f"leave it out, or choose one of {', '.join(BRANCHED)}.",
+                    f"strategy {self.strategy!r} does not use branches={shown(self.branches)}.",
+                    code="arguments_conflict",
+                    remedy=f"Leave out branches, or choose one of the strategies {', '.join(BRANCHED)}.",
+                    arguments=["strategy", "branches"],
                 )
             return
         if self.branches == 0:
             object.__setattr__(self, "branches", DEFAULT_BRANCHES)  # frozen: the usual way for a derived default
         if type(self.branches) is not int or not 1 <= self.branches <= MAX_BRANCHES:
             raise ConfigurationError(
-                f"branches is {self.branches!r}.", remedy=f"give a whole number from 1 to {MAX_BRANCHES}."
+                f"branches of MySqlSink is {shown(self.branches)}.",
+                code="argument_invalid",
+                remedy=f"Give a whole number from 1 to {MAX_BRANCHES} as branches.",
+                argument="branches",
             )
 
     def settings(self) -> dict[str, Any]:
@@ -117,15 +131,29 @@ class MySqlSink(SqlSink):
 
 def _check_columns(columns: object) -> None:
     if not isinstance(columns, Mapping) or not columns:
-        raise ConfigurationError(f"columns is {shown(columns)}.", remedy="map source columns to table columns.")
+        raise ConfigurationError(
+            f"columns of MySqlSink is {shown(columns)}.",
+            code="argument_invalid",
+            remedy='Map columns of the rows to columns of the table: columns={"id": "order_id"}.',
+            argument="columns",
+        )
     seen: dict[str, str] = {}
     for source, target in columns.items():
         if not isinstance(source, str) or not source:
-            raise ConfigurationError(f"columns: {shown(source)} is not a source column.", remedy="give its name.")
+            raise ConfigurationError(
+                f"columns of MySqlSink maps {shown(source)}, which is no name of a column.",
+                code="argument_invalid",
+                remedy="Name a column of the rows in its place.",
+                argument="columns",
+            )
         check_key("columns", source)
         TableName.check("column (columns)", target)
         first = seen.setdefault(target.lower(), source)  # MySQL compares names of columns without case
         if first != source:
             raise ConfigurationError(
-                f"columns: {first!r} and {source!r} both go into {target!r}.", remedy="give each a column of its own."
+                f"columns of MySqlSink maps both {first!r} and {source!r} to {target!r}.",
+                code="column_ambiguous",
+                remedy="Give each of them a column of its own.",
+                argument="columns",
+                columns=[first, source],
             )

@@ -34,8 +34,8 @@ def into_text(column: Column, repertoire: Repertoire | None) -> Sequence[Check]:
         checks.append(
             Check(
                 "a text that ends in blanks, which CHAR drops", "no blanks at the end",
-                "use VARCHAR, or trim in the job.",
-                lambda a: pc.ends_with(a, " "), None,
+                "Use VARCHAR for the column, or trim in the job.",
+                lambda a: pc.ends_with(a, " "), None, problem="blanks",
             )
         )  # fmt: skip
     return checks
@@ -49,7 +49,8 @@ def into_labels(column: Column) -> Sequence[Check]:
     return (
         Check(
             what, f"{labels} (letter by letter, whatever the collation)",
-            "mend the values, or add the label to the column.", labels.unknown, None, named=True,
+            "Correct the values in the job, or add the label to the column.", labels.unknown, None, named=True,
+            problem="label",
         ),
     )  # fmt: skip
 
@@ -61,14 +62,16 @@ def into_json(kind: pa.DataType, column: Column, repertoire: Repertoire | None) 
         checks.append(
             Check(
                 "a nested value with NaN or infinity, which JSON cannot hold", "finite numbers",
-                "make them null in the job.", json_columns.not_finite, None, by_table=False,
+                "Make such values null in the job.", json_columns.not_finite, None, by_table=False,
+                problem="nan",
             )
         )  # fmt: skip
     if json_columns.has_times(kind):
         checks.append(
             Check(
-                "a nested date or time outside of the years 1 to 9999, which has no text that others read",
-                "years of four digits", "make them null in the job.", json_columns.beyond_years, None, by_table=False,
+                "a nested date or time outside of the years 1 to 9999, whose text no other program reads",
+                "years of four digits", "Make such values null in the job.", json_columns.beyond_years, None,
+                by_table=False, problem="year",
             )
         )  # fmt: skip
     if column.type in TEXTS and column.octets is not None and column.octets < _WHOLE_MEMORY:
@@ -85,8 +88,9 @@ def into_bytes(column: Column) -> Sequence[Check]:
     if column.type == "binary":
         checks.append(
             Check(
-                f"a value shorter than {limit} bytes, which BINARY pads", column.full_type, "use VARBINARY.",
-                lambda a: pc.less(pc.binary_length(a), scalar(limit, pa.int64())), None,
+                f"a value shorter than {limit} bytes, which BINARY pads", column.full_type,
+                "Use VARBINARY for the column.",
+                lambda a: pc.less(pc.binary_length(a), scalar(limit, pa.int64())), None, problem="padding",
             )
         )  # fmt: skip
     return checks
@@ -94,8 +98,9 @@ def into_bytes(column: Column) -> Sequence[Check]:
 
 def _characters(limit: int, column: Column) -> Check:
     return Check(
-        f"a text longer than {limit} characters", column.full_type, "cut it in the job, or widen the column.",
+        f"a text longer than {limit} characters", column.full_type, "Cut it in the job, or widen the column.",
         lambda a: pc.greater(pc.utf8_length(a), limit), lambda s: (s.max_characters or 0) > limit,
+        problem="length",
     )  # fmt: skip
 
 
@@ -110,15 +115,17 @@ def _text_octets(limit: int, column: Column) -> Check:
 def _octets(limit: int, column: Column, where: str = "") -> Check:
     return Check(
         f"a value longer than {limit} bytes{where and ' of UTF-8'}", f"{column.full_type}{where}",
-        "cut it in the job, or use a larger type.",
+        "Cut it in the job, or use a larger type for the column.",
         lambda a: pc.greater(pc.binary_length(a), limit), lambda s: (s.max_bytes or 0) > limit,
+        problem="length",
     )  # fmt: skip
 
 
 def _repertoire(repertoire: Repertoire, column: Column) -> Check:
     return Check(
         f"a character that {column.charset} does not have", f"{column.full_type} in {column.charset}",
-        "make the column utf8mb4, or replace the character in the job.", repertoire.lacks, None,
+        "Make the column utf8mb4, or replace the character in the job.", repertoire.lacks, None,
+        problem="charset",
     )  # fmt: skip
 
 

@@ -65,8 +65,8 @@ def _between(
     lowest, highest = _bounds(column, timestamps_to_2106)
     return Check(
         "a date out of range", f"{lowest} to {highest} ({column.full_type})",
-        "mend the values, or use DATETIME (years 1000 to 9999)." if by_table else "mend the values.",
-        offends, by_statistics, by_table=by_table,
+        "Correct the values in the job" + (", or use DATETIME (years 1000 to 9999)." if by_table else "."),
+        offends, by_statistics, by_table=by_table, problem="range",
     )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def _fraction_checks(kind: pa.DataType, column: Column) -> Sequence[Check]:
     return (
         Check(
             "fractions of a second that the column would round", f"{digits} digits ({column.full_type})",
-            "truncate in the job (date_trunc), or widen the column to DATETIME(6).", offends, None,
-            by_table=digits < MOST_DIGITS,
+            "Truncate in the job (date_trunc), or widen the column to DATETIME(6).", offends, None,
+            by_table=digits < MOST_DIGITS, problem="fraction",
         ),
     )  # fmt: skip

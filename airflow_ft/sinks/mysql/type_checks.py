@@ -80,11 +80,11 @@ def judge(
     if _is_variant(kind):
         return Objection(
             f"values of type {kind} are a VARIANT, whose bytes mean nothing elsewhere",
-            f"write to_json({source}) in the job, into a column JSON or LONGTEXT.",
+            f"Write to_json({source}) in the job, into a column of type JSON or LONGTEXT.",
             by_table=False,
         )
     if family == "nested" and (why := json_columns.unsupported(kind)) is not None:
-        return Objection(f"{why} inside {kind} has no JSON text", "cast it to a string in the job.", by_table=False)
+        return Objection(f"{why} inside {kind} has no JSON text", "Cast it to a string in the job.", by_table=False)
     if not family or family not in _TAKES.get(target, "").split(", "):
         return _mismatch(kind, family, column, source)
     repertoire = (repertoires or {}).get(column.charset or "")
@@ -142,23 +142,23 @@ def _mismatch(kind: pa.DataType, family: str, column: Column, source: str) -> Ob
     if pa.types.is_duration(kind) or pa.types.is_interval(kind):
         return Objection(
             f"{found} (a length of time)",
-            f"write its seconds, days or months as a number: CAST({name} AS BIGINT).",
+            f"Write its seconds, days or months as a number: CAST({name} AS BIGINT).",
             by_table=False,
         )
     if pa.types.is_fixed_size_list(kind):
-        return Objection(found, f"cast it to a list in the job: CAST({name} AS ARRAY<...>).", by_table=False)
+        return Objection(found, f"Cast it to a list in the job: CAST({name} AS ARRAY<...>).", by_table=False)
     if not family:
-        return Objection(found, f"no column takes them: cast {name} in the job.", by_table=False)
+        return Objection(found, f"Cast {name} in the job: no column takes its type.", by_table=False)
     if column.type not in _TAKES:
-        return Objection(found, "choose another column type: BLOB or TEXT, for example.")
+        return Objection(found, "Choose another column type: BLOB or TEXT, for example.")
     if family == "nested" and cast.endswith("STRING)"):
         return Objection(
-            f"{found}: nested values become JSON text", f"use JSON, TEXT or LONGTEXT, or write to_json({name})."
+            f"{found}, because nested values become JSON text", f"Use JSON, TEXT or LONGTEXT, or write to_json({name})."
         )
     if column.type == "year" and family in ("date", "timestamp"):
         cast = f"year({name})"
     if column.type == "time" and family == "timestamp":
-        return Objection(found, f"use DATETIME for timestamps, or write CAST({name} AS TIME) in the job.")
+        return Objection(found, f"Use DATETIME for timestamps, or write CAST({name} AS TIME) in the job.")
     if family == "double" and column.type == "float":
-        return Objection(f"{found}, where they lose digits", f"make the column DOUBLE, or write {cast} in the job.")
-    return Objection(found, f"use a column of the values' type, or write {cast} in the job.")
+        return Objection(f"{found}, where they lose digits", f"Make the column DOUBLE, or write {cast} in the job.")
+    return Objection(found, f"Use a column of the values' type, or write {cast} in the job.")

@@ -157,7 +157,11 @@ def _refuse_null_keys(run: pa.RecordBatch, keys: Sequence[TargetColumn], target:
     for key in keys:
         if run.column(run.schema.get_field_index(key.source)).null_count:
             raise DeclinedError(
-                "a delete has NULL in its key.", remedy="mend the job.", sink=target.sink, column=key.source
+                "a delete has NULL in its key.",
+                code="null_refused",
+                remedy=f"Remove deletes with NULL in {key.source} in the job.",
+                sink=target.sink,
+                column=key.source,
             )
 
 

@@ -81,7 +81,7 @@ def _translated(table: str, step: Callable[[], T]) -> T:
     except pymysql.err.MySQLError as error:
         found = failure(error, f"comparing table {table}")
         if isinstance(found, SinkAccessError):
-            found.remedy = f"GRANT SELECT on {table} and CREATE TEMPORARY TABLES on its schema. {found.remedy}"
+            found.remedy = f"Run GRANT SELECT on {table} and CREATE TEMPORARY TABLES on its schema. {found.remedy}"
         raise found.located() from error
 
 
@@ -106,7 +106,7 @@ def _verify(
             report = replace(report, other=other)
         repertoires = target.to_judge(session).repertoires
     if report.is_complete and (why := _unheld(parts, repertoires)):  # the session may be over: the rows are read
-        return replace(report, error=f"the table does not hold the rows as they were delivered: {why}")
+        return replace(report, error=f"the table cannot hold the rows as they were delivered: {why}")
     return report
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError, together
 from airflow_ft.core.ports import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import booleans, is_binary, is_text
+from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.mysql.asked_checks import Question, questions
 from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
 from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
@@ -82,7 +84,7 @@ class Target:
         """
         if duplicates := sorted({name for name in schema.names if schema.names.count(name) > 1}):
             what = f"the rows have several columns named {duplicates[0]!r}"
-            return [], [self._declined(what, "rename them in the job.")]
+            return [], [self._declined("column_ambiguous", what, "Rename them in the job.", duplicates[0])]
         problems: list[AirflowFtError] = []
         named = {name: name for name in schema.names if name not in self.ignored}
         pairs = self.mapping if self.mapping is not None else named
@@ -90,28 +92,29 @@ class Target:
         seen: dict[str, str] = {}
         for source, target in pairs.items():
             if source not in schema.names:
-                what = f"the rows have no column {source!r}, which columns= names; they have: {', '.join(schema.names)}"
-                problems.append(self._declined(what, "mend columns= of the sink, or the job.", source))
+                problems.append(missing_in_rows(source, "columns", schema.names).located(sink=self.sink))
                 continue
             kind, column = schema.field(source).type, self.table.column(target)
             if column is None:
                 known = ", ".join(each.name for each in self.table.columns.values())
-                remedy = f"add the column (its values are {kind}), or name in columns= what to write."
-                what = f"{self.table.name} has no column {target!r}; it has: {known}"
-                problems.append(self._unfit(what, remedy, source))
+                remedy = f"Add the column {target} to {self.table.name} (its values are {kind}), or leave it out of"
+                remedy += " columns=."
+                what = f"the table {self.table.name} has no column {target!r}. It has: {known}"
+                problems.append(self._unfit("column_missing", what, remedy, source))
                 continue
             if column.name.lower() in self.own:
-                what = f"{self.table.name}.{column.name} is filled by the sink itself, and the rows have such a column"
-                remedy = "leave it out in the job, or name in columns= what to write."
-                problems.append(self._declined(what, remedy, source))
+                what = f"the sink itself fills {self.table.name}.{column.name}, and the rows have such a column"
+                remedy = f"Leave out {source} in the job, or name in columns= what to write."
+                problems.append(self._declined("column_reserved", what, remedy, source))
             if (first := seen.setdefault(column.name, source)) != source:
                 what = f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case"
-                problems.append(self._declined(what, "name in columns= where each goes.", source))
+                problems.append(self._declined("column_ambiguous", what, "Name in columns= where each goes.", source))
             form = form_of(kind, bits=column.type == "bit")
             columns.append(TargetColumn(source, column.name, form, column.labels))
         if lacking := sorted(self.required - {name.lower() for name in seen}):
             what = f"the rows have no column for {', '.join(lacking)}, which is in the key"
-            problems.append(self._declined(what, "add it to the job's result, or map it in columns=.", lacking[0]))
+            remedy = f"Add {', '.join(lacking)} to the job's result, or map it in columns=."
+            problems.append(self._declined("job_column_missing", what, remedy, lacking[0]))
         return columns, problems
 
     def judge(self, kind: pa.DataType, column: Column, source: str) -> Objection | Sequence[Check]:
@@ -119,11 +122,13 @@ class Target:
         late = self.timestamps_to_2106
         return judge(kind, column, source=source, timestamps_to_2106=late, repertoires=self.repertoires)
 
-    def _declined(self, what: str, remedy: str, column: str = "", row: str = "") -> DeclinedError:
-        return DeclinedError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
+    def _declined(self, code: str, what: str, remedy: str, column: str, **more: str) -> DeclinedError:
+        given = more | {"sink": self.sink, "column": column, "table": str(self.table.name)}
+        return DeclinedError(f"{what}.", code=code, remedy=remedy, **cast("Any", given))
 
-    def _unfit(self, what: str, remedy: str, column: str = "", row: str = "") -> UnfitTargetError:
-        return UnfitTargetError(f"{what}.", remedy=remedy, sink=self.sink, column=column, row=row)
+    def _unfit(self, code: str, what: str, remedy: str, column: str, **more: str) -> UnfitTargetError:
+        given = more | {"sink": self.sink, "column": column, "table": str(self.table.name)}
+        return UnfitTargetError(f"{what}.", code=code, remedy=remedy, **cast("Any", given))
 
 
 def read_target(session: Session, name: str, sink: MySqlSink, schema: str) -> Target:
@@ -158,12 +163,14 @@ def misfits(target: Target, schema: pa.Schema) -> list[AirflowFtError]:
         name = f"{target.table.name}.{column.name}"
         if column.generated:
             what = f"{column.name} is a generated column of {target.table.name}"
-            problems.append(target._unfit(what, "leave it out of the rows, or make it a plain column.", written.source))
+            remedy = f"Leave {written.source} out of the rows, or make {column.name} a plain column."
+            problems.append(target._unfit("column_generated", what, remedy, written.source))
             continue
         verdict = target.judge(schema.field(written.source).type, column, written.source)
         if isinstance(verdict, Objection):
             say = target._unfit if verdict.by_table else target._declined
-            problems.append(say(f"{verdict.found} ({name})", verdict.remedy, written.source))
+            what, allowed = f"{verdict.found} ({name})", column.full_type
+            problems.append(say(verdict.code, what, verdict.remedy, written.source, allowed=allowed))
     return problems
 
 
@@ -222,7 +229,7 @@ def unfit_rows(target: Target, batch: pa.RecordBatch) -> dict[int, str]:
             array = array.dictionary_decode()
         for check in _checks(target, array.type, column, written.source):
             wrong = booleans(pc.fill_null(check.offends(array), False))
-            why = f"found {check.found}; {target.table.name}.{column.name} allows {check.allowed}"
+            why = check.misfit(f"{target.table.name}.{column.name}")
             for index in np.flatnonzero(wrong).tolist():
                 found.setdefault(index, why)
     return found
@@ -231,7 +238,13 @@ def unfit_rows(target: Target, batch: pa.RecordBatch) -> dict[int, str]:
 def _question(column: Column, question: Question) -> Check:
     what = "JSON" if "JSON" in question.expression else column.full_type
     return Check(
-        f"a text that is no {what}", f"{what} only", "mend the values.", question.refused, None, by_table=False
+        f"a text that is no {what}",
+        f"only {what}",
+        "Correct the values in the job.",
+        question.refused,
+        None,
+        by_table=False,
+        problem="syntax",
     )
 
 
@@ -241,8 +254,9 @@ def _unwritten(target: Target, columns: Sequence[TargetColumn]) -> Iterator[Airf
     for column in target.table.columns.values():
         if column.name not in written and column.name.lower() not in told and not column.fills_itself:
             yield target._unfit(
+                "column_required",
                 f"{target.table.name}.{column.name} is NOT NULL without a default, and the rows have no such column",
-                "give it a default, add it to the job's result, or map it in columns=.",
+                f"Give {column.name} a default, add it to the job's result, or map it in columns=.",
                 column.name,
             )
 
@@ -254,9 +268,12 @@ def _check_size(target: Target, source: str, kind: pa.DataType, statistics: Colu
         raise SinkAccessError(
             f"a {'text' if is_text(kind) else 'value'} of {largest:,} bytes is too large for max_allowed_packet"
             f" ({target.max_allowed_packet:,}).",
-            remedy=f"set max_allowed_packet of the server to at least {largest * 2 + 4096}.",
+            code="limit_reached",
+            remedy=f"Run SET GLOBAL max_allowed_packet = {largest * 2 + 4096}, or set a higher value.",
             sink=target.sink,
             column=source,
+            setting="max_allowed_packet",
+            bytes=largest,
         )
 
 
@@ -307,9 +324,12 @@ def _look_at_sizes(target: Target, batch: pa.RecordBatch, columns: Sequence[Targ
         raise SinkAccessError(
             f"an INSERT of this row takes {sizes[index]:,} bytes, more than max_allowed_packet allows"
             f" ({target.max_allowed_packet:,}).",
-            remedy=f"set max_allowed_packet of the server to at least {int(sizes[index]) + 4096}.",
+            code="limit_reached",
+            remedy=f"Run SET GLOBAL max_allowed_packet = {int(sizes[index]) + 4096}, or set a higher value.",
             sink=target.sink,
             row=f"{first + index}",
+            setting="max_allowed_packet",
+            bytes=int(sizes[index]),
         )
 
 
@@ -334,8 +354,8 @@ def _look(target: Target, batch: pa.RecordBatch, source: str, column: Column, ch
 
 def _refusal(target: Target, source: str, column: Column, check: Check, row: str, values: str = "") -> AirflowFtError:
     say = target._unfit if check.by_table else target._declined
-    found = f"{check.found} ({values})" if values else check.found
-    return say(f"found {found}; {target.table.name}.{column.name} allows {check.allowed}", check.remedy, source, row)
+    what = check.misfit(f"{target.table.name}.{column.name}", values)
+    return say(check.code, what, check.remedy, source, row=row, problem=check.problem, allowed=check.allowed)
 
 
 def _describe(target: Target, batch: pa.RecordBatch, source: str, index: int, first: int) -> str:

@@ -30,7 +30,7 @@ class _Result(MySQLResult):
         connection.stream = None
         if stream is None:
             connection._force_close()
-            raise pymysql.err.OperationalError(2013, "the server asked for a file that nobody offered")
+            raise pymysql.err.OperationalError(2013, "the server asked for a file that it was not offered")
         size = connection.packet_bytes
         try:
             for chunk in stream:
@@ -45,7 +45,7 @@ class _Result(MySQLResult):
         answer = connection._read_packet()
         if not answer.is_ok_packet():
             connection._force_close()
-            raise pymysql.err.OperationalError(2014, "the server did not answer the end of the rows")
+            raise pymysql.err.OperationalError(2014, "the server did not answer after the last row")
         self._read_ok_packet(answer)  # type: ignore[attr-defined]
 
 

@@ -75,8 +75,8 @@ class XaParticipant(BranchedParticipant):
             cause = error.__cause__
             if self._width > 1 and cause is not None and meaning(cause) is Meaning.BUSY:
                 error.remedy += (
-                    " If it stays so, two branches may wait for each other: rows with the same unique key, or a foreign"
-                    " key from one to the other. With branches=1 the server names the former, and takes the latter."
+                    " If the retry fails too, two branches may wait for each other: rows with the same unique key, or a"
+                    " foreign key from one to the other. With branches=1 the server names the row, or takes it."
                 )
             raise error.located() from cause
 
@@ -120,8 +120,8 @@ class XaParticipant(BranchedParticipant):
             check_marker(marker, plan, fence.installation)
         there = sorted(branch for branch, marker in standing.items() if marker.outcome is Outcome.COMMITTED)
         if there:
-            log.warning("%s: branches %s of checkpoint %d are committed already, though it was not decided: a heuristic"
-                        " outcome (XA COMMIT by hand); the others are prepared, so that it can be delivered",
+            log.warning("%s: someone committed branches %s of checkpoint %d by hand (XA COMMIT) before the decision, a"
+                        " heuristic outcome; preparing the others, so that the checkpoint can be delivered",
                         self._plan.name, ", ".join(there), plan.number)  # fmt: skip
         return there
 
@@ -140,8 +140,11 @@ class XaParticipant(BranchedParticipant):
             still_named(ledger.head(session), fence, self._nonce)  # a newer attempt may have rolled them back
         if lacking:
             raise SinkUnavailableError(
-                f"{len(lacking)} of {len(xids)} branches were prepared, and are not in XA RECOVER.",
-                remedy="somebody has ended them, or the server forgot them; it is tried again.",
+                f"XA RECOVER lacks {len(lacking)} of {len(xids)} prepared branches. Someone ended them, or the server"
+                " forgot them.",
+                code="prepared_lost",
+                remedy="Wait for the retry. If it fails too, look for programs that end XA branches on this server.",
+                missing=len(lacking),
             )
 
     def _branch(self, plan: Plan, fence: Fence, xid: Xid, part: Slice, way: Way) -> Callable[[], None]:
@@ -179,8 +182,11 @@ class XaParticipant(BranchedParticipant):
                 still_named(ledger.head(session), fence, xid.nonce)
                 if code_of(error) == DUPLICATE_KEY or time.monotonic() > deadline:
                     raise SinkUnavailableError(
-                        f"the place of branch {xid.branch} is taken: {describe(error)}",
-                        remedy="see the ledger's rows of this number, and XA RECOVER; it is tried again.",
+                        f"another transaction holds the place of branch {xid.branch}: {describe(error)}",
+                        code="branch_taken",
+                        remedy=f"Look at the rows of number {plan.number} in {ledger.table}, and at XA RECOVER. Airflow"
+                        " retries.",
+                        branch=xid.branch,
                     ) from error
             with closing(self._open()) as other:
                 self._clear_the_way(other, ledger, plan, fence)
@@ -217,7 +223,7 @@ class XaParticipant(BranchedParticipant):
         slices = self._slices(plan)
         expected = [part.label for part in slices]
         lost = [part for part in slices if part.label not in standing]
-        log.warning("%s: branches %s of checkpoint %d are lost: they are delivered from the write-ahead log",
+        log.warning("%s: branches %s of checkpoint %d are lost; delivering them from the write-ahead log",
                     self._plan.name, ", ".join(part.label for part in lost), plan.number)  # fmt: skip
         detail["redelivered"] = [part.label for part in lost]
         self._deliver_branches(plan, fence, vote, lost, way)
@@ -284,7 +290,9 @@ class XaParticipant(BranchedParticipant):
             with closing(self._open()) as session:
                 self._clear_the_way(session, self._ledger(plan.pipeline), plan, fence)
         except (AirflowFtError, pymysql.err.MySQLError) as error:
-            log.warning("%s: left to the next attempt, which rolls it back: %s", self._plan.name, error)
+            log.warning(
+                "%s: could not roll back the prepared branches; the next attempt does it: %s", self._plan.name, error
+            )
 
     # --- prepared branches --------------------------------------------------------------------------------------
 
@@ -304,7 +312,10 @@ class XaParticipant(BranchedParticipant):
             mine = xid.nonce in self._nonces and xid.nonce != self._nonce
             if xid.number in (plan.number, PROBE_NUMBER) and (mine or xid.rank < fence.rank):
                 log.warning(
-                    "%s: rolling back a branch of attempt %s of checkpoint %d", self._plan.name, xid.rank, xid.number
+                    "%s: rolling back a branch of checkpoint %d (epoch %d, attempt %d)",
+                    self._plan.name,
+                    xid.number,
+                    *xid.rank,
                 )
                 self._end_branch(session, ledger, fence, xid, "ROLLBACK")
 
@@ -328,7 +339,7 @@ class XaParticipant(BranchedParticipant):
                 continue
             counted = marker.outcome is Outcome.COMMITTED and list(xid.rank) == marker.detail.get("prepared")
             verb = "COMMIT" if counted and ledger.marker(session, xid.number, xid.branch) is None else "ROLLBACK"
-            log.warning("%s: a branch of checkpoint %d came back: %s", self._plan.name, xid.number, verb)
+            log.warning("%s: a branch of checkpoint %d reappeared; running XA %s", self._plan.name, xid.number, verb)
             self._end_branch(session, ledger, fence, xid, verb)
 
     def _end_branch(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid, verb: str) -> None:

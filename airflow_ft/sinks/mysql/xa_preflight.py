@@ -114,7 +114,7 @@ def _clean_up(open_session: Callable[[], Session], ledger: Ledger, fence: Fence,
             if xid in recover(session).xids:
                 end_branch(session, ledger, fence.installation, xid, "ROLLBACK", limits.head_wait)
     except (AirflowFtError, pymysql.err.MySQLError) as error:
-        log.warning("the branch of a preflight is left to the next one, which rolls it back: %s", error)
+        log.warning("could not roll back the branch of a preflight; the next preflight does it: %s", error)
 
 
 def _prepare(open_session: Callable[[], Session], ledger: Ledger, fence: Fence, xid: Xid) -> None:
@@ -134,10 +134,12 @@ def check_listing(session: Session) -> None:
     if listed.foreign and not session.is_mariadb:
         found = ", ".join(f"{count} of formatID {format_id}" for format_id, count in sorted(listed.foreign.items()))
         raise SinkAccessError(
-            f"other applications have prepared branches on this server ({found}): MySQL can lose acknowledged branches"
+            f"other applications have prepared branches on this server ({found}). MySQL can lose acknowledged branches"
             " at a restart when formatIDs are mixed.",
-            remedy="end them (XA RECOVER CONVERT XID), have that application use formatID 1, or choose strategy"
-            " 'local'.",
+            code="prepared_foreign",
+            remedy="End them (XA RECOVER CONVERT XID lists them), let that application use formatID 1, or choose"
+            " strategy 'local'.",
+            format_ids=dict(sorted(listed.foreign.items())),
         )
 
 
@@ -145,12 +147,19 @@ def _check_version(session: Session) -> None:
     safe = SAFE_MARIADB if session.is_mariadb else SAFE_MYSQL
     if session.version < safe:
         raise SinkAccessError(
-            f"{session.product} does not keep prepared branches safely"
-            f" (it is known to from {'.'.join(map(str, safe))} on).",
-            remedy="use a newer server, or strategy 'local'.",
+            f"{session.product} does not keep prepared branches safely. Version {'.'.join(map(str, safe))} is the first"
+            " that is known to.",
+            code="server_version",
+            remedy=f"Upgrade the server to {'.'.join(map(str, safe))} or later, or use strategy 'local'.",
+            version=session.product,
         )
     if is_on(session.variables.get("wsrep_on", "OFF")):
-        raise SinkAccessError("the server is a Galera node, which has no XA.", remedy="use strategy 'local'.")
+        raise SinkAccessError(
+            "the server is a Galera node, which has no XA.",
+            code="server_unsupported",
+            remedy="Use strategy 'local'.",
+            setting="wsrep_on",
+        )
 
 
 def _listed(session: Session) -> Listed:
@@ -160,8 +169,10 @@ def _listed(session: Session) -> Listed:
         if not may_not_list(error):
             raise
         raise SinkAccessError(
-            f"this user may not list prepared branches: {describe(error)}",
-            remedy="GRANT XA_RECOVER_ADMIN ON *.* to the connection's user.",
+            f"the connection's user may not list prepared branches: {describe(error)}",
+            code="privilege_missing",
+            remedy="Run GRANT XA_RECOVER_ADMIN ON *.* to the connection's user.",
+            grant="GRANT XA_RECOVER_ADMIN ON *.*",
         ) from error
 
 
@@ -172,12 +183,17 @@ def _end_from_here(session: Session, ledger: Ledger, fence: Fence, xid: Xid, lim
     try:
         return end_branch(session, ledger, fence.installation, xid, verb, limits.head_wait)
     except SinkUnavailableError as error:
-        raise SinkAccessError(f"from another connection, {error.what}", remedy="use strategy 'local'.") from error
+        raise SinkAccessError(
+            f"another connection cannot end a prepared branch: {error.what}",
+            code="server_unsupported",
+            remedy="Use strategy 'local'.",
+        ) from error
 
 
 def _vanished() -> SinkAccessError:
     return SinkAccessError(
-        "a branch was prepared, and is gone since its connection was closed.",
-        remedy="something between here and the server (a proxy, a pool) or the server itself does not keep"
-        " prepared branches; use strategy 'local'.",
+        "a branch was prepared, and is gone since its connection was closed. A proxy, a pool or the server itself does"
+        " not keep prepared branches.",
+        code="prepared_lost",
+        remedy="Connect to the server without a proxy or pool, or use strategy 'local'.",
     )

@@ -124,8 +124,10 @@ def end_branch(
                 return False
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
-                    f"a prepared branch of attempt {xid.rank} cannot be ended: {describe(error)}",
-                    remedy="the connection that prepared it is still there: see SHOW PROCESSLIST and KILL it.",
+                    f"a prepared branch of epoch {xid.epoch}, attempt {xid.attempt} cannot be ended: {describe(error)}",
+                    code="session_stuck",
+                    remedy="Find the connection that prepared it with SHOW PROCESSLIST, and KILL it. Airflow retries.",
+                    number=xid.number,
                 ) from error
         time.sleep(0.2)  # without its lock nobody sees it leave: not in the very moment that it does
 

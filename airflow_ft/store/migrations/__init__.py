@@ -59,10 +59,12 @@ def migrate(database: Database, known: tuple[Migration, ...] | None = None) -> s
         raise
     except Exception as error:  # a driver's: what no environment causes
         raise ConfigurationError(
-            f"the decision log at {database.url} cannot be brought up to date: {type(error).__name__}:"
+            f"the schema of the decision log at {database.url} cannot be updated: {type(error).__name__}:"
             f" {' '.join(str(error).split())}.",
-            remedy="see whether tables of another program lie there, and give the log a schema (?schema=NAME in its"
-            " URL), or a SQLite file, of its own; nothing was changed.",
+            code="schema_unusable",
+            remedy="Check whether another program has tables there. Give the decision log its own schema"
+            " (?schema=NAME in the URL) or its own SQLite file. Nothing was changed.",
+            store=database.url,
         ) from error
 
 
@@ -92,9 +94,13 @@ def is_current(database: Database) -> bool:
     _refuse_newer(database, found, newest)
     if found < newest:
         raise ConfigurationError(
-            f"the decision log at {database.url} has schema version {found}, this airflow-ft needs {newest}, and what"
-            " only looks changes nothing.",
-            remedy="`airflow ft pipelines` brings it up to date, when no older version is at work any more.",
+            f"the decision log at {database.url} has schema version {found}, and this airflow-ft needs {newest}. This"
+            " command only reads, so it does not update the schema.",
+            code="schema_outdated",
+            remedy="Stop all processes of the older version. Then run `airflow ft pipelines`: it updates the schema.",
+            store=database.url,
+            found=found,
+            needed=newest,
         )
     return True
 
@@ -117,7 +123,11 @@ def _installation(rows: list[dict[str, object]]) -> str:
 def _refuse_newer(database: Database, current: int, newest: int) -> None:
     if current > newest:
         raise ConfigurationError(
-            f"the decision log at {database.url} has schema version {current}, this airflow-ft knows versions up to"
+            f"the decision log at {database.url} has schema version {current}, and this airflow-ft knows versions up to"
             f" {newest}.",
-            remedy="install the version of airflow-ft that wrote it, or a newer one; nothing was changed.",
+            code="newer_release",
+            remedy="Install the version of airflow-ft that wrote it, or a newer one. Nothing was changed.",
+            store=database.url,
+            found=current,
+            known=newest,
         )

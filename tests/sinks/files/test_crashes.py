@@ -15,7 +15,7 @@ from airflow_ft.testing.world import World
 from tests.sinks.files.dying import Acting
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.rotating]
+pytestmark = [pytest.mark.slow, pytest.mark.sampled]
 LOST = Vote("", 0, 0, None, {})  # names nothing that was prepared
 
 

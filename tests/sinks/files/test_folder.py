@@ -56,6 +56,7 @@ def world(tmp_path: Path) -> World:
 # --- what readers see ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_reader_that_lists_all_the_time_sees_whole_checkpoints(tmp_path: Path) -> None:
     """Three partitions, in files of their own: a reader lists first, and opens what it has listed."""
     world = world_of(tmp_path, partition_by=("which",))

@@ -123,6 +123,7 @@ def test_the_doctor_names_the_extra_before_it_connects() -> None:
     assert "airflow-ft[held]" in check.remedy
 
 
+@pytest.mark.slow
 def test_the_strategy_transaction_needs_no_second_client() -> None:
     """Everything that such a pipeline imports, where there is no kafka-python."""
     modules = "participant setup doctor verify permissions"

@@ -11,6 +11,7 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
+from tests.raising import raises
 
 
 def given(**extra: object) -> dict[str, object]:
@@ -65,6 +66,6 @@ def test_a_certificate_is_verified_by_the_authority_that_is_named(
     ],
 )
 def test_tls_settings_that_cannot_work_are_named_without_secrets(extra: dict[str, object]) -> None:
-    with pytest.raises(SinkAccessError, match="TLS") as refused:
+    with raises(SinkAccessError, "connection_invalid", participant="c", setting="ssl") as refused:
         given(**extra)
-    assert "secret-word" not in str(refused.value) and refused.value.participant == "c"
+    assert "secret-word" not in repr(refused.error) + repr(vars(refused.error))

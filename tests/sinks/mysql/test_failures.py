@@ -7,7 +7,7 @@ import pymysql
 import pytest
 
 from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
-from airflow_ft.sinks.mysql.failures import Meaning, failure, meaning, meaning_of_rows
+from airflow_ft.sinks.mysql.failures import Meaning, Unanswered, failure, meaning, meaning_of_rows
 from airflow_ft.sinks.mysql.fencing import lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.load import place, refusals
@@ -98,6 +98,7 @@ def test_the_limit_that_is_used_up_is_named(resource: str, clause: str) -> None:
     text = f"User 'me' has exceeded the '{resource}' resource (current value: 1)"
     error = failure(pymysql.err.OperationalError(1226, text), "sending", rows=True)
     assert isinstance(error, SinkAccessError) and f"WITH {clause} 0" in error.remedy
+    assert (error.code, error.fields["errno"]) == ("limit_reached", 1226)
 
 
 def test_only_statements_that_send_rows_are_declined() -> None:
@@ -105,6 +106,44 @@ def test_only_statements_that_send_rows_are_declined() -> None:
     assert isinstance(failure(duplicate, "sending", rows=True), DeclinedError)
     assert isinstance(failure(duplicate, "writing the marker"), SinkUnavailableError)
     assert isinstance(failure(pymysql.err.OperationalError(1045, "no"), "connecting", rows=True), SinkAccessError)
+
+
+@pytest.mark.parametrize(
+    ("number", "message", "code"),
+    [
+        (2003, "Can't connect to MySQL server", "server_unreachable"),
+        (1045, "Access denied for user 'me'", "login_refused"),
+        (1044, "Access denied for user 'me' to database 'shop'", "privilege_missing"),
+        (1142, "INSERT command denied to user 'me'", "privilege_missing"),
+        (1049, "Unknown database 'shop'", "database_missing"),
+        (1146, "Table 'shop.orders' doesn't exist", "table_missing"),
+        (1054, "Unknown column 'x'", "column_missing"),
+        (1205, "Lock wait timeout exceeded", "lock_timeout"),
+        (1114, "The table 'orders' is full", "disk_full"),
+        (1030, "Got error 28 from storage engine", "disk_full"),
+        (1030, "Got error 122 from storage engine", "sink_unavailable"),
+        (1040, "Too many connections", "limit_reached"),
+        (1290, "The MySQL server is running with the --read-only option", "server_read_only"),
+        (1064, "You have an error in your SQL syntax", "sink_access"),
+        (9001, "Max connect timeout reached", "sink_unavailable"),
+    ],
+)
+def test_each_error_of_a_server_has_a_code_and_what_to_do(number: int, message: str, code: str) -> None:
+    error = failure(pymysql.err.OperationalError(number, message), "connecting")
+    assert (error.code, error.fields["errno"]) == (code, number)
+    assert message in error.headline and error.remedy
+
+
+def test_a_commit_without_an_answer_is_in_doubt() -> None:
+    assert failure(Unanswered("gone"), "committing").code == "commit_in_doubt"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(1062, "row_refused"), (1452, "row_refused"), (1048, "null_refused"), (1406, "value_unfit")]
+)
+def test_refused_rows_have_a_code_by_what_is_wrong_with_them(number: int, code: str) -> None:
+    error = failure(pymysql.err.IntegrityError(number, "no"), "sending", rows=True)
+    assert isinstance(error, DeclinedError) and (error.code, error.fields["errno"]) == (code, number)
 
 
 def test_places_are_read_from_messages() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from airflow_ft.core.errors import DeclinedError
 from airflow_ft.sinks.mysql.labels import Labels
+from tests.raising import raises
 
 
 def labels(full_type: str) -> Labels:
@@ -32,7 +33,7 @@ def test_texts_and_labels(full_type: str, held: list[str | None], lacking: list[
         assert labels(full_type).unknown(given.slice(1)).to_pylist() == expected[1:]
     labels(full_type).refuse(array.slice(0, len(held)), "v")
     for at in range(len(held), len(array)):
-        with pytest.raises(DeclinedError, match="is not of the labels"):
+        with raises(DeclinedError, "value_unfit", column="v"):
             labels(full_type).refuse(array.slice(at, 1), "v")
 
 

@@ -11,6 +11,7 @@ import pytest
 from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.sinks.mysql import session_settings
 from airflow_ft.sinks.mysql.limits import Limits
+from tests.raising import raises
 
 SHOWN = {
     "autocommit": "ON",
@@ -60,7 +61,7 @@ def test_what_only_some_servers_have_is_set_or_refused_by_name(name: str, value:
     given.ensure()
     given.ensure()
     for refusing in (Answers(fixed=[name], **{name: value}), Answers(forbidden=[name], **{name: value})):
-        with pytest.raises(SinkAccessError, match=f"session setting {name} is '{value}'"):
+        with raises(SinkAccessError, "server_setting_unsafe", setting=name, value=value):
             refusing.ensure()
 
 
@@ -69,5 +70,5 @@ def test_a_transaction_on_another_connection_is_refused_by_the_setting_that_diff
     session_settings.require(given.rows, "10.11-test", Limits(), autocommit=False)
     for name, value in (("autocommit", "ON"), ("sql_mode", "ANSI_QUOTES"), ("tx_isolation", "REPEATABLE-READ")):
         other = Answers(**{"autocommit": "0", name: value})
-        with pytest.raises(SinkAccessError, match=f"{name} is '{value}' inside a transaction"):
+        with raises(SinkAccessError, "server_unsupported", setting=name, value=value):
             session_settings.require(other.rows, "10.11-test", Limits(), autocommit=False)

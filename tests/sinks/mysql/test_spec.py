@@ -14,6 +14,9 @@ from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.wal import open_wal
+from tests.raising import raises
+
+UPSERT = {"table": "orders", "strategy": "upsert"}
 
 
 def test_a_sink_says_what_a_plan_has_to_hold() -> None:
@@ -25,43 +28,62 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "fields"),
     [
-        ({"table": "orders", "strategy": "once"}, "available: local, parallel"),
-        ({"table": "orders", "branches": 2}, "means nothing to strategy 'local'"),
-        ({"table": "orders", "strategy": "xa", "branches": 33}, "from 1 to 32"),
-        ({"table": "orders", "strategy": "parallel", "branches": True}, "from 1 to 32"),
-        ({"table": "orders", "strategy": "xa", "branches": -1}, "from 1 to 32"),
-        ({"table": "orders", "key_columns": ["id"]}, "key_columns means nothing to strategy 'local'"),
-        ({"table": "orders", "strategy": "upsert", "version_column": "v"}, "needs key_columns"),
-        ({"table": "orders", "strategy": "upsert", "key_columns": "id", "version_column": "v"}, "list of column names"),
-        ({"table": "orders", "strategy": "upsert", "key_columns": ["v"], "version_column": "V"}, "filled by the sink"),
-        ({"table": ""}, "does not name a table"),
-        ({"table": "a.b.c"}, "does not name a table"),
-        ({"table": "`open"}, "does not name a table"),
-        ({"table": "x" * 65}, "cannot be the name of a table"),
-        ({"table": "blank "}, "last one not a blank"),
-        ({"table": "orders", "conn_id": ""}, "not a connection id"),
-        ({"table": "orders", "columns": {}}, "columns is"),
-        ({"table": "orders", "columns": {"a": "X", "b": "x"}}, "both go into"),
-        ({"table": "orders", "columns": {"a": ""}}, "name of a column"),
-        ({"table": "orders", "ledger_schema": ""}, "name of a schema"),
-        ({"table": "orders", "allow_unsafe_durability": "yes"}, "allow_unsafe_durability"),
+        ({"table": "orders", "strategy": "once"}, "argument_invalid", {"argument": "strategy", "value": "once"}),
+        ({"table": "orders", "branches": 2}, "arguments_conflict", {"arguments": ["strategy", "branches"]}),
+        ({"table": "orders", "strategy": "xa", "branches": 33}, "argument_invalid", {"argument": "branches"}),
+        ({"table": "orders", "strategy": "parallel", "branches": True}, "argument_invalid", {"argument": "branches"}),
+        ({"table": "orders", "strategy": "xa", "branches": -1}, "argument_invalid", {"argument": "branches"}),
+        ({"table": "orders", "key_columns": ["id"]}, "arguments_conflict", {"arguments": ["strategy", "key_columns"]}),
+        ({**UPSERT, "version_column": "v"}, "argument_missing", {"argument": "key_columns"}),
+        ({**UPSERT, "key_columns": "id", "version_column": "v"}, "argument_invalid", {"argument": "key_columns"}),
+        ({**UPSERT, "key_columns": ["v"], "version_column": "V"}, "column_reserved", {"column": "V"}),
+        (
+            {**UPSERT, "key_columns": ["k"], "version_column": "v", "columns": {"x": "v", "k": "k"}},
+            "column_reserved",
+            {},
+        ),
+        (
+            {**UPSERT, "key_columns": ["k"], "version_column": "v", "columns": {"x": "x"}},
+            "arguments_conflict",
+            {"arguments": ["columns", "key_columns"]},
+        ),
+        ({"table": ""}, "name_invalid", {"value": ""}),
+        ({"table": "a.b.c"}, "name_invalid", {"value": "a.b.c"}),
+        ({"table": "`open"}, "name_invalid", {"value": "`open"}),
+        ({"table": "x" * 65}, "name_invalid", {"value": "x" * 65, "subject": "table"}),
+        ({"table": "blank "}, "name_invalid", {"value": "blank "}),
+        ({"table": "orders", "conn_id": ""}, "argument_invalid", {"argument": "conn_id"}),
+        ({"table": "orders", "columns": {}}, "argument_invalid", {"argument": "columns"}),
+        ({"table": "orders", "columns": {"": "a"}}, "argument_invalid", {"argument": "columns"}),
+        ({"table": "orders", "columns": {"a": "X", "b": "x"}}, "column_ambiguous", {"columns": ["a", "b"]}),
+        ({"table": "orders", "columns": {"a": ""}}, "name_invalid", {"value": "", "subject": "column (columns)"}),
+        ({"table": "orders", "ledger_schema": ""}, "name_invalid", {"subject": "schema (ledger_schema)"}),
     ],
 )
-def test_what_cannot_work_is_refused_at_construction(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+def test_what_cannot_work_is_refused_at_construction(
+    arguments: dict[str, Any], code: str, fields: dict[str, Any]
+) -> None:
+    with raises(ConfigurationError, code, **fields):
         MySqlSink(**arguments)
+
+
+def test_a_text_is_no_truth() -> None:
+    given: Any = "yes"
+    with pytest.raises(ConfigurationError) as raised:
+        MySqlSink(table="orders", allow_unsafe_durability=given)
+    assert "allow_unsafe_durability" in raised.value.headline
 
 
 def test_jinja_is_accepted_and_must_be_rendered_before_the_plan() -> None:
     sink = MySqlSink(table="{{ params.schema }}.orders")
-    with pytest.raises(ConfigurationError, match="still contains Jinja"):
+    with raises(ConfigurationError, "template_unrendered", value=sink.table):
         sink.settings()
 
 
 def test_a_plan_of_a_newer_release_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="slices"):
+    with raises(ConfigurationError, "newer_release", settings=["slices"]):
         MySqlSink.from_settings("c", "local", {"table": "t", "slices": 4})
 
 
@@ -71,7 +93,7 @@ def test_sinks_of_one_participant_share_their_ledger() -> None:
         "b": dict(MySqlSink(table="b").settings()),
     }
     plan = ParticipantPlan("shop", "mysql", "local", Promise.ATOMIC, 0, sinks)
-    with pytest.raises(ConfigurationError, match="different ledger schemas"):
+    with raises(ConfigurationError, "arguments_conflict", arguments=["ledger_schema"]):
         open_participant(plan, ConnectionInfo("shop", "mysql"), open_wal())
 
 

@@ -73,7 +73,7 @@ def proof_of(world: World, plan: Plan) -> Any:
 @pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
 @pytest.mark.server
 @pytest.mark.slow
-@pytest.mark.rotating("deaths")
+@pytest.mark.sampled("deaths")
 def test_whoever_dies_anywhere_is_followed_by_one_who_finishes(
     s3: S3, tmp_path: Path, act: str, partitioned: bool
 ) -> None:
@@ -105,7 +105,7 @@ def test_whoever_dies_anywhere_is_followed_by_one_who_finishes(
 
 @pytest.mark.server
 @pytest.mark.slow
-@pytest.mark.rotating("deaths")
+@pytest.mark.sampled("deaths")
 def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(s3: S3, tmp_path: Path) -> None:
     for at in count():
         (tmp_path / str(at)).mkdir()
@@ -122,7 +122,7 @@ def test_whoever_dies_in_the_very_first_prepare_leaves_nothing_in_the_way(s3: S3
 
 @pytest.mark.server
 @pytest.mark.slow
-@pytest.mark.rotating("deaths")
+@pytest.mark.sampled("deaths")
 def test_whoever_dies_in_an_abort_leaves_nothing_visible_and_the_next_one_finishes(s3: S3, tmp_path: Path) -> None:
     for at, world, bucket in worlds(s3, tmp_path):
         plan = world.plan(small(world))
@@ -168,7 +168,7 @@ def for_each_sleeper(
 @pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
 @pytest.mark.server
 @pytest.mark.slow
-@pytest.mark.rotating("sleepers")
+@pytest.mark.sampled("sleepers")
 def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
     s3: S3, tmp_path: Path, act: str, deleted: str
 ) -> None:
@@ -188,7 +188,7 @@ def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_delivered_meanwhile(
 @pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
 @pytest.mark.server
 @pytest.mark.slow
-@pytest.mark.rotating("sleepers")
+@pytest.mark.sampled("sleepers")
 def test_whoever_sleeps_anywhere_shows_nothing_when_it_was_aborted_meanwhile(s3: S3, tmp_path: Path, act: str) -> None:
     """The decision log never has one number committed and aborted. Should it, then somebody is told."""
 

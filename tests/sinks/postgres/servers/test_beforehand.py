@@ -16,11 +16,11 @@ from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.testing.world import OURS, World
 from airflow_ft.wal import open_wal
 from tests.sinks.postgres.conftest import Make
-from tests.sinks.postgres.test_local import ORDERS, drop_user, limited
-from tests.sinks.postgres.test_tools import examined
+from tests.sinks.postgres.servers.test_local import ORDERS, drop_user, limited
+from tests.sinks.postgres.servers.test_tools import examined
 from tests.sinks.postgres.world import table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 OK, WARNING, PROBLEM = Verdict.OK, Verdict.WARNING, Verdict.PROBLEM
 UPSERT: dict[str, Any] = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}

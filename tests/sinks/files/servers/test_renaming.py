@@ -257,7 +257,7 @@ def acting(world: World, plan: Plan, act: str, at: int, vote: Vote | None = None
 
 
 @pytest.mark.slow
-@pytest.mark.rotating
+@pytest.mark.sampled
 def test_whoever_dies_while_it_passes_leaves_either_owner_and_the_next_one_goes_on(make: Make) -> None:
     owners = []
     for at, world, former in worlds(make):
@@ -277,7 +277,7 @@ def test_whoever_dies_while_it_passes_leaves_either_owner_and_the_next_one_goes_
 
 
 @pytest.mark.slow
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("act", ["prepare", "commit", "deliver what is lost"])
 def test_whoever_of_the_old_name_sleeps_shows_nothing_behind_it(make: Make, act: str) -> None:
     """Also what its log has not settled: either it is there before, and nothing passes; or it never comes."""

@@ -147,7 +147,7 @@ def test_every_type_has_a_form_and_a_hook_that_fits_it() -> None:
         assert manager.field_behaviours[name]["placeholders"]
 
 
-@pytest.mark.rotating(among="slow checks")
+@pytest.mark.sampled(among="slow checks")
 @pytest.mark.server
 @pytest.mark.slow
 def test_the_command_keeps_the_type_and_tests_what_it_has_stored(mariadb_database: Database, tmp_path: Path) -> None:

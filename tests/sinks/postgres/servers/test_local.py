@@ -38,7 +38,7 @@ from tests.sinks.postgres.deaths import AtStatement, Death
 from tests.sinks.postgres.world import QUICK, Table, quick, table_of
 from tools.servers import Postgres
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 ORDERS = "CREATE TABLE orders (id bigint, text text)"
 

@@ -19,10 +19,10 @@ from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.wal import open_wal
 from tests.sinks.postgres.conftest import Make
-from tests.sinks.postgres.test_local import drop_user, limited
+from tests.sinks.postgres.servers.test_local import drop_user, limited
 from tests.sinks.postgres.world import QUICK, table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 ORDERS = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, floats float8, texts text[], at timestamptz, day date, bytes bytea,"

@@ -17,10 +17,10 @@ from airflow_ft.wal import open_wal
 from tests.density import stride
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.deaths import AtStatement, Death
-from tests.sinks.postgres.test_local import drop_user, limited
+from tests.sinks.postgres.servers.test_local import drop_user, limited
 from tests.sinks.postgres.world import quick, table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, text text NOT NULL, version bigint NOT NULL DEFAULT 0)"
 UPSERT: dict[str, Any] = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}

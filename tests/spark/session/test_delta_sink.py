@@ -13,8 +13,8 @@ import pytest
 
 from tests.sinks.delta.world import table_of, world_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.rotating(among="Spark drivers")]
-JARS = Path(__file__).parents[2] / ".local" / "jars" / "delta"
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.sampled(among="Spark drivers")]
+JARS = Path(__file__).parents[3] / ".local" / "jars" / "delta"
 ROWS = pa.table(
     {
         "id": pa.array([1, 2, 3], pa.int64()),

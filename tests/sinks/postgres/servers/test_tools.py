@@ -22,7 +22,7 @@ from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.testing.world import OURS, World
 from airflow_ft.wal import open_wal
 from tests.sinks.postgres.conftest import Make
-from tests.sinks.postgres.test_local import ORDERS, drop_user, limited
+from tests.sinks.postgres.servers.test_local import ORDERS, drop_user, limited
 from tests.sinks.postgres.world import QUICK, table_of
 from tools.servers import Postgres
 

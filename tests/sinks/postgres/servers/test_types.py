@@ -16,7 +16,7 @@ from airflow_ft.testing.world import SINK
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.world import table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 NOON = dt.datetime(2024, 5, 31, 12, 0, 0, 250)
 UTC = dt.UTC

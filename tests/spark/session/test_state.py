@@ -25,7 +25,7 @@ from airflow_ft.state.positions import Position
 from airflow_ft.state.rows import Column, columns_of, write_row
 from tests.raising import raises
 
-pytestmark = [pytest.mark.rotating, pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.sampled, pytest.mark.spark, pytest.mark.slow]
 SETTING = "spark.sql.streaming.stateStore."
 OF_STATE = "org.apache.spark.sql.execution.streaming.state."
 CHANGELOG = f"{SETTING}rocksdb.changelogCheckpointing.enabled"

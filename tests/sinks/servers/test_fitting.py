@@ -34,34 +34,34 @@ def of_table(database: Database, table: str, **settings: Any) -> list[AirflowFtE
 
 
 MYSQL: dict[str, tuple[str, Mapping[str, Any], list[tuple[type[AirflowFtError], str, str]]]] = {
-    # name: columns of the table, settings, what is found: type, column, words
+    # name: columns of the table, settings, what is found: class, column, code
     "fits": ("id BIGINT, name TEXT, op TEXT, more INT", {}, []),
     "values are not judged": ("id TINYINT NOT NULL, name VARCHAR(1), op CHAR(1)", {}, []),
     "everything": (
         "id DATE, must INT NOT NULL, op INT AS (must)",
         {},
         [
-            (UnfitTargetError, "name", "has no column 'name'"),
-            (UnfitTargetError, "must", "NOT NULL without a default"),
-            (UnfitTargetError, "id", "do not go into date"),
-            (UnfitTargetError, "op", "generated column"),
+            (UnfitTargetError, "name", "column_missing"),
+            (UnfitTargetError, "must", "column_required"),
+            (UnfitTargetError, "id", "column_unfit"),
+            (UnfitTargetError, "op", "column_generated"),
         ],
     ),
     "columns= of no such column": (
         "id BIGINT",
         {"columns": {"id": "id", "nome": "id2"}},
-        [(DeclinedError, "nome", "the rows have no column 'nome'")],
+        [(DeclinedError, "nome", "job_column_missing")],
     ),
     "upsert": ("id BIGINT PRIMARY KEY, name TEXT, op TEXT, version BIGINT", UPSERT, []),
     "upsert with deletes": (
         "id BIGINT PRIMARY KEY, name TEXT, op TEXT, version BIGINT",
         {**UPSERT, "change_column": "kind"},
-        [(DeclinedError, "kind", "no column 'kind', which change_column= names")],
+        [(DeclinedError, "kind", "job_column_missing")],
     ),
     "upsert without a key": (
         "id BIGINT, name TEXT, version BIGINT",
         UPSERT,
-        [(UnfitTargetError, "", "no unique key"), (UnfitTargetError, "op", "has no column 'op'")],
+        [(UnfitTargetError, "", "key_unfit"), (UnfitTargetError, "op", "column_missing")],
     ),
 }
 
@@ -71,8 +71,8 @@ def test_a_table_is_compared_with_columns(any_mysql_database: Database, name: st
     table, settings, wanted = MYSQL[name]
     found = of_table(any_mysql_database, table, **settings)
     assert [(type(problem), problem.column) for problem in found] == [(kind, column) for kind, column, _ in wanted]
-    for problem, (_, _, words) in zip(found, wanted, strict=True):
-        assert words in problem.what and problem.remedy
+    for problem, (_, _, code) in zip(found, wanted, strict=True):
+        assert problem.code == code and problem.remedy
         assert (problem.participant, problem.sink) == ("shop", "orders")
     assert any_mysql_database.sql("SHOW TABLES") == [("orders",)], "neither ledger nor head"
 

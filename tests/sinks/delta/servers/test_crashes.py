@@ -17,7 +17,7 @@ from airflow_ft.testing.world import World
 from tests.sinks.delta.world import TableInBucket, participant_of, table_of, world_of
 from tests.sinks.files.dying import Acting
 
-pytestmark = [pytest.mark.slow, pytest.mark.rotating]
+pytestmark = [pytest.mark.slow, pytest.mark.sampled]
 ADOPTED, ANEW, BUCKET = "files as they are", "rows written anew", pytest.param("in a bucket", marks=pytest.mark.server)
 Make = Callable[[int], World]
 

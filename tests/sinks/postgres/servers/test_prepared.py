@@ -37,7 +37,7 @@ from tests.sinks.postgres.deaths import AtStatement, Death
 from tests.sinks.postgres.world import Table, quick, table_of
 from tools.servers import Database, Postgres
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 ORDERS = "CREATE TABLE orders (id bigint PRIMARY KEY, text text)"
 PREPARED = {"strategy": "prepared"}

@@ -20,10 +20,10 @@ from airflow_ft.wal import open_wal
 from tests.density import stride
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.deaths import AtStatement
-from tests.sinks.postgres.test_local import drop_user, limited
+from tests.sinks.postgres.servers.test_local import drop_user, limited
 from tests.sinks.postgres.world import quick, table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 UPSERT: dict[str, Any] = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
 STRATEGIES: dict[str, dict[str, Any]] = {"local": {}, "upsert": UPSERT, "lost": {"strategy": "prepared"}}

@@ -12,10 +12,10 @@ from airflow_ft.core.set_aside import of_proof
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.testing.world import SINK, World
 from tests.sinks.postgres.conftest import Make
-from tests.sinks.postgres.test_local import drop_user, limited
+from tests.sinks.postgres.servers.test_local import drop_user, limited
 from tests.sinks.postgres.world import quick, table_of
 
-pytestmark = [pytest.mark.server, pytest.mark.rotating]
+pytestmark = [pytest.mark.server, pytest.mark.sampled]
 
 UPSERT: dict[str, Any] = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
 CHANGES = {**UPSERT, "change_column": "op"}

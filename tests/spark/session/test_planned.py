@@ -281,7 +281,7 @@ def test_a_static_read_is_judged_alike(reading: Reading) -> None:
         Sources(reading.spark, {"files": source.to_json()}, {}).static("files")
 
 
-@pytest.mark.rotating(among="HDFS")
+@pytest.mark.sampled(among="HDFS")
 @pytest.mark.server
 @pytest.mark.slow
 def test_names_on_hdfs_are_judged_alike(spark: SparkSession, hdfs: Hdfs, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import Fate, World
 from tests.density import stride
-from tests.sinks.delta.test_crashes import ids, small
+from tests.sinks.delta.servers.test_crashes import ids, small
 from tests.sinks.delta.world import TableInBucket, participant_of, table_of
 from tools.servers import S3
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.slow
-@pytest.mark.rotating
+@pytest.mark.sampled
 @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY], ids=["a request", "a reply"])
 def test_what_is_lost_on_the_way_of_a_commit_comes_once(s3: S3, tmp_path: Path, fate: Fate) -> None:
     """Here and there; the conformance kit loses each."""

@@ -1,0 +1,129 @@
+"""Promises of every file system of the log, of a real HDFS, and what only a NameNode can do."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError
+from airflow_ft.wal import hdfs as hdfs_module
+from airflow_ft.wal import open_wal
+from airflow_ft.wal.filesystem import filesystem, link_tree
+from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.raising import raises
+from tests.wal.test_conformance import (
+    ALL,
+    test_a_copy_holds_what_is_kept_and_goes_its_own_way,
+    test_a_copy_of_what_is_replaced_meanwhile_is_taken_anew,
+    test_a_file_appears_once_and_whole_and_is_not_replaced,
+    test_a_file_is_read_in_pieces_and_from_anywhere,
+    test_a_file_under_a_second_name_stays_when_the_first_goes,
+    test_a_folder_gets_another_name_once,
+    test_a_root_without_its_marker_is_away_and_one_with_it_lacks_files,
+    test_of_many_who_write_one_file_or_make_one_folder_a_single_one_wins,
+    test_segments_are_written_read_and_swept,
+    test_what_is_not_there,
+)
+from tools.servers import Hdfs
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.sampled(among="HDFS")]
+
+__all__ = [
+    "test_a_copy_holds_what_is_kept_and_goes_its_own_way",
+    "test_a_copy_of_what_is_replaced_meanwhile_is_taken_anew",
+    "test_a_file_appears_once_and_whole_and_is_not_replaced",
+    "test_a_file_is_read_in_pieces_and_from_anywhere",
+    "test_a_file_under_a_second_name_stays_when_the_first_goes",
+    "test_a_folder_gets_another_name_once",
+    "test_a_root_without_its_marker_is_away_and_one_with_it_lacks_files",
+    "test_of_many_who_write_one_file_or_make_one_folder_a_single_one_wins",
+    "test_segments_are_written_read_and_swept",
+    "test_what_is_not_there",
+]
+
+
+@pytest.fixture
+def root(hdfs: Hdfs) -> str:
+    return f"{hdfs.url}/{uuid.uuid4().hex}"
+
+
+def test_from_one_file_system_to_the_other(hdfs: Hdfs, tmp_path: Path) -> None:
+    """As a savepoint is that lies elsewhere than the log."""
+    one, two = str(tmp_path / "one"), f"{hdfs.url}/{uuid.uuid4().hex}"
+    filesystem(one).write(filesystem(one).uri(one, "a", "b"), b"text")
+    filesystem(one).write(filesystem(one).uri(one, "left out"), b"")
+    assert link_tree(one, two, lambda name: name.parts[0] == "a") == 1
+    assert link_tree(two, str(tmp_path / "three"), ALL) == 1
+    assert (tmp_path / "three" / "a" / "b").read_text() == "text"
+
+
+def test_who_may_not_write_is_told_whom_to_ask(hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = f"{hdfs.url}/{uuid.uuid4().hex}"
+    filesystem(root).make_folder(root)
+    hdfs_module._client(f"{hdfs.host}:{hdfs.port}").set_permission(root.removeprefix(hdfs.url), 0o755)
+    monkeypatch.setenv("HADOOP_USER_NAME", "mallory")
+    with raises(StorageUnavailableError, "privilege_missing") as refused:
+        filesystem(root).write(f"{root}/x", b"")
+    assert refused.error is not None
+    assert "user=mallory, access=WRITE" in refused.error.headline and "HADOOP_USER_NAME" in refused.error.remedy
+
+
+def test_what_is_no_name_node_is_named(hdfs: Hdfs) -> None:
+    for authority in ("127.0.0.1:1", "no-such-host.invalid:8020"):
+        with raises(StorageUnavailableError, "server_unreachable", path=f"hdfs://{authority}/wal"):
+            filesystem(f"hdfs://{authority}/wal").exists(f"hdfs://{authority}/wal")
+    with raises(ConfigurationError, "namenode_unknown", path="hdfs://cluster/wal"):
+        filesystem("hdfs://cluster/wal").exists("hdfs://cluster/wal")
+
+
+def test_a_copy_does_not_wait_for_who_died_while_it_wrote(hdfs: Hdfs) -> None:
+    """The file has no end then, for as long as the NameNode believes in its writer."""
+    root = f"{hdfs.url}/{uuid.uuid4().hex}"
+    files = filesystem(root)
+    files.write(files.uri(root, "old", "whole"), b"whole")
+    dead = files.create(files.uri(root, "old", "half"))
+    dead.write(b"half")
+    files.link_tree(files.uri(root, "old"), files.uri(root, "copy"), ALL)
+    assert files.read(files.uri(root, "copy", "whole")) == b"whole"
+    files.remove_tree(root)
+
+
+@pytest.fixture
+def own_hdfs(servers_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hdfs]:
+    with Hdfs(servers_folder / f"hdfs-{uuid.uuid4().hex[:8]}") as server:
+        monkeypatch.setenv("HADOOP_USER_NAME", server.user)
+        yield server
+
+
+def test_a_name_node_that_dies_stands_still_or_is_full(own_hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is told, and nothing is lost: the same process goes on when it is back."""
+    root = f"{own_hdfs.url}/wal"
+    files = filesystem(root)
+    table = pa.table({"id": range(1000)})
+    segment = write_segment(SegmentFolder(root, "p", 1, 1, 0), 1, {"rows": table})
+    own_hdfs.kill()
+    with raises(StorageUnavailableError, "server_unreachable"):
+        open_wal().open(segment)
+    own_hdfs.start()
+    reader = open_wal().open(segment)
+    [file] = reader.files("rows")
+    assert pa.Table.from_batches(reader.batches("rows", file)) == table
+
+    own_hdfs.pause()
+    with monkeypatch.context() as patch:
+        patch.setattr(hdfs_module, "TIMEOUT", 1.0)
+        with raises(StorageUnavailableError, "server_unreachable", errno=errno.ETIMEDOUT):
+            files.exists(root)
+    own_hdfs.resume()
+    assert files.exists(root)
+
+    own_hdfs.admin("-setSpaceQuota", "1m", "/wal")
+    with raises(StorageUnavailableError, "limit_reached", errno=errno.EDQUOT):
+        write_segment(SegmentFolder(root, "p", 1, 2, 0), 2, {"rows": table})
+    own_hdfs.admin("-clrSpaceQuota", "/wal")
+    write_segment(SegmentFolder(root, "p", 1, 3, 0), 2, {"rows": table})
