@@ -78,7 +78,7 @@ def test_mistakes_are_told_without_a_traceback(ft: Callable[..., str], tmp_path:
     assert unknown.error is not None and "'other'" in unknown.error.headline
     for arguments, code, fields in (
         (("get", PIPELINE, "0"), "key_invalid", {"columns": ["k"], "count": 0}),
-        (("get", PIPELINE, "1", "a"), "state_unknown", {"operator": "1"}),
+        (("get", PIPELINE, "1", "a"), "operator_unknown", {"operator": "1"}),
         (("export", PIPELINE, "0", "counts.xml"), "path_invalid", {"path": str(Path.cwd() / "counts.xml")}),
         (
             ("export", PIPELINE, "0", str(tmp_path / "no" / "counts.csv")),
