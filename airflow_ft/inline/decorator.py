@@ -49,18 +49,28 @@ def _taken(definition: Any, frame: FrameType) -> InlineJob:
     file = source_file(path, frame.f_globals)
     if file is None:
         raise ConfigurationError(
-            f"the job {name} has no source: {path} is no file that can be read.",
-            remedy='write it into a file, or name a module: job="package.module".',
+            f"the source of the job {name} cannot be read: {path} is not a readable file.",
+            code="job_source_missing",
+            remedy='Write the job into a file, or name a module: job="package.module".',
+            job=name,
+            path=path,
         )
     node, around = _definition(file, name, line)
     taking = Taking(name, file, frame.f_globals, job)
     if (method := _lacking(definition, file.definition(node).text)) is not None:
-        raise taking.refused(method, "write `def transform(self, spark, sources):` in a class, without self by itself.")
+        raise taking.refused(
+            method,
+            "Write `def transform(spark, sources):`; in a class, `def transform(self, spark, sources):`.",
+            "job_invalid",
+        )
     names = {**frame.f_globals, **frame.f_locals}
     if others := [each for each in node.decorator_list if not is_named(each, names, job)]:
         raise taking.refused(
-            f"has the decorator {ast.unparse(others[0])} besides ours (line {others[0].lineno}).",
-            "call it inside of the function, or leave it out.",
+            f"has a second decorator, {ast.unparse(others[0])} (line {others[0].lineno}).",
+            f"Remove {ast.unparse(others[0])}, or call it inside the function.",
+            "job_invalid",
+            decorator=ast.unparse(others[0]),
+            line=others[0].lineno,
         )
     return taking.take(definition, node, around)
 
@@ -71,19 +81,24 @@ def _checked(definition: Any) -> str:
     if isfunction(definition) and hasattr(definition, "__wrapped__"):  # by functools.wraps
         raise ConfigurationError(
             f"the job {name} has another decorator below @job.",
-            remedy="call it inside of the function, or leave it out.",
+            code="job_invalid",
+            remedy="Remove that decorator, or call it inside the function.",
+            job=name,
         )
     if not isfunction(definition) and not isclass(definition):
-        what = f"@job stands above {shown(definition)}, which is neither a function nor a class."
+        what = f"@job decorates {shown(definition)}, which is neither a function nor a class."
     elif name == _LAMBDA:
-        what = "@job was given a lambda."
+        what = "@job decorates a lambda."
     elif iscoroutinefunction(definition) or isasyncgenfunction(definition):
         what = f"the job {name} is an async function."
     elif (outer := definition.__qualname__.rpartition(".")[0]) and not outer.endswith("<locals>"):
-        what = f"the job {name} is written in the class {outer.rpartition('.')[2]}."
+        what = f"the job {name} is defined inside the class {outer.rpartition('.')[2]}."
     if what:
         raise ConfigurationError(
-            what, remedy="write `def transform(spark, sources):`, or a class with transform and split, below @job."
+            what,
+            code="job_invalid",
+            remedy="Write `def transform(spark, sources):`, or a class with transform and split, below @job.",
+            job=name,
         )
     return str(name)
 
@@ -94,7 +109,7 @@ def _lacking(definition: Any, text: str) -> str | None:
     if isclass(definition):
         function, given = getattr_static(definition, "transform", None), 3
         if function is None and "transform" not in text:
-            return "has no function transform(self, spark, sources)."
+            return "has no method transform(self, spark, sources)."
         if isinstance(function, staticmethod):
             function, given = function.__func__, 2
     if not isfunction(function):
@@ -104,7 +119,7 @@ def _lacking(definition: Any, text: str) -> str | None:
     try:
         fits(*[None] * given)
     except TypeError:
-        return f"takes ({', '.join(signature(function).parameters)}), and is called with (spark, sources)."
+        return f"takes ({', '.join(signature(function).parameters)}), but is called with (spark, sources)."
     return None
 
 
@@ -115,8 +130,12 @@ def _definition(file: SourceFile, name: str, line: int) -> tuple[Definition, set
         if node.name == name and first <= line <= node.lineno:
             return node, set(around)
     raise ConfigurationError(
-        f"the job {name} is not found at line {line} of {file.path}, which has changed since it was imported.",
-        remedy=f"import it again; {ELSEWHERE}.",
+        f"the job {name} is not at line {line} of {file.path}: the file has changed since it was imported.",
+        code="job_source_missing",
+        remedy=f"Import {file.path} again. Or {ELSEWHERE}.",
+        job=name,
+        path=file.path,
+        line=line,
     )
 
 

@@ -17,7 +17,7 @@ from airflow_ft.inline.file import Binding, SourceFile, constant_names
 from airflow_ft.inline.names import Definition, annotated, is_named, line_of, needed
 
 _OF_A_MODULE = frozenset(("__name__", "__file__", "__doc__"))
-ELSEWHERE = 'import or make it inside of the job, hand it over by job_args, or name a module instead: job="jobs.orders"'
+ELSEWHERE = 'import or create it inside the job, pass it by job_args, or name a module: job="jobs.orders"'
 
 
 class Taking:
@@ -37,8 +37,10 @@ class Taking:
         names = needed(node, postponed=file.postponed) - {node.name}
         if closed := sorted(names & around):
             raise self.refused(
-                f"uses {', '.join(closed)} of the function in which it is written (line {line_of(closed[0], node)}).",
-                f"write it at the top level of the file; {ELSEWHERE}.",
+                f"uses {', '.join(closed)} of the function around it (line {line_of(closed[0], node)}).",
+                f"Write the job at the top level of the file. For {closed[0]}, {ELSEWHERE}.",
+                names=closed,
+                line=line_of(closed[0], node),
             )
         self._known.add(node.name)
         self._take_names(node, names)
@@ -47,9 +49,16 @@ class Taking:
         divides = isinstance(node, ast.ClassDef) and (hasattr(definition, "split") or "split" in own.text)
         return InlineJob(self._name, file.path, (*parts, own), file.postponed, divides)
 
-    def refused(self, what: str, remedy: str) -> ConfigurationError:
-        """Return what is wrong with the job."""
-        return ConfigurationError(f"the job {self._name} ({self._file.path}) {what}", remedy=remedy)
+    def refused(self, what: str, remedy: str, code: str = "job_not_portable", **fields: Any) -> ConfigurationError:
+        """Return the error that says what is wrong with the job."""
+        return ConfigurationError(
+            f"the job {self._name} ({self._file.path}) {what}",
+            code=code,
+            remedy=remedy,
+            job=self._name,
+            path=self._file.path,
+            **fields,
+        )
 
     def _take_names(self, node: ast.stmt, names: set[str]) -> None:
         for name in sorted(names):
@@ -69,7 +78,7 @@ class Taking:
             for each in found:
                 self._take_import(name, each, user)
         elif len(found) > 1:
-            raise self._unfit(name, user, "which its file binds more than once", found[-1].node)
+            raise self._unfit(name, user, "which the file defines more than once", found[-1].node)
         else:
             self._known.add(name)  # first, since functions may name one another
             self._take_statement(name, found[0], user)
@@ -79,7 +88,7 @@ class Taking:
         node, alias = binding.node, binding.alias
         assert alias is not None
         if not _is_absolute(binding):
-            raise self._unfit(name, user, "which is bound by a relative import", node)
+            raise self._unfit(name, user, "which comes from a relative import", node)
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             return
         one = ast.ImportFrom(node.module, [alias], 0) if isinstance(node, ast.ImportFrom) else ast.Import(names=[alias])
@@ -109,22 +118,26 @@ class Taking:
             return
         now = self._module.get(name, written)
         if type(now) is not type(written) or now != written:
-            raise self._unfit(name, user, "which has another value by now", node)
+            raise self._unfit(name, user, "whose value has changed since its definition", node)
 
     def _require_builtin(self, name: str, user: ast.stmt) -> None:
         if hasattr(builtins, name) or name in _OF_A_MODULE:
             return
         if name in self._file.for_types:
-            why = "which is imported for type checkers alone"
+            why = "which is imported only for type checkers"
         elif self._file.stars:
             why = f"which may come from `from {self._file.stars[0]} import *`"
         else:
-            why = "which its file does not define at the top level"
+            why = "which the file does not define at the top level"
         raise self._unfit(name, user, why)
 
     def _unfit(self, name: str, user: ast.stmt, why: str, node: ast.stmt | None = None) -> ConfigurationError:
         where = f"; line {node.lineno}" if node is not None else ""
-        return self.refused(f"names {name} (line {line_of(name, user)}), {why}{where}.", f"{ELSEWHERE}.")
+        line = line_of(name, user)
+        remedy = f"For {name}: {ELSEWHERE}."
+        defined = node.lineno if node is not None else 0
+        what = f"uses {name} (line {line}), {why}{where}."
+        return self.refused(what, remedy, name=name, line=line, defined=defined)
 
 
 def _is_absolute(binding: Binding) -> bool:
@@ -136,5 +149,5 @@ def _kind(node: ast.stmt) -> str:
         return "an async function"
     if isinstance(node, ast.Assign | ast.AnnAssign):
         lambdas = isinstance(node.value, ast.Lambda)
-        return "a lambda" if lambdas else "no constant that is made of literals"
-    return f"made by a statement that is not taken along ({type(node).__name__.lower()})"
+        return "a lambda" if lambdas else "not a constant made of literals"
+    return f"defined by a statement that cannot be copied ({type(node).__name__.lower()})"

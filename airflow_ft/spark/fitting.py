@@ -68,7 +68,7 @@ def ask(
         return lambda: None
     write(folder / QUESTION, json.dumps(columns))
     told = "; ".join(f"{sink} ({', '.join(f['name'] for f in schema['fields'])})" for sink, schema in columns.items())
-    log.info("columns for the sinks: %s", told)  # the task looks for the question when it reads a line
+    log.info("columns of the job: %s", told)  # the task looks for the question when it reads a line
     return lambda: _await_answer(folder / ANSWER, request.pipeline, warn)
 
 
@@ -86,7 +86,7 @@ def _columns(
         return {}
     except Exception as error:  # whatever it is, a batch with rows will show it
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        text = "the columns of the sinks are not known before there are rows (split of an empty batch: %s)"
+        text = "the columns of the sinks are unknown until there are rows (split of an empty batch raised %s)"
         log.warning(text, reason)
         return {}
     known = {*request.sinks, *request.optional_sinks}
@@ -100,7 +100,7 @@ def _await_answer(path: Path, pipeline: str, warn: Callable[[PipelineWarning], N
     deadline = time.monotonic() + ANSWER_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
-            warn(not_judged("", f"the sinks were not asked, or did not answer, in {ANSWER_SECONDS:.0f} s."))
+            warn(not_judged("", f"no answer from the sinks within {ANSWER_SECONDS:.0f} s."))
             return
         time.sleep(_LOOK_SECONDS)
     problems = [rebuild_error(each) for each in json.loads(path.read_text())]
@@ -108,7 +108,8 @@ def _await_answer(path: Path, pipeline: str, warn: Callable[[PipelineWarning], N
         return
     error = together(problems)
     if isinstance(error, TerminalError):
-        error = JobError(error.what, remedy=error.remedy, sink=error.sink, column=error.column)
+        where = {"sink": error.sink, "column": error.column, **error.fields}
+        error = JobError(error.what, code=error.code, remedy=error.remedy, **where)
     error.remedy += " Nothing was computed yet."
     raise error.located(pipeline=pipeline)
 
@@ -146,7 +147,7 @@ class Answers:
         try:
             problems = self._judge(self._schemas())
         except Exception as error:  # our own mistake, perhaps: `prepare` is what counts
-            log.warning("the sinks could not be compared with the job's columns: %s: %s", type(error).__name__, error)
+            log.warning("the job's columns were not compared with the sinks: %s: %s", type(error).__name__, error)
         with suppress(OSError):  # the driver may have ended
             write(self._folder / ANSWER, json.dumps([describe_error(problem) for problem in problems]))
 

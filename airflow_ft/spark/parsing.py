@@ -68,7 +68,12 @@ def parse_json(
     """
     fields = cast("T.StructType", T.StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     if clash := sorted({*keep} & {*fields.names}) or sorted({*keep, *fields.names} & {MALFORMED}):
-        raise ConfigurationError(f"parse_json would make two columns named {', '.join(clash)}.", remedy="rename one.")
+        raise ConfigurationError(
+            f"parse_json would create two columns named {', '.join(clash)}.",
+            code="column_repeated",
+            remedy=f"Leave {clash[0]} out of keep=, or rename it in the schema.",
+            columns=clash,
+        )
     raw = F.col(column)
     text = raw.cast("string")
     read = frame.withColumn(_READ, reader(frame.sparkSession, fields, "value")(raw.cast("binary"), F.lit("")))

@@ -144,18 +144,31 @@ class StageRequest:
         if self.begins_anew:
             object.__setattr__(self, "base", None)
             object.__setattr__(self, "base_is_clean", False)
-        if not self.sinks or set(self.sinks) & set(self.optional_sinks):
+        if not self.sinks:
             raise ConfigurationError(
-                "a pipeline needs at least one sink, and each is either optional or not.",
+                "the pipeline has no sink that is not optional.",
+                code="argument_missing",
                 pipeline=self.pipeline,
-                remedy="declare a sink that the job may not leave out.",
+                remedy="Declare a sink for which the job always returns rows.",
+                argument="sinks",
+            )
+        if both := sorted(set(self.sinks) & set(self.optional_sinks)):
+            raise ConfigurationError(
+                f"sinks cannot be both optional and required: {', '.join(both)}.",
+                code="arguments_conflict",
+                pipeline=self.pipeline,
+                remedy=f"Declare {both[0]} once.",
+                sinks=both,
             )
         for name, value in self.conf.items():
             if FIXED_CONF.get(name, value) != value:
                 raise ConfigurationError(
-                    f"{name}={value} would break exactly-once delivery.",
+                    f"the Spark setting {name}={value} would break exactly-once delivery.",
+                    code="spark_setting_unsafe",
                     pipeline=self.pipeline,
-                    remedy=f"leave it out: it is always {FIXED_CONF[name]}.",
+                    remedy=f"Remove {name} from spark_conf: airflow-ft sets it to {FIXED_CONF[name]}.",
+                    setting=name,
+                    value=value,
                 )
         for source in self.sources.values():
             source_from_json(source)

@@ -56,23 +56,30 @@ def uid(frame: DataFrame, name: str) -> DataFrame:
     """
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise ConfigurationError(
-            f"{name!r} is no uid for a stateful operator.",
-            remedy="give up to 100 letters, digits, '.', '_' or '-'.",
+            f"{name!r} is not a valid uid for a stateful operator.",
+            code="uid_invalid",
+            remedy="Give 1 to 100 letters, digits, '.', '_' or '-'.",
+            uid=str(name),
         )
     node: Any = frame._jdf.queryExecution().analyzed()
     while node.nodeName() == "SubqueryAlias" or kind_of(node) is None:
         children = node.children()
         if children.size() != 1:
             raise ConfigurationError(
-                f"the DataFrame that is to have the uid {name!r} does not end with an operator that has state.",
-                remedy="call uid(...) on what groupBy(...).agg, dropDuplicates, join (of two streams),"
-                " applyInPandasWithState or transformWithState return.",
+                f"the DataFrame for the uid {name!r} does not end with a stateful operator.",
+                code="uid_misplaced",
+                remedy="Call uid(...) on the result of groupBy(...).agg, dropDuplicates, join (of two streams),"
+                " applyInPandasWithState or transformWithState.",
+                uid=name,
             )
         node = children.apply(0)
     if before := tag_of(frame, node, _TAG):
         raise ConfigurationError(
-            f"the operator that is to have the uid {name!r} has the uid {before!r} already.",
-            remedy="call uid(...) once, directly on the operator's DataFrame.",
+            f"the operator for the uid {name!r} already has the uid {before!r}.",
+            code="uid_repeated",
+            remedy="Call uid(...) once, directly on the operator's DataFrame.",
+            uid=name,
+            before=before,
         )
     node.setTagValue(_tag(frame, _TAG), name)
     return frame
@@ -85,7 +92,10 @@ def plan_of(frame: DataFrame) -> tuple[Identity, ...]:
     if twice:
         raise ConfigurationError(
             f"two stateful operators of the job have the uid {twice[0]!r}.",
-            remedy="give each its own: state is found by it. A frame that is used twice has its operators twice.",
+            code="uid_repeated",
+            remedy="Give each its own uid: airflow-ft finds state by it. A DataFrame that is used twice has its"
+            " operators twice.",
+            uid=twice[0],
         )
     return found
 

@@ -60,7 +60,7 @@ def _die(*_: Any) -> None:
 def _die_at(place: str) -> None:
     when, _, what = place.partition(" ")
     if when == "when":
-        line = "columns for the sinks" if "begins" in what else r"checkpoint \d+ published"
+        line = "columns of the job" if "begins" in what else r"checkpoint \d+ published"
         logger = logging.getLogger("airflow_ft.spark")
         logger.setLevel(logging.DEBUG)
         logger.addFilter(lambda record: not re.match(line, record.getMessage()) or bool(_die()))

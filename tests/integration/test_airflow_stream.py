@@ -330,7 +330,7 @@ def test_a_stream_is_drained_by_the_command_and_a_later_run_is_refused_at_once(s
     said = streams.stop("counting", "--drain")
     assert airflow.finish("counting", run_id) == {"counting.stream": "success"}
     last = max(_confirmed(streams, "counting"))
-    assert f"stopped; {last} is the newest confirmed checkpoint; checkpoint {last} has delivered what was open" in said
+    assert f"stopped; {last} is the newest confirmed checkpoint; checkpoint {last} has drained the state" in said
     shown = airflow.command("ft", "show", "counting", str(last))
     assert "drains    file:" in shown and "open windows, joins and timers" in shown
     shown = airflow.command("ft", "show", "counting", str(last - 1))

@@ -21,6 +21,7 @@ from airflow_ft.spark.session.loans import kept
 from airflow_ft.store import open_store
 from airflow_ft.wal.markers import MARKER
 from tests.integration.stage_world import JARS, with_connection, world
+from tests.raising import raises
 from tools.servers import Kafka
 
 pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
@@ -143,8 +144,9 @@ def test_a_stream_is_cut_once(shop: Shop) -> None:
 
 def test_a_mistake_in_the_job_is_raised_and_nothing_stays(shop: Shop) -> None:
     shop.add("Ann", 4)
-    with pytest.raises(JobError, match="no such amount"):
+    with raises(JobError, "job_failed") as caught:
         ft.dry_run(replace(shop.spec, job_args={"broken": True}))
+    assert caught.error and "no such amount" in caught.error.what
     assert shop.left() == set()
 
 
@@ -160,8 +162,9 @@ def test_what_an_earlier_run_has_left_is_told_beside_it(shop: Shop) -> None:
     shop.add("Ann", 4)
     shop.add("Ann", 8)
     (shop.folder / "shop.db").mkdir()
-    with pytest.raises(AirflowFtError, match="shop"):
+    with pytest.raises(AirflowFtError) as caught:
         ft.run(replace(shop.spec, restart=ft.NoRestart()))
+    assert "shop" in caught.value.headline
     (shop.folder / "shop.db").rmdir()
     shop.add("Ann", 1)
     found = ft.dry_run(shop.spec)
@@ -192,7 +195,7 @@ def test_it_begins_where_an_attempt_that_failed_has_frozen_it(
     send("before")
     with contextmanager(world)(shop_folder, sessions) as pipeline:
         faulty = pipeline.request("stage_jobs:Faulty", sources, jars=(str(JARS),), job_arguments={"fault": "split"})
-        with pytest.raises(JobError, match="colour"):
+        with raises(JobError, "job_failed", exception="KeyError"):
             pipeline.stage(with_connection(faulty, broker))
     send("behind")
     before = frozen()
@@ -268,8 +271,9 @@ def test_the_commands_say_what_a_pipeline_that_never_ran_needs(
         "--create --if-not-exists --topic events --partitions 3",
     ):
         assert words in text, text
-    with pytest.raises(SystemExit, match="add --dag FILE --print"):
+    with pytest.raises(SystemExit) as ended:
         command("setup", "orders", "--tables")
+    assert "--dag FILE --print" in f"{ended.value}"
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         command("dry-run", "orders", "--samples", "1")

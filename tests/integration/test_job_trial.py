@@ -15,6 +15,7 @@ import airflow_ft as ft
 from airflow_ft.core.errors import JobError
 from airflow_ft.testing.jobs import JobTrial
 from tests.integration.stage_world import sessions_in
+from tests.raising import raises
 
 pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
@@ -63,8 +64,9 @@ def test_a_mistake_in_the_job_is_raised_with_its_line(
     with sessions_in(sessions):
         trial = _trial(tmp_path, job_args={"least": "a"})
         trial.add("orders", [{"customer": "Ann", "amount": 4}])
-        with pytest.raises(JobError, match=r"job test_job_trial.py:Totals .*CAST_INVALID_INPUT"):
+        with raises(JobError, "job_failed", job="test_job_trial.py:Totals") as caught:
             trial.run()
+        assert caught.error and "CAST_INVALID_INPUT" in caught.error.what
 
 
 TESTS = """

@@ -37,6 +37,7 @@ from airflow_ft.spark.task.stage import stage_step
 from airflow_ft.spec import PipelineSpec
 from airflow_ft.store import open_store
 from tests.integration.real_world import RealWorld, make_world
+from tests.raising import raises
 from tools.servers import Database, Kafka, Postgres
 from tools.servers.processes import free_port
 
@@ -109,18 +110,17 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
     with pytest.raises(SinkAccessError) as caught:
         pipeline_steps.require_ready(declared(world, sinks), connections)
     assert not isinstance(caught.value, TerminalError), "mending the environment is enough"
-    text = str(caught.value)
+    assert caught.value.pipeline == world.pipeline and len(caught.value.fields["codes"]) == 8
+    text = f"{caught.value}"
     for words in (
-        f"pipeline '{world.pipeline}': 8 things keep the sinks from taking rows",
-        r"connection 'shop', sink 'orders': there is no table .*no_orders.*setup \w+ --dag FILE --print",
+        r"connection 'shop', sink 'orders': .*no_orders(.|\n)*setup \w+ --dag FILE --print",
         "connection 'wrong': .*Access denied",
         "connection 'away': .*Can't connect",
-        "connection 'cluster', sink 'copies': topic 'no-such-topic' does not exist.*--print --tables",
-        "connection 'stock', sink 'stock': there is no table .*no_stock.*--print --tables",
-        "connection 'local', sink 'own': there is no table no_table.*--print --tables",
-        r"participant 'files-\S+', sink 'files': .*no folder",
-        r"participant 'delta-\S+', sink 'table': there is no table .*delta",
-        "Nothing was computed yet",
+        r"connection 'cluster', sink 'copies': .*'no-such-topic'(.|\n)*--print --tables",
+        r"connection 'stock', sink 'stock': .*no_stock(.|\n)*--print --tables",
+        r"connection 'local', sink 'own': .*no_table(.|\n)*--print --tables",
+        r"participant 'files-\S+', sink 'files': ",
+        r"participant 'delta-\S+', sink 'table': .*delta",
     ):
         assert re.search(words, text), (words, text)
     assert "sink 'lines'" not in text and "wrong-password" not in text
@@ -129,11 +129,11 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
 def test_a_log_that_cannot_be_written_is_told_before_spark_is_started(world: RealWorld, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     spec = settings.resolved(replace(declared(world), wal_root=str(tmp_path / "file" / "wal")))
-    words = r"pipeline '\S+': the write-ahead log cannot be written to \S+/file/wal: .*Fix: .*\[airflow_ft\] wal_root"
-    with pytest.raises(StageError, match=words):
-        pipeline_steps.require_log(spec)
-    with pytest.raises(StageError, match=words):
-        rehearse(spec, world.connections)
+    for look in (lambda: pipeline_steps.require_log(spec), lambda: rehearse(spec, world.connections)):
+        with pytest.raises(StageError) as caught:
+            look()
+        assert caught.value.pipeline == spec.pipeline and "/file/wal" in caught.value.what
+        assert "[airflow_ft] wal_root" in caught.value.remedy
     (tmp_path / "file").unlink()
     pipeline_steps.require_log(spec)
     assert (tmp_path / "file" / "wal").is_dir()
@@ -141,12 +141,14 @@ def test_a_log_that_cannot_be_written_is_told_before_spark_is_started(world: Rea
 
 def test_one_that_lacks_something_is_tried_again(world: RealWorld) -> None:
     world.overrides = {"shop": {"password": "wrong"}}
-    with pytest.raises(SinkAccessError, match=r"connection 'shop'.*Access denied"):
+    with pytest.raises(SinkAccessError) as refused:
         require(world)
+    assert refused.value.participant == "shop" and "Access denied" in refused.value.what
     world.overrides = {}
     world.database.sql("DROP TABLE orders")
-    with pytest.raises(SinkAccessError, match=r"sink 'rows'.*there is no table"):
+    with pytest.raises(SinkAccessError) as missing:
         require(world)
+    assert missing.value.sink == "rows" and "orders" in missing.value.what
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -157,8 +159,9 @@ def test_rows_are_staged_while_a_server_is_away_and_not_without_a_topic(
     require(world, streaming=streaming)
     assert "connection 'shop'" in caplog.text and "Rows are staged meanwhile" in caplog.text
     sinks = world.sinks | {"copies": KafkaSink(topic="no-such-topic", conn_id="cluster")}
-    with pytest.raises(SinkUnavailableError, match=r"(?s)2 things.*shop.*no-such-topic"):
+    with pytest.raises(SinkUnavailableError) as both:
         require(world, sinks, streaming=streaming)
+    assert all(name in both.value.what for name in ("2 ", "'shop'", "no-such-topic"))
 
 
 def test_who_accepts_and_is_silent_is_away(
@@ -180,34 +183,40 @@ def _silent() -> Iterator[int]:
 def test_settings_that_prepare_refuses_are_told(world: RealWorld) -> None:
     world.server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
     try:
-        with pytest.raises(SinkAccessError, match="innodb_flush_log_at_trx_commit=2"):
+        with pytest.raises(SinkAccessError) as caught:
             require(world)
+        assert "innodb_flush_log_at_trx_commit" in caught.value.what
     finally:
         world.server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
 def test_a_connection_that_cannot_be_used_at_all_is_not_tried_again(world: RealWorld) -> None:
-    with pytest.raises(ConfigurationError, match=r"connection 'nowhere'.*no such connection"):
+    with pytest.raises(ConfigurationError) as caught:
         require(world, {"rows": MySqlSink(table="orders", conn_id="nowhere")})
+    assert "nowhere" in caught.value.headline
+
+
+class Started(Exception):
+    """Spark would start."""
 
 
 def _stage(world: RealWorld, preflight: Callable[[], None], **more: Any) -> Any:
     def computes(*_: Any) -> NoReturn:
-        raise RuntimeError("it would start Spark")
+        raise Started
 
     return stage_step(world.context(), computes, on_line=lambda _: None, preflight=preflight, **more)
 
 
 def _lacks() -> None:
-    raise UnfitTargetError("there is no table.")
+    raise UnfitTargetError("there is no table.", code="table_missing")
 
 
 def test_nothing_of_the_run_is_begun_while_a_sink_lacks_something(world: RealWorld) -> None:
-    with pytest.raises(UnfitTargetError, match="there is no table"):
+    with raises(UnfitTargetError, "table_missing"):
         _stage(world, _lacks)
     run = world.store.run(world.pipeline, world.run)
     assert world.store.pipeline(world.pipeline).epoch == 0 and run is not None and run.stage_began is None
-    with pytest.raises(RuntimeError, match="it would start Spark"):
+    with pytest.raises(Started):
         _stage(world, lambda: None)
 
 
@@ -216,7 +225,7 @@ def test_where_nothing_is_left_to_compute_or_something_is_planned_nobody_looks(w
     assert _stage(world, _lacks) is None, "it has staged before"
     world.prepare()
     world.run = type(world.run)("dag", "run-2")
-    with pytest.raises(RuntimeError, match="it would start Spark"):
+    with pytest.raises(Started):
         _stage(world, _lacks)
 
 

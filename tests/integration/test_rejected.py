@@ -15,6 +15,7 @@ import airflow_ft as ft
 from airflow_ft.core.errors import DeadLettersError, JobError
 from airflow_ft.core.model import AbortReason, CheckpointState
 from airflow_ft.store import open_store
+from tests.raising import raises
 
 pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
@@ -103,5 +104,5 @@ def test_too_many_fail_the_run_and_nothing_is_published(shop: Shop) -> None:
 
 def test_rows_that_nothing_marks_are_refused_before_anything_is_computed(shop: Shop) -> None:
     shop.add('{"id": 1}')
-    with pytest.raises(JobError, match=r"no split\(batch\), and its rows no column _malformed.*on_malformed"):
+    with raises(JobError, "split_unfit", missing=["rejected"]):
         shop.run(job_args={"marked": False})

@@ -19,6 +19,7 @@ from airflow_ft.core.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.session.submit import spark_home
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.raising import raises
 from tools.servers import Hdfs
 from tools.servers.processes import free_port
 
@@ -250,7 +251,7 @@ def test_two_executors_keep_log_and_state_on_hdfs(pipeline: StageWorld, hdfs: Hd
     arguments = {"point": "after commit", "batch": 1, "once": str(tmp_path / "once")}
     with _cluster(tmp_path, 2) as master:
         more = {"master": master, "conf": conf, "job_arguments": arguments}
-        with pytest.raises(StageError, match="SIGKILL"):
+        with raises(StageError, "driver_ended", signal="SIGKILL"):
             pipeline.complete(pipeline.request("stage_jobs:Crashing", sources, **more))
         assert [c.number for c in pipeline.published()] == [1]
         pipeline.complete(pipeline.request("stage_jobs:Crashing", sources, **more))

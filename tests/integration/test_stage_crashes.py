@@ -12,6 +12,7 @@ from airflow_ft.core.model import CheckpointState, SparkPosition
 from airflow_ft.sources import FileSource
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.raising import raises
 
 pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
@@ -58,7 +59,7 @@ def test_state_goes_on_from_the_published_rows(pipeline: StageWorld, tmp_path: P
     marker = tmp_path / "crashed"
     arguments = {"point": point, "batch": 1, "once": str(marker)}
     crashing = pipeline.request("stage_jobs:Crashing", _source(pipeline), job_arguments=arguments)
-    with pytest.raises(StageError, match="killed by SIGKILL"):
+    with raises(StageError, "driver_ended", signal="SIGKILL"):
         pipeline.stage(crashing)
     assert marker.exists()
     published = pipeline.published()
@@ -113,10 +114,10 @@ def test_a_snapshot_that_an_unpublished_batch_left_is_not_loaded(pipeline: Stage
         "snapshot_below": str(pipeline.root),
     }
     second = {"point": "after publish", "batch": 1, "once": str(tmp_path / "second")}
-    with pytest.raises(StageError, match="SIGKILL"):
+    with raises(StageError, "driver_ended", signal="SIGKILL"):
         pipeline.stage(pipeline.request("stage_jobs:Crashing", _source(pipeline), job_arguments=first, conf=conf))
     # No snapshots of its own: only the change log of version 2.
-    with pytest.raises(StageError, match="SIGKILL"):
+    with raises(StageError, "driver_ended", signal="SIGKILL"):
         pipeline.stage(pipeline.request("stage_jobs:Crashing", _source(pipeline), job_arguments=second))
     _add(pipeline, FILES)
     result = pipeline.complete(pipeline.request("stage_jobs:Crashing", _source(pipeline)))
@@ -137,7 +138,7 @@ def test_an_aggregation_ends_with_the_sums_of_an_undisturbed_run(pipeline: Stage
     for batch, point in ((0, "after commit"), (2, "after commit")):
         arguments = {"point": point, "batch": batch, "once": str(tmp_path / f"crashed{batch}")}
         request = pipeline.request("stage_jobs:CrashingSums", _source(pipeline), job_arguments=arguments, conf=conf)
-        with pytest.raises(StageError, match="SIGKILL"):
+        with raises(StageError, "driver_ended", signal="SIGKILL"):
             pipeline.stage(request)
     pipeline.complete(pipeline.request("stage_jobs:Sums", _source(pipeline), conf=conf))
     expected = {k: (sum(10 * n + i for n in range(FILES) for i in range(3)), 3 * FILES) for k in KEYS}

@@ -13,6 +13,7 @@ from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
 from tests.inline.dag_files import job_of
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.raising import raises
 
 pytestmark = [
     pytest.mark.sampled(among="Spark drivers"),
@@ -77,7 +78,7 @@ def test_each_run_has_the_code_of_its_time_also_in_a_kept_session(pipeline: Stag
 
 
 def test_a_job_that_raises_names_the_line_of_the_dag_file(pipeline: StageWorld) -> None:
-    place = rf"{pipeline.folder}/dag.py, line 25, in split\)"
-    with pytest.raises(JobError, match=rf"job dag.py:Orders raised KeyError: 'colour' \({place}"):
+    with raises(JobError, "job_failed", job="dag.py:Orders", exception="KeyError") as caught:
         _run(pipeline, "first", 1, job_arguments={"fault": "colour"})
+    assert caught.error and f"({pipeline.folder}/dag.py, line 25, in split)" in caught.error.what
     assert pipeline.published() == []

@@ -28,6 +28,7 @@ from airflow_ft.spark.task.launcher import Driver
 from tests.conftest import TopicFactory
 from tests.integration.stage_jobs import fill, recreate
 from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
+from tests.raising import raises
 from tests.waiting import wait_for
 from tools.servers import Kafka
 from tools.servers.processes import has_ended
@@ -147,8 +148,9 @@ def test_a_run_sees_the_job_as_it_is_now_and_nothing_of_the_runs_before(pipeline
 def test_a_run_that_failed_takes_the_jvm_with_it(pipeline: StageWorld) -> None:
     _run(pipeline)
     pid = _jvm()
-    with pytest.raises(JobError, match="CAST_INVALID_INPUT"):
+    with raises(JobError, "job_failed") as caught:
         _run(pipeline, "stage_jobs:Faulty", job_arguments={"fault": "cast"})
+    assert caught.error and "CAST_INVALID_INPUT" in caught.error.what
     wait_for(lambda: has_ended(pid) and not kept(), 60, "the JVM has gone")
     assert _run(pipeline).rows == {"orders": 2}
     assert _jvm() != pid
@@ -156,7 +158,7 @@ def test_a_run_that_failed_takes_the_jvm_with_it(pipeline: StageWorld) -> None:
 
 def test_a_jvm_that_is_killed_is_reported_with_its_signal(pipeline: StageWorld) -> None:
     look = _while_at_work(pipeline, lambda _: os.kill(_jvm(), signal.SIGKILL))
-    with pytest.raises(StageError, match="killed by SIGKILL"):
+    with raises(StageError, "driver_ended", signal="SIGKILL"):
         _run(pipeline, look=look, **HANG)
     assert _run(pipeline).rows == {"orders": 2}
 
@@ -168,7 +170,7 @@ def test_a_driver_that_ends_on_request_takes_the_jvm_with_it(pipeline: StageWorl
         pids.append(_jvm())
         driver.kill()
 
-    with pytest.raises(StageError, match="ended on request"):
+    with raises(StageError, "driver_ended", pipeline=PIPELINE):
         _run(pipeline, look=_while_at_work(pipeline, end), **HANG)
     wait_for(lambda: has_ended(pids[0]), 60, "the JVM has gone")
 

@@ -135,8 +135,9 @@ def test_the_job_goes_on_from_each_retained_checkpoint_with_its_very_state(
     folder = str(pipeline.folder / "savepoints")
     kept = [take(pipeline.store, PIPELINE, folder, "a test", checkpoint.number) for checkpoint in retained]
     assert [taken.batch for _, taken in kept] == [c.position.batch for c in retained if c.position]
-    with pytest.raises(ConfigurationError, match=r"checkpoint 1: it is pruned"):
+    with pytest.raises(ConfigurationError) as caught:
         take(pipeline.store, PIPELINE, folder, "a test", 1)
+    assert caught.value.checkpoint == 1 and "pruned" in caught.value.what
     job.add()
     for checkpoint in retained:
         assert job.counts(checkpoint) == dict.fromkeys("ab", 2 * checkpoint.number)

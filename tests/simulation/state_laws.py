@@ -149,8 +149,8 @@ class StateLaws:
         """I9: who is told that it is drained finds all of it; who has asked in time is told so."""
         if not request.arguments.get(DRAIN) or not outcome.startswith("stopped"):
             return
-        if told := outcome.endswith("has delivered what was open"):
-            number = int(outcome.split()[-6])
+        if told := outcome.endswith("has drained the state"):
+            number = int(outcome.split()[-5])
             drain = self._store.checkpoint(PIPELINE, number)
             if drain.drained is None or drain.delivered_by is None:
                 raise Violation("I9", f"request {request.id} is answered {outcome!r}, and {number} is {drain.state}")

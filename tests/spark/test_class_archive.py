@@ -18,6 +18,7 @@ from airflow_ft.spark.task import warm_up
 from airflow_ft.spark.task.doctor import examine_spark
 from tests.class_archives import QUICK
 from tests.integration.stage_world import StageWorld
+from tests.raising import raises
 
 
 @pytest.fixture
@@ -108,17 +109,17 @@ def test_where_none_can_be_made_the_reason_is_told(java: Path, tmp_path: Path, m
     def make(folder: str) -> None:
         warm_up.make(folder, spark_home(), {}, [], lambda _: None)
 
-    with pytest.raises(ConfigurationError, match="the JVM takes no such path"):
+    with raises(ConfigurationError, "path_invalid"):
         make(f"{tmp_path}/my archives")
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError, match="class_archives"):
+    with raises(ConfigurationError, "folder_not_writable", path=f"{tmp_path}/file/archives"):
         make(f"{tmp_path}/file/archives")
-    with pytest.raises(StageError):
+    with raises(StageError, "driver_ended"):
         make(f"{tmp_path}/archives")  # its Java starts nothing
     assert not list((tmp_path / "archives").iterdir())
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigurationError, match="there is no java here"):
+    with raises(ConfigurationError, "java_unfit"):
         make(str(tmp_path))
 
 

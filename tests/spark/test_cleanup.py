@@ -18,14 +18,13 @@ from airflow_ft.core.ports import ParticipantFactory
 from airflow_ft.core.steps import Context
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
 from airflow_ft.spark.task import cleanup
-from airflow_ft.spark.task.cleanup import clean_up
+from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal.filesystem import LocalFileSystem, local_path
 from airflow_ft.wal.retention import WalArchive
 from tests.store.scene import PIPELINE, RUN, Scene
 
 DELETE = CheckpointConfig(externalized_retention=ExternalizedRetention.DELETE_ON_CANCELLATION)
-KEPT = "its checkpoints were not deleted (the task's log says why)"
 
 
 class Died(BaseException):
@@ -120,7 +119,7 @@ def test_nothing_but_the_positions_is_left_where_that_is_asked_for(
     if not deleted:
         assert said == "" and stream.left() == WHOLE and stream.base == before
         return
-    assert said == "its checkpoints are deleted, and its state begins anew"
+    assert said == DELETED
     assert stream.left() == {"spark/2-0"}
     assert stream.base == SparkPosition((stream.root / PIPELINE / "spark/2-0").as_uri(), -1)
     begun = open_location(str(stream.root), PIPELINE, 3, 2, stream.base, stream.store.pipeline(PIPELINE).base_is_clean)
@@ -139,7 +138,7 @@ def test_what_is_not_confirmed_keeps_everything(stream: Stream, state: str, capl
         stream.prepare(3)
         stream.quarantine(3)
     before = stream.base
-    assert stream.clean_up() == KEPT
+    assert stream.clean_up() == NOT_DELETED
     assert stream.left() >= WHOLE and stream.base == before
     assert f"checkpoint 3: it is {state}, and not delivered" in caplog.text
 
@@ -149,7 +148,7 @@ def test_a_source_that_cannot_be_told_where_it_stands_keeps_everything(
 ) -> None:
     stream.run()
     (local_path(stream.base.location) / "offsets/3").write_text("v1\n{}\n42")
-    assert stream.clean_up() == KEPT
+    assert stream.clean_up() == NOT_DELETED
     assert stream.left() >= WHOLE and "cannot be told to begin there" in caplog.text
 
 
@@ -183,7 +182,7 @@ def test_whoever_dies_at_any_call_leaves_what_the_next_one_can_go_on_from_or_fin
             with new_epoch(store, PIPELINE, Worker("dag/stream", 2), "the next try", 0.1) as (stream.epoch, _):
                 store.begin_stage(PIPELINE, stream.epoch, RUN)
                 store.end_stage(PIPELINE, stream.epoch, RUN, None)
-            assert stream.clean_up() == "its checkpoints are deleted, and its state begins anew"
+            assert stream.clean_up() == DELETED
             stream.check_that_it_can_go_on()
             assert stream.left() == {f"spark/{local_path(stream.base.location).name}"}
     assert deaths > 12
@@ -216,9 +215,9 @@ def test_a_successor_that_has_begun_is_left_alone(stream: Stream, caplog: pytest
     stream.run()
     old = stream.epoch
     stream.run(first=4, location="2-2")
-    assert stream.clean_up(epoch=old) == KEPT
+    assert stream.clean_up(epoch=old) == NOT_DELETED
     assert stream.base.batch == 6 and stream.left() >= {*WHOLE, "1-1/4", "1-1/5", "1-1/6", "spark/2-2"}
-    assert "epoch 2 was taken since" in caplog.text and stream.store.pipeline(PIPELINE).epoch == 2, "nor is it fenced"
+    assert "[fenced]" in caplog.text and stream.store.pipeline(PIPELINE).epoch == 2, "nor is it fenced"
 
 
 def test_a_successor_that_begins_meanwhile_keeps_everything(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +227,7 @@ def test_a_successor_that_begins_meanwhile_keeps_everything(stream: Stream, monk
 
     stream.run()
     monkeypatch.setattr(cleanup, "finalise", slow)
-    assert stream.clean_up(epoch=1) == KEPT
+    assert stream.clean_up(epoch=1) == NOT_DELETED
     assert stream.left() == WHOLE and stream.base.batch == 3
     assert stream.store.pipeline(PIPELINE).epoch == 2, "nor is it fenced"
 

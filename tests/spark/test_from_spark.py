@@ -42,5 +42,6 @@ def test_a_batch_that_was_begun_alone_is_no_place_to_begin(tmp_path: Path, first
     if not first:
         batch(tmp_path, 0, '{"orders":{"0":5}}')
     batch(tmp_path, int(not first), '{"orders":{"0":6}}', committed=False)
-    with pytest.raises(SystemExit, match="was begun"):
+    with pytest.raises(SystemExit) as ended:
         standing(tmp_path)
+    assert ended.value.code not in (None, 0)

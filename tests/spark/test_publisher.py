@@ -29,6 +29,7 @@ from airflow_ft.core.ports import Store
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store
+from tests.raising import raises
 
 RUN = RunKey("d", "r")
 
@@ -189,10 +190,10 @@ def test_what_cannot_be_sealed_is_not_published_though_spark_has_committed(world
         world.commits.add(0)
 
     def seal() -> Segment:
-        raise JobError("text that is not UTF-8")
+        raise JobError("text that is not UTF-8", code="value_unfit")
 
     publisher.written(seal, {})
-    with pytest.raises(JobError, match="UTF-8"):
+    with raises(JobError, "value_unfit"):
         publisher.settle()
     publisher.close()
     (checkpoint,) = world.store.checkpoints("p")
@@ -204,7 +205,7 @@ def test_what_cannot_be_sealed_is_not_published_though_spark_has_committed(world
 def test_what_is_not_staged_in_time_expires(world: World) -> None:
     publisher = world.publisher(timeout=1.0)
     publisher.begin(0)
-    with pytest.raises(CheckpointExpiredError, match="checkpoint 1"):
+    with raises(CheckpointExpiredError, "checkpoint_expired", checkpoint=1, timeout=1.0):
         publisher.settle()
     with pytest.raises(CheckpointExpiredError):
         publisher.written(_sealing(1), {})
@@ -254,7 +255,7 @@ def test_what_the_disk_does_not_take_is_not_sealed(world: World, where: str) -> 
     publisher.begin(0)
     world.commits.add(0)
     publisher.written(seal, {})
-    with pytest.raises(SealError, match=r"checkpoint 1: .*No space left"):
+    with raises(SealError, "seal_failed", checkpoint=1):
         publisher.settle()
     publisher.close()
     checkpoint = world.store.checkpoint("p", 1)

@@ -33,9 +33,9 @@ Streaming TransformWithStateInPandas Python worker finish init stage of Python r
 """
 
 TELLING = """\
-Spark 4.2.0 ready after 44.2 s
+Spark 4.2.0 started in 44.2 s
 Spark's checkpoint location: file:///wal/orders/spark/1-1 (from the beginning)
-checkpoint 1: 2 rows staged in 76.2 s (orders 2)
+checkpoint 1 published: 2 rows in 76.2 s (orders 2)
 26/11/21 22:35:14 WARN KafkaMicroBatchStream: Partition orders-0's offset was changed from 8 to 3
 26/11/21 22:35:14 WARN StateStore: Error running maintenance task
 26/11/21 22:35:14 ERROR Executor: Exception in task 0.0 in stage 0.0 (TID 0)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import stat
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from airflow_ft.core import errors
 from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, StageError, StoreUnavailableError
+from airflow_ft.core.errors import AirflowFtError, ConfigurationError, FencedError, StageError, StoreUnavailableError
 from airflow_ft.core.model import RunKey, SparkPosition
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
@@ -33,6 +32,7 @@ from airflow_ft.spark.state.settings import FORMAT, PROVIDER
 from airflow_ft.spark.task.launcher import run_stage
 from airflow_ft.spark.task.symptoms import Symptoms
 from airflow_ft.store import open_store
+from tests.raising import raises
 
 SECRET = "s3cr3t-Passw0rd"
 UNLOAD = "spark.sql.streaming.stateStore.unloadOnCommit"
@@ -87,8 +87,9 @@ def test_secrets_are_shown_nowhere_and_known_to_the_redactor() -> None:
 
 @pytest.mark.parametrize("job", ["", "jobs/orders.py", "jobs.orders:", "jobs.orders:A-B", "os;rm"])
 def test_what_names_no_job_is_refused(job: str) -> None:
-    with pytest.raises(ConfigurationError, match="does not name a job"):
+    with pytest.raises(ConfigurationError) as caught:
         _request(job=job)
+    assert "package.module" in caught.value.remedy
 
 
 def test_settings_that_break_the_protocol_are_refused() -> None:
@@ -97,14 +98,16 @@ def test_settings_that_break_the_protocol_are_refused() -> None:
         ("spark.sql.parquet.outputTimestampType", "INT96"),
         ("spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version", "2"),
     ):
-        with pytest.raises(ConfigurationError, match=name):
+        with raises(ConfigurationError, "spark_setting_unsafe", setting=name, value=value) as caught:
             _request(conf={name: value})
+        assert caught.error and name in caught.error.remedy
 
 
 def test_sinks_are_required_or_optional_not_both() -> None:
-    for more in ({"sinks": ()}, {"optional_sinks": ("orders",)}):
-        with pytest.raises(ConfigurationError, match="sink"):
-            _request(**more)
+    with raises(ConfigurationError, "argument_missing", argument="sinks"):
+        _request(sinks=())
+    with raises(ConfigurationError, "arguments_conflict", sinks=["orders"]):
+        _request(optional_sinks=("orders",))
 
 
 def test_a_users_settings_go_before_the_defaults(tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_spark_keeps_the_batches_of_what_waits_and_of_what_is_retained(tmp_path:
 
 
 def test_a_jar_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no jar /nowhere"):
+    with raises(ConfigurationError, "jar_missing", path="/nowhere"):
         settings(_request(jars=("/nowhere",)), tmp_path)
 
 
@@ -184,7 +187,7 @@ def test_the_environment_has_nothing_of_airflow(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, SECRET)
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
     found = environment(_request(python_path=("/dags",)))
-    assert SECRET not in str(found) and found["HADOOP_CONF_DIR"] == "/etc/hadoop"
+    assert SECRET not in f"{found}" and found["HADOOP_CONF_DIR"] == "/etc/hadoop"
     assert found["PYSPARK_PYTHON"] == found["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert found["PYTHONPATH"].split(os.pathsep)[0] == "/dags"
 
@@ -227,7 +230,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_uses_is_not
 
 
 def test_arguments_that_json_cannot_say_are_refused() -> None:
-    with private_folder() as folder, pytest.raises(ConfigurationError, match="JSON"):
+    with private_folder() as folder, raises(ConfigurationError, "argument_invalid", argument="job_args"):
         prepare(folder, _request(job_arguments={"x": object()}))
 
 
@@ -236,11 +239,16 @@ def test_every_error_comes_through_another_process_as_itself() -> None:
     assert len(kinds) > 15
     for kind in kinds:
         error = kind.__new__(kind)
-        AirflowFtError.__init__(error, "what", remedy="do", pipeline="p", checkpoint=3, sink="s")
+        fields = {"topics": ("a", "b"), "path": Path("/in"), "records": 3}
+        AirflowFtError.__init__(error, "what", code="own", remedy="do", pipeline="p", checkpoint=3, sink="s", **fields)
         found = rebuild_error(json.loads(json.dumps(describe_error(error))))
-        assert type(found) is kind and str(found) == str(error)
+        assert type(found) is kind and f"{found}" == f"{error}"
+        assert (found.code, found.remedy) == ("own", "do")
+        assert found.fields == {"topics": ["a", "b"], "path": "/in", "records": 3}
     lost = rebuild_error(describe_error(StoreUnavailableError("gone", unanswered=True)))
     assert isinstance(lost, StoreUnavailableError) and lost.unanswered
+    fenced = rebuild_error(json.loads(json.dumps(describe_error(FencedError("taken", head_epoch=4)))))
+    assert isinstance(fenced, FencedError) and fenced.head_epoch == 4 and fenced.code == "fenced"
     assert type(rebuild_error({"type": "Unheard", "what": "x"})) is StageError
 
 
@@ -249,28 +257,32 @@ def _driver(code: str) -> Driver:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "code", "told"),
     [
-        ("[unresolved dependency: org.apache.spark#spark-sql-kafka;4.2.0: not found]", "spark-sql-kafka:4.2.0 .*Maven"),
-        ("JAVA_HOME is not set", "no Java"),
-        ("/opt/bin/spark-class: line 71: /opt/jdk/bin/java: No such file or directory", "no Java"),
-        ("java.lang.OutOfMemoryError: Java heap space", "out of memory"),
-        ("Invalid maximum heap size: -Xmx2 gigs", "Java does not take its settings: Invalid .* -Xmx2 gigs"),
-        ("Unrecognized VM option 'UseNoGC'", "its settings: Unrecognized VM option 'UseNoGC'"),
-        ("whatever", ""),
+        (
+            "[unresolved dependency: org.apache.spark#spark-sql-kafka;4.2.0: not found]",
+            "dependency_unreachable",
+            "spark-sql-kafka:4.2.0",
+        ),
+        ("JAVA_HOME is not set", "java_unfit", ""),
+        ("/opt/bin/spark-class: line 71: /opt/jdk/bin/java: No such file or directory", "java_unfit", ""),
+        ("java.lang.OutOfMemoryError: Java heap space", "out_of_memory", ""),
+        ("Invalid maximum heap size: -Xmx2 gigs", "java_unfit", "-Xmx2 gigs"),
+        ("Unrecognized VM option 'UseNoGC'", "java_unfit", "Unrecognized VM option 'UseNoGC'"),
+        ("whatever", "", ""),
     ],
 )
-def test_what_ended_a_driver_too_early_is_told_by_its_lines(line: str, told: str) -> None:
+def test_what_ended_a_driver_too_early_is_told_by_its_lines(line: str, code: str, told: str) -> None:
     symptoms = Symptoms()
     for each in ("Spark starts", line, "Exception in thread main"):
         symptoms.look(each)
-    assert re.search(told, symptoms.what) and bool(symptoms.remedy) is bool(told)
+    assert symptoms.code == code and told in symptoms.what and bool(symptoms.remedy) is bool(code)
 
 
 def test_a_machine_without_java_is_named(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/ft.db")
     store.register("orders")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(StageError, match=r"no Java.* install a JDK 17"):
+    with pytest.MonkeyPatch.context() as patch, raises(StageError, "java_unfit", pipeline="orders"):
         patch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
         run_stage(_request(wal_root=str(tmp_path / "wal")), store, log=lambda _: None)
     store.close()

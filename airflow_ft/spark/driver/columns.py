@@ -44,10 +44,10 @@ class SinkColumns:
             try:
                 self._known[sink] = _bounded(self._lineage(batch, frames[sink])).to_json()
             except UnknownPlanError as error:
-                log.info("lineage does not tell what the columns of %s are made of (%s)", sink, error)
+                log.info("lineage has no columns for sink %s (%s)", sink, error)
             except Exception as error:  # nothing of a plan is worth a job
                 self._failed = True
-                log.warning("lineage does not tell what columns are made of: %s: %s", type(error).__name__, error)
+                log.warning("lineage has no columns: %s: %s", type(error).__name__, error)
         return {sink: found for sink, found in self._known.items() if found is not None and sink in frames}
 
     def _lineage(self, batch: DataFrame, frame: DataFrame) -> ColumnLineage:
@@ -78,7 +78,7 @@ class SinkColumns:
 
 def _bounded(found: ColumnLineage) -> ColumnLineage:
     if found.size > MOST_INPUTS:
-        raise UnknownPlanError(f"{found.size:,} inputs; at most {MOST_INPUTS:,} are told")
+        raise UnknownPlanError(f"it has {found.size:,} inputs; the limit is {MOST_INPUTS:,}")
     return found
 
 

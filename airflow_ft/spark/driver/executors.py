@@ -26,6 +26,7 @@ _GONE = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Either the executor that original
 class ExecutorLostError(StageError):
     """Executors died with all copies of a part of the micro-batch that they kept; it has to be computed again."""
 
+    code = "executor_lost"
     abort_reason = AbortReason.ATTEMPT_ENDED
 
 
@@ -45,9 +46,9 @@ def lost(error: BaseException, spark: SparkSession) -> ExecutorLostError | None:
     except Exception:  # the JVM may be gone
         dead = ""
     return ExecutorLostError(
-        f"the micro-batch was lost with the executors that kept it: {dead or 'Spark names none of them'}.",
-        remedy="see why they ended (memory, a node that was taken away) in the cluster's log. With two executors or"
-        " more each part is kept twice, so that one may die.",
+        f"the executors that kept the micro-batch ended: {dead or 'Spark does not name them'}.",
+        remedy="Look in the cluster's log for why they ended (memory, a removed node). Use two or more executors: each"
+        " part is then kept twice, so that one may die.",
     )
 
 
@@ -58,5 +59,5 @@ def _dead(spark: SparkSession) -> Iterator[str]:
         each = executors.apply(index)
         if not each.isActive():
             why = each.removeReason()
-            reason = " ".join(str(why.get()).split())[:200] if why.isDefined() else "no reason is known"
+            reason = " ".join(str(why.get()).split())[:200] if why.isDefined() else "reason unknown"
             yield f"executor {each.id()} on {each.hostPort()} ({reason})"

@@ -16,7 +16,7 @@ from airflow_ft.spark.state.settings import ENCODING
 # Classes of SQLSTATE that Spark gives to mistakes in queries and values: data, syntax, raised by the user, Python.
 _USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 _USER_CLASSES = ("PythonException", "AnalysisException", "ParseException")
-_LOG = "mend the job; the whole traceback is in the task's log at level DEBUG."
+_LOG = "Correct the job. The task's log has the whole traceback at level DEBUG."
 # The job has changed, and its new operators do not fit the state that it goes on with. Trying again does not help.
 _STATE_CHANGED = re.compile(
     r"\[((?:"
@@ -73,90 +73,120 @@ def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition 
         if found := _STATE_CHANGED.search(message):
             what, way = state_schemas.changed(message, base)
             return JobError(
-                f"job {job} has changed, and does not fit the state that it goes on with: {found[1]}:"
+                f"job {job} has changed and no longer fits its state: {found[1]}:"
                 f" {what or _short(' '.join(found[2].split()))}",
+                code="state_unfit",
                 pipeline=pipeline,
-                remedy=f"{way}Take the change back; or drop the state and keep the positions (`airflow ft reset-state"
-                f" {pipeline}`); or give the changed pipeline a new name, under which it reads from the beginning.",
+                remedy=f"{way}Undo the change. Or run `airflow ft reset-state {pipeline}`: it drops the state and keeps"
+                " the positions. Or give the changed pipeline a new name: it then reads from the beginning.",
+                condition=found[1],
             )
         if found := _NO_AVRO.search(message):
             return JobError(
-                f"job {job} keeps state of {found[1]}, which cannot be encoded as {ENCODING}=avro says.",
+                f"job {job} keeps state of {found[1]}, which Spark cannot encode as {ENCODING}=avro demands.",
+                code="state_unfit",
                 pipeline=pipeline,
-                remedy="leave that setting out; it is for state variables of transformWithState, when a job has no"
-                " other state.",
+                remedy=f"Remove {ENCODING} from spark_conf. Avro works only for a job whose whole state is state"
+                " variables of transformWithState.",
+                setting=ENCODING,
+                operator=found[1],
             )
         if found := _DATA_LOST.match(message):
             reason = f": {_short(' '.join(found[1].split()))}" if found[1] else "."
             return DataLossError(
-                f"records that were still to be read are no longer in Kafka{reason}",
+                f"Kafka no longer has records that were not read yet{reason}",
+                code="records_expired",
                 pipeline=pipeline,
-                remedy="set fail_on_data_loss=False of the source for one run: that goes on with what is there. Then"
-                " set it again; and raise the topic's retention, or run the pipeline more often.",
+                remedy="Set fail_on_data_loss=False of the source for one run: it continues with the records that are"
+                " left. Then set it back, and raise the topic's retention or run the pipeline more often.",
             )
         if found := _NOT_THERE.match(message):
             where = _resolved(found[1])
             given = f" (given as {found[1]})" if where != found[1] else ""
-            here = f" A folder of this machine is file://{found[1]}." if given else ""
+            here = f" For a folder of this machine, write file://{found[1]}." if given else ""
             return StageError(
-                f"{where} is not there{given}.",
+                f"{where} does not exist{given}.",
+                code="folder_missing",
                 pipeline=pipeline,
-                remedy=f"make the folder, or mend the path, if it is not just a mount that is away for a moment.{here}",
+                remedy="Create the folder or correct the path. If a mount is away, mount it again: a retry then reads"
+                f" it.{here}",
+                path=where,
             )
         if found := _COLON.match(message):
             return JobError(
-                f"a source's folder holds the name {_short(found[1])!r}, and Hadoop cannot match a name with ':' with a"
-                " pattern.",
+                f"a source's folder has the name {_short(found[1])!r}, and Hadoop cannot match a name with ':' against"
+                " a pattern.",
+                code="file_name_unfit",
                 pipeline=pipeline,
-                remedy="rename it; or declare the folder itself, without a pattern in its path.",
+                remedy="Rename it. Or declare the folder itself, without a pattern in its path.",
+                path=_short(found[1]),
             )
         if _NEW_FOLDERS.match(message):
             return StageError(
-                "a source's folder has got folders named name=value, which add a column, since the query began.",
+                "folders named name=value appeared in a source's folder after the query began, and they add a column.",
+                code="folder_changed",
                 pipeline=pipeline,
-                remedy="nothing to do: the next try reads them. Make one such folder before a pipeline begins to avoid"
-                " it.",
+                remedy="Nothing to do: the next try reads them. To avoid this, create one such folder before the first"
+                " run of a pipeline.",
             )
         if found := _OTHER_FOLDER.match(message):
             return JobError(
-                f"a source reads {found[1]}, and its newest checkpoint has read {_short(found[2])}, which does not lie"
-                " there.",
+                f"a source reads {found[1]}, but its newest checkpoint has read {_short(found[2])}, which is not below"
+                " that folder.",
+                code="folder_changed",
                 pipeline=pipeline,
-                remedy="take the folder back; or declare the new one under another name in sources={...}: all its files"
-                " are read then, and the old one is remembered; or read a folder in which both lie.",
+                remedy="Declare the former folder again. Or declare the new one under another name in sources={...}:"
+                " then all its files are read, and the position in the old one is kept. Or read a folder that contains"
+                " both.",
+                path=found[1],
+                before=_short(found[2]),
             )
     if malformed := _malformed(causes):
         file, what = malformed
         return JobError(
             f"job {job} cannot read {file}: {what}",
+            code="file_malformed",
             pipeline=pipeline,
-            remedy='mend or remove the file; or keep such rows, with options={"mode": "PERMISSIVE",'
-            ' "columnNameOfCorruptRecord": "broken"} of the source and a column `broken string` in its schema.',
+            remedy='Correct or remove the file. Or keep such rows: give the source options={"mode": "PERMISSIVE",'
+            ' "columnNameOfCorruptRecord": "broken"} and a column `broken string` in its schema.',
+            path=file,
         )
     if header := next((found[0] for _, _, message in causes if (found := _HEADER.search(message))), None):
         return JobError(
             f"job {job} cannot read a file: {' '.join(header.split())}.",
+            code="file_malformed",
             pipeline=pipeline,
-            remedy="declare the columns of the source's schema with the names of the header, in its order; or write the"
-            " file with the header that is declared.",
+            remedy="Declare the source's columns with the names of the header, in its order. Or write the file with the"
+            " header that the schema declares.",
         )
     user = python_errors.of_driver(error) if in_user_code else None
     if user := user or python_errors.of_worker(message for _, _, message in causes):
-        return JobError(f"job {job} raised {user.what}", pipeline=pipeline, remedy=user.remedy or _LOG)
+        return JobError(
+            f"job {job} raised {user.what}",
+            code=user.code,
+            pipeline=pipeline,
+            remedy=user.remedy or _LOG,
+            job=job,
+            **user.fields,
+        )
     for state, kind, message in causes:
         if state[:2] in _USER_STATES or kind.endswith(_USER_CLASSES):
             where = python_errors.place(error.__traceback__) if in_user_code else ""
-            return JobError(f"job {job} failed: {_short(message) or line}{where}", pipeline=pipeline, remedy=_LOG)
+            what = f"job {job} failed: {_short(message) or line}{where}"
+            return JobError(what, pipeline=pipeline, remedy=_LOG, job=job)
     if in_user_code and len(causes) == 1 and not _is_connection(error):  # nothing in the JVM has caused it
         where = python_errors.place(error.__traceback__)
-        return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG)
+        kind = type(error).__name__
+        return JobError(f"job {job} raised {line}{where}", pipeline=pipeline, remedy=_LOG, job=job, exception=kind)
     reading = next(
         (f", while reading {found[1]}" for _, _, message in causes if (found := _READING.search(message))), ""
     )
     return StageError(
         f"the Spark query failed: {_short(causes[-1][2]) or line}{reading}",
+        code="query_failed",
         pipeline=pipeline,
-        remedy=f"see whether its sources, disk and memory are well, and try again; {_LOG}",
+        remedy="Check the sources, the disk and the memory of the driver. Airflow retries the task. The task's log has"
+        " the whole traceback at level DEBUG.",
     )
 
 

@@ -47,11 +47,14 @@ def check_file_types(spark: SparkSession, plan: Any, pipeline: str) -> None:
         if wrong:
             roots = ", ".join(path.toString() for path in _all(relation.location().rootPaths().take(3)))
             raise JobError(
-                f"{name} files of {roots} hold other types than the source declares: {'; '.join(wrong)}. Values could"
-                " become others.",
+                f"{name} files of {roots} have other types than the source declares: {'; '.join(wrong)}. Spark could"
+                " change values.",
+                code="file_types_unfit",
                 pipeline=pipeline,
-                remedy="declare these columns in the source's schema with the types of the files, and cast them in the"
+                remedy="Declare these columns in the source's schema with the types of the files, and cast them in the"
                 " job.",
+                format=name,
+                columns=wrong,
             )
 
 
@@ -73,10 +76,13 @@ def _schemas(spark: SparkSession, relation: Any, name: str, pipeline: str) -> li
         if files.size() > MOST_FILES:
             told = " ".join(str(error.java_exception.getMessage()).split())
             raise JobError(
-                f"{name} files of one checkpoint have columns of several types. They are more than {MOST_FILES}, and so"
-                f" not compared one by one: {told}",
+                f"{name} files of one checkpoint have different types for the same column, and more than {MOST_FILES}"
+                f" files are not compared one by one: {told}",
+                code="file_types_unfit",
                 pipeline=pipeline,
-                remedy=f"set max_files_per_trigger={MOST_FILES} for the source; or write the files with one type.",
+                remedy=f"Set max_files_per_trigger={MOST_FILES} for the source. Or write all files with one type.",
+                format=name,
+                files=int(files.size()),
             ) from None
         found = [inferred(files.slice(index, index + 1)) for index in range(files.size())]
     return [_json(each.get()) for each in found if each.isDefined()]
@@ -94,7 +100,7 @@ def _unfit(declared: StructType, in_files: StructType, format: str, is_utc: bool
         place = index if by_position else names.index(field.name.lower()) if field.name.lower() in names else len(names)
         if place < len(names) and not _fits(in_files.fields[place].dataType, field.dataType, format, is_utc):
             kind = in_files.fields[place].dataType.simpleString()
-            yield f"{field.name} is {kind}, and declared {field.dataType.simpleString()}"
+            yield f"{field.name} is {kind} but declared {field.dataType.simpleString()}"
 
 
 def _fits(found: DataType, declared: DataType, format: str, is_utc: bool) -> bool:

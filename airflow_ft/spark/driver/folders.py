@@ -39,7 +39,7 @@ def check_folder(spark: SparkSession, name: str, source: FileSource) -> None:
     try:
         place = _look(spark, name, source)
     except Py4JJavaError as error:  # Spark says it in its own words, if it is still so
-        log.warning("source %s: %s could not be looked at: %s", name, source.path, error.java_exception.getMessage())
+        log.warning("source %s: %s cannot be checked: %s", name, source.path, error.java_exception.getMessage())
         return
     path = local(place)
     if path is not None:
@@ -57,24 +57,34 @@ def _look(spark: SparkSession, name: str, source: FileSource) -> str:
     for prefix in literal_prefixes(source.path):
         if files.exists(java_path(prefix)):
             raise ConfigurationError(
-                f"the path of source {name!r} is ambiguous: {source.path!r} is a pattern, and {prefix!r} is also the"
-                " name of something that is there. Spark would read what the pattern finds.",
-                remedy=f"rename {prefix!r} so that no name on the path holds one of {GLOB}; or write a pattern that is"
-                " nothing's name.",
+                f"the path of source {name!r} is ambiguous: {source.path!r} is a pattern, and {prefix!r} also exists"
+                " under this name. Spark would read what the pattern matches.",
+                code="path_ambiguous",
+                remedy=f"Rename {prefix!r} so that no name on the path contains one of {GLOB}. Or write a pattern that"
+                " is not also the name of a file or folder.",
+                source=name,
+                path=source.path,
+                existing=prefix,
             )
     if is_pattern(source.path):
         return place
     if not files.exists(declared):
         raise StageError(
-            f"source {name!r} reads {place}{_declared(source.path, place)}, which is not there.",
-            remedy="make the folder, or mend the path, if it is not just a mount that is away for a moment."
+            f"source {name!r} reads {place}{_declared(source.path, place)}, which does not exist.",
+            code="folder_missing",
+            remedy="Create the folder or correct the path. If a mount is away, mount it again: a retry then reads it."
             f"{_hint(source.path, place)}",
+            source=name,
+            path=place,
         )
     if files.getFileStatus(declared).isFile():
         raise ConfigurationError(
             f"the path of source {name!r} is a file: {place}.",
-            remedy=f"name the folder: {source.path.rstrip('/').rpartition('/')[0]!r}; with"
-            f' options={{"pathGlobFilter": "{source.path.rstrip("/").rpartition("/")[2]}"}} only that file is read.',
+            code="path_invalid",
+            remedy=f"Give the folder: {source.path.rstrip('/').rpartition('/')[0]!r}. To read only that file, add"
+            f' options={{"pathGlobFilter": "{source.path.rstrip("/").rpartition("/")[2]}"}}.',
+            source=name,
+            path=place,
         )
     return place
 
@@ -87,8 +97,8 @@ def _hint(path: str, place: str) -> str:
     if scheme(path) or scheme(place) == "file":
         return ""
     return (
-        f" A path without a scheme belongs to Hadoop's default file system (fs.defaultFS in HADOOP_CONF_DIR), here"
-        f" {scheme(place)}: write file://{path} for a folder of this machine."
+        f" A path without a scheme is in Hadoop's default file system (fs.defaultFS in HADOOP_CONF_DIR), here"
+        f" {scheme(place)}. For a folder of this machine, write file://{path}."
     )
 
 
@@ -119,23 +129,26 @@ def _look_at_names(spark: SparkSession, name: str, source: FileSource, path: str
             recursive=str(options.get("recursivefilelookup", "false")).lower() == "true",
         )
     except OSError as error:  # of a machine where the driver does not see what Spark's workers see
-        log.warning("source %s: %s could not be looked at: %s", name, path, error.strerror)
+        log.warning("source %s: %s cannot be checked: %s", name, path, error.strerror)
         return
     if found.hidden:
-        text = "source %s: names that begin with '_' or '.', or end with '._COPYING_', are never read: %s"
+        text = "source %s: Spark never reads names that begin with '_' or '.' or end with '._COPYING_': %s"
         log.warning(text, name, some(found.hidden))
     if found.nested:
-        text = "source %s: folders in its folder are not read (unless they are named name=value): %s"
+        text = "source %s: Spark does not read subfolders (unless they are named name=value): %s"
         log.warning(text, name, some(found.nested))
     if "pathglobfilter" in options:  # which may leave these out
         return
     if found.foreign:
         raise JobError(
-            f"source {name!r}: Java decodes names as {encoding} here, and would leave out {some(found.foreign)}"
-            " in silence.",
-            remedy="rename it, in UTF-8."
+            f"source {name!r}: Java decodes file names as {encoding} and would silently skip {some(found.foreign)}.",
+            code="file_name_unfit",
+            remedy="Rename it in UTF-8."
             if encoding.upper() == "UTF-8"
-            else "run Airflow's workers with the environment variable LC_ALL=C.UTF-8; or rename the file.",
+            else "Run Airflow's workers with the environment variable LC_ALL=C.UTF-8, or rename the file.",
+            source=name,
+            encoding=encoding,
+            paths=sorted(found.foreign),
         )
     if found.colons:
         raise colon_error(found.colons)

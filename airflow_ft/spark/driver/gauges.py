@@ -123,9 +123,9 @@ def changed_files(source: str, places: Collection[str]) -> PipelineWarning:
     return PipelineWarning(
         code="SOURCE_FILE_CHANGED",
         subject=source,
-        message=f"{some(places)} changed after {they} read: rows that were added or replaced since are never read.",
-        remedy="write new rows into files with new names, which are complete when they appear. To read the changed file"
-        " as a whole, copy it under another name: the rows that it had before come once more then.",
+        message=f"{some(places)} changed after {they} read. Spark never reads rows that were added or replaced since.",
+        remedy="Write new rows into new files, and rename each into the folder when it is complete. To read the changed"
+        " file as a whole, copy it under another name: its old rows are then delivered a second time.",
     )
 
 
@@ -135,7 +135,7 @@ def unreadable_files(source: str, paths: Collection[str]) -> PipelineWarning:
         code="SOURCE_FILE_UNREADABLE",
         subject=source,
         message=f"Java cannot decode the names of {some(paths)}, so Spark leaves them out. The next run is refused.",
-        remedy="rename them, in UTF-8.",
+        remedy="Rename them in UTF-8.",
     )
 
 

@@ -87,7 +87,13 @@ class Sources(Mapping[str, "DataFrame"]):
     def _read(self, name: str, *, streaming: bool) -> DataFrame:
         if name not in self._specs:
             declared = ", ".join(sorted(self._specs)) or "none"
-            raise JobError(f"the job asks for source {name!r}; declared are: {declared}.", remedy="mend the name.")
+            raise JobError(
+                f"the job asks for source {name!r}, which the pipeline does not declare. Declared: {declared}.",
+                code="source_unknown",
+                remedy=f"Correct the name in the job, or add {name!r} to sources={{...}}.",
+                source=name,
+                declared=sorted(self._specs),
+            )
         spec = self._specs[name]
         connection = self._connections.get(spec.conn_id) if spec.conn_id else None
         tags = {_TAG: name} if streaming else None
@@ -113,10 +119,15 @@ def _at_offsets(spark: SparkSession, name: str, spec: KafkaSource, connection: C
     for topic, offsets in given.items():
         if gone := sorted(partition for partition in offsets if not 0 <= partition < there[topic]):
             raise ConfigurationError(
-                f"starting_offsets of source {name!r} names partitions of topic {topic!r} that it does not have:"
-                f" {', '.join(map(str, gone))}. It has {there[topic]}, from 0 on.",
+                f"starting_offsets of source {name!r} names partitions that topic {topic!r} does not have:"
+                f" {', '.join(map(str, gone))}. It has {there[topic]}, numbered from 0.",
+                code="partition_missing",
                 participant=spec.conn_id,
-                remedy="leave them out: a partition that is not named, or comes later, is read from its beginning.",
+                remedy=f"Remove {', '.join(map(str, gone))} from starting_offsets. A partition without an offset is"
+                " read from its beginning.",
+                source=name,
+                topic=topic,
+                partitions=gone,
             )
     filled = {t: {p: given[t].get(p, EARLIEST) for p in range(partitions)} for t, partitions in there.items()}
     return replace(spec, starting_offsets=filled)
@@ -132,11 +143,16 @@ def _at_group(
         ids = admin.ids(spec.topics)
     if ids != before:
         raise StageError(
-            f"topics of source {name!r} were made while it was looked up where group {spec.group_id} stands.",
+            f"topics of source {name!r} were created while the position of group {spec.group_id} was looked up.",
+            code="topic_recreated",
             participant=spec.conn_id,
-            remedy="nothing to do: the next attempt looks again.",
+            remedy="Nothing to do: the next attempt looks again.",
+            source=name,
+            group=spec.group_id,
         )
-    log.info("source %s: group %s stands at %s (-2: nowhere, so the earliest)", name, spec.group_id, offsets)
+    log.info(
+        "source %s: starts at the offsets of group %s: %s (-2: none, so the earliest)", name, spec.group_id, offsets
+    )
     return replace(spec, starting_offsets=offsets), ids
 
 

@@ -54,13 +54,14 @@ class Job:
             found = SimpleNamespace(transform=found)
         self._object = found
         if not callable(getattr(found, "transform", None)):
-            raise self._error("it has no function transform(spark, sources)", "write one, with that name.")
+            raise self._error("it has no function transform(spark, sources)", "Write one, with that name.")
         self._split = getattr(found, "split", None)
         self.output_mode = getattr(found, "output_mode", "append")
         if self.output_mode not in _OUTPUT_MODES:
             raise self._error(
-                f"its output_mode is {self.output_mode!r}, possible are {', '.join(_OUTPUT_MODES)}",
-                f"give one of them; {_OUTPUT_MODES[0]}, if it is left out.",
+                f"its output_mode is {self.output_mode!r}; allowed are {', '.join(_OUTPUT_MODES)}",
+                f"Set output_mode to one of them, or remove it: the default is {_OUTPUT_MODES[0]}.",
+                value=str(self.output_mode),
             )
 
     def _imported(self) -> Any:
@@ -68,7 +69,13 @@ class Job:
         found: Any = _called(importlib.import_module, module_name)
         for part in name.split(".") if name else ():
             if not hasattr(found, part):
-                raise self._error(f"there is no {name} in {module_name}", "mend the name, as job= has it.")
+                raise self._error(
+                    f"the module {module_name} has no {name}",
+                    f'Correct job="{self.reference}" in the DAG, or define {name} in {module_name}.',
+                    "job_missing",
+                    module=module_name,
+                    name=name,
+                )
             found = getattr(found, part)
         return found
 
@@ -101,8 +108,9 @@ class Job:
         refuse_running(spark, self.reference, before)
         if isinstance(frame, Mapping):
             raise self._error(
-                "transform returned a dictionary of DataFrames, which is not supported yet",
-                "return one DataFrame, and divide its rows in split(batch).",
+                "transform returned a dictionary of DataFrames, which is not supported",
+                "Return one DataFrame, and divide its rows in split(batch).",
+                "job_result_invalid",
             )
         return self._checked(frame, "transform")
 
@@ -113,9 +121,11 @@ class Job:
         except ValueError:  # it says nothing of what it takes
             return
         except TypeError as error:
-            told = ", ".join(arguments) or "nothing"
+            told = f"has {', '.join(arguments)}" if arguments else "is empty"
             raise self._error(
-                f"{what} cannot be called: {error}", f"job_args has {told}: let it name what the job takes."
+                f"{what} cannot be called: {error}",
+                f"Give in job_args the arguments that the job takes. It {told} now.",
+                arguments=list(arguments),
             ) from None
 
     def split(self, batch: DataFrame, sinks: Sequence[str], optional: Sequence[str]) -> dict[str, DataFrame]:
@@ -123,38 +133,53 @@ class Job:
         if self._split is None:
             if len(sinks) != 1:
                 raise self._error(
-                    f"it has no split(batch), but there are several sinks: {', '.join(sinks)}",
-                    "write a split that returns {sink name: DataFrame}.",
+                    f"it has no split(batch), but the pipeline has several sinks: {', '.join(sinks)}",
+                    "Write split(batch) so that it returns {sink name: DataFrame}.",
+                    "split_unfit",
+                    sinks=list(sinks),
                 )
             frame = self._checked(batch, "transform")
             return self._marked(frame, sinks[0]) if self._dead_letters else {sinks[0]: frame}
         with refusing_queries(self.reference, "split"):
             frames = _called(self._split, batch)
-        expected = ", ".join(sinks) + (f" (and perhaps {', '.join(optional)})" if optional else "")
+        expected = ", ".join(sinks) + (f" (optional: {', '.join(optional)})" if optional else "")
         if not isinstance(frames, Mapping):
             raise self._error(
                 f"split returned {_called_as(frames)}, not a dictionary",
-                f"return {{sink name: DataFrame}}; expected are {expected}.",
+                f"Return {{sink name: DataFrame}} with the sinks {expected}.",
+                "job_result_invalid",
             )
         missing = [name for name in sinks if name not in frames]
         unknown = [str(name) for name in frames if name not in sinks and name not in optional]
         if missing or unknown:
-            what = [f"no rows for {', '.join(missing)}"] if missing else []
-            what += [f"rows for {', '.join(unknown)}, which is no sink of the pipeline"] if unknown else []
-            raise self._error(f"split returned {' and '.join(what)}", f"expected are {expected}.")
-        checked = {name: self._checked(frame, f"split, for {name},") for name, frame in frames.items()}
+            what = [f"nothing for {', '.join(missing)}"] if missing else []
+            what += [f"rows for {', '.join(unknown)}, which the pipeline does not declare as a sink"] if unknown else []
+            raise self._error(
+                f"split returned {' and '.join(what)}",
+                f"Return a DataFrame for each sink: {expected}.",
+                "split_unfit",
+                missing=missing,
+                unknown=unknown,
+            )
+        checked = {name: self._checked(frame, "split", f" for {name}") for name, frame in frames.items()}
         for name, frame in checked.items():
             if frame.isStreaming:
-                raise self._error(f"split, for {name}, returned a streaming DataFrame", "derive it from the batch.")
+                raise self._error(
+                    f"split returned a streaming DataFrame for {name}",
+                    "Derive it from the batch.",
+                    "job_result_invalid",
+                )
         return checked
 
     def _marked(self, batch: DataFrame, sink: str) -> dict[str, DataFrame]:
         """The rows that `parse_json` has marked apart from the others."""
         if MALFORMED not in batch.columns:
             raise self._error(
-                f"it has no split(batch), and its rows no column {MALFORMED}, so nothing says which are dead letters"
-                f" ({self._dead_letters})",
-                'read them by parse_json(..., on_malformed="keep") and keep the column; or write a split.',
+                f"it has no split(batch), and its rows have no column {MALFORMED}, so no row is marked as a dead letter"
+                f" for {self._dead_letters}",
+                'Read the rows with parse_json(..., on_malformed="keep") and keep that column. Or write split(batch).',
+                "split_unfit",
+                missing=[self._dead_letters],
             )
         return {sink: parsed_rows(batch), self._dead_letters: malformed_rows(batch)}
 
@@ -178,23 +203,34 @@ class Job:
             frames = job.split(Frame(nothing, spark))
         return {name: found for name, found in dict(frames).items() if isinstance(found, Frame)}
 
-    def _checked(self, frame: Any, where: str) -> DataFrame:
+    def _checked(self, frame: Any, function: str, sink: str = "") -> DataFrame:
         from pyspark.sql import DataFrame
 
         if not isinstance(frame, DataFrame):
-            raise self._error(f"{where} returned {_called_as(frame)}, not a DataFrame of Spark", _way_to_spark(frame))
+            raise self._error(
+                f"{function} returned {_called_as(frame)}{sink}, not a DataFrame of Spark",
+                _way_to_spark(frame),
+                "job_result_invalid",
+                returned=_called_as(frame),
+            )
         if not frame.columns:
-            raise self._error(f"{where} returned a DataFrame without columns", "select what is to be delivered.")
+            raise self._error(
+                f"{function} returned a DataFrame without columns{sink}",
+                "Select the columns to deliver.",
+                "job_result_invalid",
+            )
         lower = [name.lower() for name in frame.columns]
         if twice := sorted({name for name in lower if lower.count(name) > 1}):
             raise self._error(
-                f"{where} returned a DataFrame with two columns named {', '.join(twice)}",
-                'rename or drop one: frame.withColumnRenamed(...); a join by name, frame.join(other, "id"), keeps one.',
+                f"{function} returned a DataFrame with two columns named {', '.join(twice)}{sink}",
+                'Rename or drop one: frame.withColumnRenamed(...). A join by name, frame.join(other, "id"), keeps one.',
+                "column_repeated",
+                columns=twice,
             )
         return frame
 
-    def _error(self, what: str, remedy: str = "") -> JobError:
-        return JobError(f"job {self.reference}: {what}.", remedy=remedy)
+    def _error(self, what: str, remedy: str, code: str = "job_invalid", **fields: Any) -> JobError:
+        return JobError(f"job {self.reference}: {what}.", code=code, remedy=remedy, job=self.reference, **fields)
 
 
 def _called_as(value: Any) -> str:
@@ -207,15 +243,15 @@ def _called_as(value: Any) -> str:
 def _way_to_spark(value: Any) -> str:
     """Return what to do about a value that is returned in place of a DataFrame."""
     if value is None:
-        return "end the function with `return`, and the DataFrame."
+        return "End the function with `return` and the DataFrame."
     if hasattr(value, "to_spark"):
-        return "return frame.to_spark()."
+        return "Return frame.to_spark()."
     if type(value).__name__ == "DataFrame":
         return (
-            "stay in Spark: frame.mapInPandas(function, schema) gives a function Pandas frames, part by part; or, in"
-            " split, return batch.sparkSession.createDataFrame(frame)."
+            "Stay in Spark: frame.mapInPandas(function, schema) passes pandas frames to a function, part by part. Or,"
+            " in split, return batch.sparkSession.createDataFrame(frame)."
         )
-    return 'return one, such as sources["orders"].where("amount > 0").'
+    return 'Return one, such as sources["orders"].where("amount > 0").'
 
 
 def _copied(thing: Any) -> Any:

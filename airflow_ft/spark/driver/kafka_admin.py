@@ -99,8 +99,11 @@ class TopicAdmin:
             if described is None:
                 raise StageError(
                     f"topic {topic!r} of source {self._name!r} does not exist.",
+                    code="topic_missing",
                     participant=self._source.conn_id,
-                    remedy="create it, or take it out of the source.",
+                    remedy=f"Create the topic {topic!r}, or remove it from the source.",
+                    source=self._name,
+                    topic=topic,
                 )
             found[topic] = int(described.partitions().size())
         return found
@@ -151,7 +154,11 @@ class TopicAdmin:
         try:
             if self._client is None:
                 if self._is_closed:
-                    raise StageError(f"the client of source {self._name!r} is closed: the attempt has ended.")
+                    raise StageError(
+                        f"the client of source {self._name!r} is closed: the attempt has ended.",
+                        code="stage_failed",
+                        source=self._name,
+                    )
                 self._client = self._connect()
             return ask(self._client, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
         except Py4JJavaError as error:
@@ -161,10 +168,14 @@ class TopicAdmin:
                 return None
             servers = self._source.reader_options(self._connection)["kafka.bootstrap.servers"]
             raise StageError(
-                f"the brokers at {servers} do not say what source {self._name!r} reads: {_told(kind, cause)}",
+                f"the brokers at {servers} did not describe the topics of source {self._name!r}: {_told(kind, cause)}.",
+                code=_code(kind),
                 participant=self._source.conn_id,
-                remedy="see whether they can be reached, and the source's user may DESCRIBE its topics (and its group,"
-                " to start where that stands); try again.",
+                remedy="Check that this machine reaches the brokers, and that the source's user may DESCRIBE its topics"
+                " (and its group, if the source starts at the offsets of one). Airflow retries the task.",
+                source=self._name,
+                servers=servers,
+                reason=kind,
             ) from error
 
     def _connect(self) -> Any:
@@ -179,7 +190,14 @@ class TopicAdmin:
 
 def _told(kind: str, cause: Any) -> str:
     said = cause.getMessage()
-    return kind if said is None else f"{kind}: {said}"
+    return kind if said is None else f"{kind}: {said}".rstrip(".")
+
+
+def _code(kind: str) -> str:
+    """The code for an exception of Kafka's Java client."""
+    if "Authorization" in kind:
+        return "privilege_missing"
+    return "login_refused" if "Authentication" in kind else "server_unreachable"
 
 
 def topic_admins(

@@ -120,7 +120,7 @@ class LagWatch:
             return False
         except Exception as error:
             if not self._has_failed:
-                log.info("how far it is behind its sources is not known just now: %s", error)
+                log.info("the lag behind the sources is unknown for now: %s", error)
             self._has_failed = True
         return True
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STATUS = re.compile(r"path=(.*?); isDirectory=false; length=(\d+);.*?modification_time=(\d+);", re.DOTALL)
-_SHOWN = 3
+_SHOWN, _TOLD = 3, 100
 _REMEDY = (
-    "nothing was published, and the next try lists the folder anew. Files have to appear complete (written elsewhere,"
-    " then renamed) and to stay as they are until their checkpoint is published."
+    "Write each file elsewhere, then rename it into the folder, and do not change it until its checkpoint is published."
+    " Nothing was published: the next try lists the folder again."
 )
 
 
@@ -72,7 +72,7 @@ class Listing:
             return
         changed = [path for path, status in self._now(pipeline).items() if self.files.get(path) != status]
         if changed:
-            raise changed_error(pipeline, changed, "changed while {they} {were} read")
+            raise changed_error(pipeline, changed, "changed while Spark read {them}")
 
     def _now(self, pipeline: str) -> Mapping[str, tuple[int, int]]:
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -89,12 +89,13 @@ class Listing:
             found = _by_place(_statuses(text, len(files), files.__getitem__))
         except Py4JJavaError as error:
             raise StageError(
-                f"a file went while it was read, or cannot be looked at: {error.java_exception.getMessage()}.",
+                f"a file disappeared while Spark read it, or cannot be checked: {error.java_exception.getMessage()}.",
+                code="file_changed",
                 pipeline=pipeline,
                 remedy=_REMEDY,
             ) from error
         if missing := self.files.keys() - found.keys():  # a folder has its name now
-            raise changed_error(pipeline, missing, "went while {they} {were} read")
+            raise changed_error(pipeline, missing, "disappeared while Spark read {them}")
         return found
 
 
@@ -147,10 +148,12 @@ def some(places: Collection[str]) -> str:
 
 
 def changed_error(pipeline: str, paths: Collection[str], how: str) -> StageError:
-    """Return the error for files that are not as they were listed; `how` may name them as {they}, with {were}."""
-    words = {"they": "they", "were": "were"} if len(paths) > 1 else {"they": "it", "were": "was"}
+    """Return the error for files that are not as they were listed; `how` may name them as {them}."""
+    how = how.format(them="them" if len(paths) > 1 else "it")
     return StageError(
-        f"{some(paths)} {how.format(**words)}: the batch would lack rows, or hold others.",
+        f"{some(paths)} {how}. The batch would lack rows or have others.",
+        code="file_changed",
         pipeline=pipeline,
         remedy=_REMEDY,
+        paths=sorted(paths)[:_TOLD],
     )

@@ -52,10 +52,14 @@ def spare_processes(spark: SparkSession, root: str) -> None:
     kind, named = str(files.getClass().getName()), str(conf.get(MANAGER) or "")
     if not is_hdfs(root) and kind not in _REPLACING and named.endswith(f".{_NAME}"):
         raise ConfigurationError(
-            f"local files are those of {kind}, and {MANAGER} is {named}: where a task is tried again, Spark would keep"
-            " the state of its first try, which does not belong to the rows.",
-            remedy=f"leave out that manager in spark_conf, or let spark.hadoop.fs.file.impl be {HADOOPS_LOCAL}. Nothing"
-            " was computed yet.",
+            f"{MANAGER} is {named}, but the local file system is {kind}, which does not replace files. If Spark retried"
+            " a task, it would keep the state of the first try, which does not match the rows.",
+            code="spark_setting_unsafe",
+            remedy=f"Remove {MANAGER} from spark_conf, or set spark.hadoop.fs.file.impl to {HADOOPS_LOCAL}. Nothing was"
+            " computed yet.",
+            setting=MANAGER,
+            value=named,
+            file_system=kind,
         )
     if not spark._jsc.sc().isLocal() or kind != HADOOPS_LOCAL:  # no class that is derived from it
         return

@@ -29,10 +29,13 @@ class _Guard:
 
     def error(self) -> JobError:
         return JobError(
-            f"job {self.job}: {self.where} starts a streaming query of its own (writeStream). Its rows would belong to"
-            " no checkpoint.",
-            remedy="return the DataFrame, and declare a sink of the pipeline for it; for several sinks, divide the rows"
+            f"job {self.job}: {self.where} starts a streaming query of its own (writeStream). Its rows would not belong"
+            " to a checkpoint.",
+            code="query_in_job",
+            remedy="Return the DataFrame, and declare a sink of the pipeline for it. For several sinks, divide the rows"
             " in split(batch).",
+            job=self.job,
+            function=self.where,
         )
 
 

@@ -56,7 +56,7 @@ def refuse_passing_over(
     before, known = delivered.get("end") or {}, delivered.get("topic_ids", {})
     if not is_kafka(before) or source.starting_offsets == "earliest" or not source.fail_on_data_loss:
         return
-    told, records = [], 0
+    told, skipped = [], []
     for topic, partitions in sorted(first.items()):
         new = topic not in before and source.pattern is None
         if new or is_other(known.get(topic, ""), ids.get(topic, "")):
@@ -64,16 +64,19 @@ def refuse_passing_over(
         for partition, begin in sorted(partitions.items(), key=lambda each: int(each[0])):
             end = before.get(topic, {}).get(partition, 0)  # one that came since would have been read from there
             if begin > end:
-                told.append(
-                    f"partition {partition} of topic {topic!r} was read up to {end}, and would begin at {begin}"
-                )
-                records += begin - end
+                told.append(f"partition {partition} of topic {topic!r} was read up to {end} but would begin at {begin}")
+                skipped.append((topic, int(partition), end, begin))
     if told:
+        records = sum(begin - end for _, _, end, begin in skipped)
         raise DataLossError(
-            f"source {name!r} is to be read anew from behind where it stands: {'; '.join(told)}. That would pass over"
-            f" up to {records} records. Nothing was read, and nothing is published.",
+            f"a full refresh of source {name!r} would begin after its delivered position and skip up to {records}"
+            f" records: {'; '.join(told)}. Nothing was read or published.",
+            code="records_skipped",
             pipeline=pipeline,
             participant=source.conn_id,
-            remedy='have it begin earlier: starting_offsets="earliest", an earlier time, or offsets up to these. To'
-            " pass them over, set fail_on_data_loss=False of the source for one run. Then set it again.",
+            remedy='Let the source begin earlier: starting_offsets="earliest", an earlier time, or offsets up to these.'
+            " To skip the records, set fail_on_data_loss=False of the source for one run. Then set it back.",
+            source=name,
+            records=records,
+            skipped=skipped,  # topic, partition, delivered end, first offset
         )

@@ -81,7 +81,9 @@ def memory_of(
             return Memory(frame.sparkSession.version, ())
         operators = tuple(meanings(json.loads(plan.toJSON()), facts, frozenset(_leaves(arguments))))
     except Exception as error:  # a plan of a form that is not known here
-        log.warning("the meaning of the job's state is unknown, and not compared: %s: %s", type(error).__name__, error)
+        log.warning(
+            "the meaning of the job's state is unknown, so it is not compared: %s: %s", type(error).__name__, error
+        )
         return None
     return Memory(frame.sparkSession.version, operators)
 

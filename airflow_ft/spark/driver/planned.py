@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_ft.sources import Source
     from airflow_ft.spark.state.locations import SparkLocation
 
+_TOLD = 100  # paths in an error
+
 Logged = Mapping[int, Sequence[tuple[str, int]]]
 """By index of a source: place and time of modification (milliseconds) of each entry."""
 
@@ -54,16 +56,18 @@ def check_plan(
     for entries in logged.values():
         if twice := _repeated(Counter(place for place, _ in entries)):
             raise _unreadable(
+                "file_read_twice",
                 pipeline,
-                f"{some(twice)} would be read twice, since parts of the source's path find the same folder.",
-                "write the path so that each folder is found once, without alternatives in {} that overlap.",
+                twice,
+                f"Spark would read {some(twice)} twice, because two parts of the source's path match the same folder.",
+                "Write the path so that it matches each folder once, without overlapping alternatives in {}.",
             )
     times = {place: time for entries in logged.values() for place, time in entries}
     planned = {place: time for listing in listings for place, (_, time) in listing.files.items()}
     if missing := times.keys() - planned.keys():
-        raise changed_error(pipeline, missing, "went before {they} {were} read")
+        raise changed_error(pipeline, missing, "disappeared before Spark read {them}")
     if changed := [place for place, time in times.items() if planned[place] != time]:
-        raise changed_error(pipeline, changed, "changed before {they} {were} read")
+        raise changed_error(pipeline, changed, "changed before Spark read {them}")
     for listing in listings:
         if twice := _repeated(listing.times):
             _refuse_repeated(pipeline, twice, listing.files)
@@ -76,16 +80,20 @@ def check_plan(
         if listing.times and listing.times not in wanted.values():
             others = set(listing.times).difference(*wanted.values()) or set(listing.times)
             raise StageError(
-                f"Spark plans to read {some(others)}, and its log of this batch names other files.",
+                f"Spark plans to read {some(others)}, but its log of this batch names other files.",
+                code="file_changed",
                 pipeline=pipeline,
-                remedy="nothing was published; try again. If it happens again, rename files whose names hold one of"
-                f" {GLOB}.",
+                remedy="Retry the task: nothing was published. If it happens again, rename files whose names contain"
+                f" one of {GLOB}.",
+                paths=sorted(others)[:_TOLD],
             )
     if unread := [index for index, each in wanted.items() if all(each != listing.times for listing in listings)]:
         raise StageError(
-            f"Spark has logged {some(wanted[unread[0]])} and reads other files for that source.",
+            f"Spark has logged {some(wanted[unread[0]])}, but reads other files for that source.",
+            code="file_changed",
             pipeline=pipeline,
-            remedy="nothing was published; try again.",
+            remedy="Retry the task: nothing was published.",
+            paths=sorted(wanted[unread[0]])[:_TOLD],
         )
 
 
@@ -103,10 +111,12 @@ def refuse_left_out(listings: Sequence[Listing]) -> None:
 def _refuse_left_out(pipeline: str, listing: Listing) -> None:
     if left := listing.left_out():
         raise _unreadable(
+            "file_left_out",
             pipeline,
-            f"{some(left)} would be left out: Spark takes the folders named name=value beside it for partitions, and"
-            " reads only what lies in them.",
-            "move the file into a folder of a partition, or into a folder (and source) without partitions.",
+            left,
+            f"Spark would skip {some(left)}: it treats the folders named name=value beside it as partitions and reads"
+            " only files in them.",
+            "Move the file into the folder of a partition, or into a folder (and source) without partitions.",
         )
 
 
@@ -114,21 +124,27 @@ def _refuse_inexact(pipeline: str, listing: Listing) -> None:
     if found := listing.inexact():
         folder, column, kind = found
         raise _unreadable(
+            "partition_value_unfit",
             pipeline,
-            f"the name of the folder {folder} holds no exact {kind} for the column {column}. Spark would read another"
+            [folder],
+            f"the name of the folder {folder} is not an exact {kind} for the column {column}. Spark would read another"
             " value.",
-            f"declare `{column} string` in the source's schema and convert it in the job; or rename the folder.",
+            f"Declare `{column} string` in the source's schema and convert it in the job. Or rename the folder.",
+            column,
         )
 
 
 def _refuse_repeated(pipeline: str, twice: Collection[str], places: Collection[str]) -> None:
     patterns = [place for place in places if any(c in place for c in GLOB)]
     if not patterns:
-        raise _unreadable(pipeline, f"Spark plans to read {some(twice)} more than once.", "try again.")
+        what = f"Spark plans to read {some(twice)} more than once."
+        raise _unreadable("file_read_twice", pipeline, twice, what, "Trigger a new run.")
     raise _unreadable(
+        "file_name_unfit",
         pipeline,
-        f"Spark plans to read {some(twice)} more than once, since it takes the name of {some(patterns)} for a pattern.",
-        f"rename it, and folders on its path, so that the names hold none of {GLOB}; its rows are read then.",
+        patterns,
+        f"Spark plans to read {some(twice)} more than once, because it treats {some(patterns)} as a pattern.",
+        f"Rename it, and folders on its path, so that no name contains one of {GLOB}. Then its rows are read.",
     )
 
 
@@ -142,9 +158,11 @@ def colon_error(places: Collection[str], pipeline: str = "") -> JobError:
     path = min(places).removeprefix("file://")
     folder, _, name = path.rpartition("/")
     return _unreadable(
+        "file_name_unfit",
         pipeline,
-        f"Spark cannot read a local file whose name holds ':': {some(places)}.",
-        f"rename it, such as: mv '{path}' '{folder}/{name.replace(':', '-')}'; its rows are read then.",
+        places,
+        f"Spark cannot read a local file whose name contains ':': {some(places)}.",
+        f"Rename it, for example `mv '{path}' '{folder}/{name.replace(':', '-')}'`. Then its rows are read.",
     )
 
 
@@ -160,9 +178,11 @@ def _twin(pipeline: str, path: str, other: str) -> JobError:
     link = link_of(path) or path
     by = "" if link == path else f" by {link}"
     return _unreadable(
+        "file_read_twice",
         pipeline,
-        f"{path} is a link{by} to {other}, which the same source reads: its rows would come twice.",
-        f"remove the link, or move it out of the source's folder: rm '{link}'.",
+        [path],
+        f"{path} is a link{by} to {other}, which the same source reads. Its rows would be read twice.",
+        f"Remove the link (`rm '{link}'`), or move it out of the source's folder.",
     )
 
 
@@ -170,8 +190,15 @@ def _repeated(times: Mapping[str, int]) -> list[str]:
     return [place for place, count in times.items() if count > 1]
 
 
-def _unreadable(pipeline: str, what: str, remedy: str) -> JobError:
-    return JobError(what, pipeline=pipeline, remedy=f"{remedy} Nothing of this batch was published.")
+def _unreadable(code: str, pipeline: str, paths: Collection[str], what: str, remedy: str, column: str = "") -> JobError:
+    return JobError(
+        what,
+        code=code,
+        pipeline=pipeline,
+        remedy=f"{remedy} Nothing of this batch was published.",
+        column=column,
+        paths=sorted(paths)[:_TOLD],
+    )
 
 
 def _logged(location: SparkLocation, batch: int) -> Logged:

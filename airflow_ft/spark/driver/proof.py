@@ -63,7 +63,8 @@ def _numbered(files: FileSystem, folder: str) -> list[str]:
 
 def _lost(where: str) -> StorageUnavailableError:
     return StorageUnavailableError(
-        f"{where} was written, and is not there: its disk was away for a time.",
+        f"{where} was written but does not exist now: its disk was away for a time.",
         number=errno.ENODEV,
-        remedy="nothing: nothing was published, and the next try computes the rows again.",
+        remedy="Check the mount of the disk. Nothing was published: the next try computes the rows again.",
+        path=where,
     )

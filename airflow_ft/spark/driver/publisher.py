@@ -56,6 +56,7 @@ class _Open:
     positions: Mapping[str, Any] | None = None
     as_of: datetime | None = None
     pause: float = POLL_SECONDS  # before the next look for Spark's commit
+    began: float = field(default_factory=time.monotonic)
     parts: dict[str, float] = field(default_factory=dict)  # seconds, for traces
     since: float = field(default_factory=time.monotonic)  # the present one
 
@@ -164,7 +165,7 @@ class Publisher:
         number = self._store.trigger(request.pipeline, request.epoch, request.run, self._application)
         self._store.publish(request.pipeline, request.epoch, number, self._predecessor, None, None, {})
         self._predecessor = number
-        log.info("checkpoint %d published: it delivers what an aborted one has left", number)
+        log.info("checkpoint %d published: it delivers the rows of an aborted checkpoint", number)
         return number
 
     def settle(self) -> None:
@@ -257,10 +258,10 @@ class Publisher:
         if gone := away(self._request.wal_root):
             return gone
         return SealError(
-            f"what it has written could not be sealed: {last_line(error)}",
+            f"its files could not be sealed: {last_line(error).rstrip('.')}.",
             pipeline=self._request.pipeline,
             checkpoint=now.number,
-            remedy="see whether the disk of wal_root is full, or away; nothing was published, and the next attempt"
+            remedy="Check whether the disk of wal_root is full or away. Nothing was published: the next attempt"
             " computes the rows again.",
         )
 
@@ -284,7 +285,11 @@ class Publisher:
             now.as_of,
             parts=now.parts,
         )
-        log.info("checkpoint %d published (batch %d)", now.number, now.batch)
+        each = ", ".join(f"{name} {count:,}" for name, count in segment.rows.items())
+        seconds = time.monotonic() - now.began
+        log.info(
+            "checkpoint %d published: %s rows in %.1f s (%s)", now.number, f"{segment.total_rows:,}", seconds, each
+        )
         with self._changed:
             self.tally.add(segment)
             if position is not None:
@@ -300,11 +305,12 @@ class Publisher:
         timeout = self._timeout
         self._abort(now, AbortReason.EXPIRED, f"not staged within {timeout:g} s")
         raise CheckpointExpiredError(
-            f"it was not staged within CheckpointConfig.timeout ({timeout:g} s) and was aborted (EXPIRED).",
+            f"it was not staged within CheckpointConfig.timeout ({timeout:g} s), so it was aborted (EXPIRED).",
             pipeline=self._request.pipeline,
             checkpoint=now.number,
-            remedy="raise the time-out, or make the micro-batch smaller (max_offsets_per_trigger,"
+            remedy="Raise CheckpointConfig.timeout, or make the micro-batch smaller (max_offsets_per_trigger,"
             " max_files_per_trigger, max_bytes_per_trigger).",
+            timeout=timeout,
         )
 
     def _abort(self, now: _Open, reason: AbortReason, message: str) -> None:

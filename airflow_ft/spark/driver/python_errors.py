@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
@@ -23,6 +24,8 @@ class UserError:
 
     what: str
     remedy: str = ""
+    code: str = "job_failed"
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def of_worker(messages: Iterable[str]) -> UserError | None:
@@ -37,17 +40,19 @@ def of_driver(error: BaseException) -> UserError | None:
     """A mistake that is explained better than by its own words; None for any other."""
     if _STREAM_ACTION.search(str(error)):
         return UserError(
-            "AnalysisException: transform asks for rows of a stream (collect, count, show ...), which has none"
+            "AnalysisException: transform asks for rows of a stream (collect, count, show ...), which has no rows"
             f" before it runs{place(error.__traceback__)}",
-            "do that in split(batch), or read sources.static(name), which is what the source holds now.",
+            "Do that in split(batch). Or use sources.static(name): it reads the rows that the source has now.",
+            "action_on_stream",
         )
     if isinstance(error, ModuleNotFoundError):
-        return UserError(f"{type(error).__name__}: {error}{place(error.__traceback__)}", _searched(error.name or ""))
+        return _missing_module(f"{type(error).__name__}: {error}{place(error.__traceback__)}", error.name or "")
     if "Pickl" in type(error).__name__:
         return UserError(
             f"{type(error).__name__}: {error}{place(error.__traceback__)}",
-            "a function that runs in Spark's workers is sent to them with what it uses: make clients, locks and open"
-            " files inside of it, and leave the SparkSession and DataFrames to the driver (join them instead).",
+            "Create clients, locks and open files inside the function: Spark sends it to its workers with everything"
+            " that it uses. Use the SparkSession and DataFrames only in the driver, and join them.",
+            "function_not_serializable",
         )
     return None
 
@@ -81,13 +86,15 @@ def _read(text: str) -> UserError | None:
         return None
     what = " ".join(part.strip() for part in said if part.strip())
     missing = _MODULE.search(what)
-    return UserError(f"{what}{_place(frames)}", _searched(missing["name"]) if missing else "")
+    told = f"{what}{_place(frames)}"
+    return _missing_module(told, missing["name"]) if missing else UserError(told)
 
 
-def _searched(name: str) -> str:
+def _missing_module(what: str, name: str) -> UserError:
     own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
     folders = [entry for entry in sys.path if entry and not entry.startswith(own) and "/spark-" not in entry]
-    return (
-        f"install {name.partition('.')[0]!r} where Airflow's workers run, or put it beside the DAG; searched were the"
+    remedy = (
+        f"Install {name.partition('.')[0]!r} where Airflow's workers run, or put it beside the DAG. Python searched the"
         f" packages of {sys.executable} and {', '.join(folders) or 'no other folder'}."
     )
+    return UserError(what, remedy, "module_missing", {"module": name})

@@ -181,7 +181,7 @@ class Query:
                 if time.monotonic() - looked > _IDLE_SECONDS:
                     looked = time.monotonic()
                     self._look(idle, query)
-        raise RuntimeError("the streaming query ended by itself")
+        raise RuntimeError("the streaming query ended without a request to stop")
 
     def finish(self) -> None:
         """When the query has ended, and nothing is to be read any more: the location is left as quick to load."""
@@ -196,14 +196,14 @@ class Query:
         store, pipeline, published = self._store, self._request.pipeline, self.publisher.last_batch
         last = self._location.batch if published is None else published
         if last < 0 or not has_state(self._location.uri) or self._job.output_mode == "complete":
-            log.info("nothing is drained: there is no state, or all of it was in the last checkpoint (complete)")
+            log.info("nothing to drain: the job has no state, or the last checkpoint has all of it (complete)")
         elif self._one_query:
-            log.warning("nothing is drained: that takes another query, and a source cannot be asked twice")
+            log.warning("nothing is drained: a drain needs a second query, and a source cannot be read twice")
         elif drain := drain_of(store, pipeline):
-            log.info("nothing is drained: checkpoint %d has drained this state before", drain.number)
+            log.info("nothing to drain: checkpoint %d has already drained this state", drain.number)
         else:
             self._terminal = terminal_copy(replace(self._location, batch=last), self._request)
-            log.info("what is open after batch %d comes with a last checkpoint", last)
+            log.info("draining: a last checkpoint delivers the state that is open after batch %d", last)
             with self._running(self._on_last_batch, self._terminal, once=True) as query:
                 while not _has_ended(query):
                     pass
@@ -486,7 +486,7 @@ class _State:
         try:
             found = sizes(self._location.uri, batch)
         except (AirflowFtError, OSError) as error:
-            log.warning("the state after batch %d was not measured: %s", batch, error)
+            log.warning("the size of the state after batch %d is unknown: %s", batch, error)
             return
         if found:
             log.info("state after batch %d: %s", batch, found)
@@ -524,7 +524,7 @@ class Stopper:
         try:
             self._report(TimeoutError("the job did not stop"))
         except Exception as error:  # the disk is full, or the JVM has gone: then the launcher says how it has ended
-            log.warning("why it ends could not be reported: %s", error)
+            log.warning("the driver could not report why it ends: %s", error)
         finally:
             os._exit(1)
 

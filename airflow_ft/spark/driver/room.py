@@ -66,7 +66,7 @@ class Room:
             if now - told > _TOLD_EACH:
                 told = now
                 log.info(
-                    "no checkpoint is triggered for %.0f s (%s), and %d wait for delivery. %s %s",
+                    "no checkpoint is triggered for %.0f s (%s); %d wait for delivery. %s %s",
                     now - began,
                     reason,
                     self._store.undelivered(self._request.pipeline),

@@ -124,8 +124,16 @@ def main(folder: str, session: int | None = None) -> int:
         attempt.report(error)
         attempt.leave(failed=True)
         return 1
+    _tell(result)
     write(private / RESULT, json.dumps({"result": result.to_json()}))
     return 0 if attempt.leave() else 1
+
+
+def _tell(result: StageResult) -> None:
+    if count := result.published.count:
+        log.info("staged %s checkpoints with %s rows", f"{count:,}", f"{sum(result.rows.values()):,}")
+    else:
+        log.info("nothing new to stage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +217,11 @@ class Attempt:
             return self._run_stream(store, job, frame, sources, await_answer)
         if request.streaming:
             raise JobError(
-                f"job {request.job_name} returns a DataFrame that does not stream, and the pipeline has"
+                f"job {request.job_name} returns a DataFrame that does not stream, but the pipeline has"
                 " streaming=True.",
-                remedy='begin `transform` with a source (sources["orders"]), or leave streaming out.',
+                code="job_result_invalid",
+                remedy='Begin `transform` with a source (sources["orders"]), or remove streaming=True.',
+                job=request.job_name,
             )
         return self._run_static(store, job, frame, sources, await_answer)
 
@@ -224,8 +234,8 @@ class Attempt:
         request = self._request
         cause = self._cause(error)
         if self._began and isinstance(cause, ExecutorLostError) and self._may_compute_again() and _is_alive(spark):
-            log.warning("%s: %s", type(cause).__name__, cause)
-            log.warning("the micro-batch is computed again at once")
+            _warn(cause)
+            log.warning("Spark computes the micro-batch again at once")
             return self._begin_again(store, 0.0)
         if restarts is None or not self._began or not isinstance(cause, (JobError, StageError, CheckpointExpiredError)):
             raise error
@@ -235,14 +245,14 @@ class Attempt:
         wait: float | None
         if isinstance(cause, ManyRowsError):
             wait, self._expects_few = 0.0, False  # such a job would meet it again and again
-            log.info("%s It is computed again at once, and from now on Spark writes all of them.", cause.what)
+            log.info("%s Spark computes it again at once, and writes all micro-batches itself from now on", cause.what)
         elif is_tolerated(cause, store, request.pipeline, tolerable):
             least, most = _PAUSE
             wait = max(least, min(most, request.checkpointing.interval.total_seconds()))
             if isinstance(cause, CheckpointExpiredError):  # the next one is overdue
                 wait = 0.0
-            log.warning("%s: %s", type(cause).__name__, cause)
-            log.warning("the job is restarted in %.0f s: tolerable_failures is %d", wait, tolerable)
+            _warn(cause)
+            log.warning("the job restarts in %.0f s: tolerable_failures is %d", wait, tolerable)
         else:
             wait = wait_after(cause, restarts, "the job")
             if wait is None:
@@ -267,7 +277,7 @@ class Attempt:
         self._failed, self._began = None, False  # what fails from here on is not the job
         drain = drain_of(store, request.pipeline) if self._requests.is_to_drain() else None
         if drain is not None and drain.epoch == request.epoch:  # Spark has failed behind the last checkpoint
-            log.info("checkpoint %d has delivered what was open: nothing is restarted", drain.number)
+            log.info("checkpoint %d has drained the state, so the job does not restart", drain.number)
             return True
         attempt = store.begin_again(request.pipeline, request.epoch, request.run)
         now = store.pipeline(request.pipeline)  # read after it (I10): a rewind before it has set another base
@@ -293,7 +303,7 @@ class Attempt:
             kept = {*store.referenced_locations(request.pipeline), *([request.base.location] if request.base else ())}
             sweep_attempts(request.wal_root, request.pipeline, kept, request.epoch, request.attempt)
         except (AirflowFtError, OSError) as error:  # the next restart, or the next epoch, does it
-            log.warning("what earlier attempts have left was not deleted: %s", error)
+            log.warning("files of earlier attempts were not deleted: %s", error)
 
     def report(self, error: BaseException) -> None:
         """Leaves the reason of the end for the launcher; the first one counts."""
@@ -301,7 +311,7 @@ class Attempt:
             return
         cause = self._failed or error
         if not isinstance(cause, AirflowFtError):
-            log.error("the job ended by an error", exc_info=cause)
+            log.error("the job failed", exc_info=cause)
         write(self._report, json.dumps({"error": describe_error(self._cause(error))}))
 
     def _cause(self, error: BaseException) -> AirflowFtError:
@@ -309,7 +319,7 @@ class Attempt:
         request = self._request
         cause = as_error(self._failed or error, request.pipeline, request.job_name, request.base)
         if isinstance(cause, _MAY_BE_AWAY) and (gone := away(request.wal_root)):
-            log.warning("%s: %s", type(cause).__name__, cause)
+            _warn(cause)
             return gone.located(pipeline=request.pipeline)
         return cause
 
@@ -320,7 +330,7 @@ class Attempt:
     def _session(self) -> SparkSession:
         began = time.monotonic()
         spark = self._started() if self._kept is None else attach(self._kept)
-        log.info("Spark %s ready after %.1f s", spark.version, time.monotonic() - began)
+        log.info("Spark %s started in %.1f s", spark.version, time.monotonic() - began)
         return spark
 
     def _started(self) -> SparkSession:
@@ -330,9 +340,11 @@ class Attempt:
             return SparkSession.builder.getOrCreate()
         except Exception as error:  # in words of the JVM, which has told the reason in the log by then
             raise StageError(
-                f"Spark did not start, with the master {self._request.master!r}: {reason(error)}.",
-                remedy="see what it says above in the task's log, and whether that master is there (spark_master), and"
-                " takes the settings in spark_conf.",
+                f"Spark did not start with the master {self._request.master!r}: {reason(error).rstrip('.')}.",
+                code="spark_not_started",
+                remedy="Read Spark's lines above in the task's log. Check that the master (spark_master) is reachable"
+                " and accepts the settings in spark_conf.",
+                master=self._request.master,
             ) from error
 
     def _run_stream(
@@ -402,16 +414,17 @@ class Attempt:
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
         if request.begins_anew:
             remember_life(location, f"{request.pipeline}/{location.uri.rsplit('/', 1)[1]}")
-            log.info("mode AT_MOST_ONCE: read from where the sources stand now; what is not published by then is lost")
+            log.info("mode AT_MOST_ONCE: reading from the sources' present end; rows that are not published are lost")
             check_sources(location, plan.sources)
             set_places(location, plan.places)
             return location
         if behind and (void or change is not None):
             raise ConfigurationError(
-                f"{'topics were deleted and made anew' if void else 'the job reads other sources'} since the savepoint,"
-                " so what was delivered after it cannot be computed once more.",
+                f"{'topics were recreated' if void else 'the sources of the job changed'} after the savepoint, so the"
+                " checkpoints delivered after it cannot be computed again.",
+                code="rebuild_impossible",
                 pipeline=request.pipeline,
-                remedy="restore it again with `--later write-again`, or take another savepoint.",
+                remedy="Restore the savepoint again with `--later write-again`, or choose another savepoint.",
             )
         if request.base is None:
             remember_life(location, request.life)
@@ -503,8 +516,7 @@ class Attempt:
                 publisher.close(self._cause(error))
                 if isinstance(self._failed, QueueIsFull) and publisher.failure is None:
                     log.warning(
-                        "%d checkpoints wait for delivery (%s): no more are staged before; the next run reads what is"
-                        " left",
+                        "%d checkpoints wait for delivery (%s), so this run ends; the next run reads the rest",
                         self._failed.waiting,
                         WaitReason.TOO_MANY_QUEUED,
                     )
@@ -530,7 +542,7 @@ class Attempt:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
         request = self._request
         if published := store.last_published(request.pipeline, request.run):
-            log.info("checkpoint %d holds this run's rows already: nothing is computed", published)
+            log.info("checkpoint %d already has the rows of this run: nothing to compute", published)
             return StageResult((), {}, None, already_staged=True, complete=False)  # read when that began
         with self._stopping() as stop:
             publisher = Publisher(
@@ -577,6 +589,13 @@ class Requests:
     def is_to_drain(self) -> bool:
         """Return whether it is to end with a checkpoint of what is open."""
         return self._end.exists() and self._end.read_text() == DRAIN
+
+
+def _warn(error: AirflowFtError) -> None:
+    """Log an error after which the driver continues."""
+    log.warning("%s [%s]: %s", type(error).__name__, error.code, error.headline)
+    if error.remedy:
+        log.warning("Fix: %s", error.remedy)
 
 
 def _is_alive(spark: SparkSession) -> bool:

@@ -43,5 +43,7 @@ class Sockets:
             if at < as_of:
                 raise StageError(
                     f"the server of source {name!r} has closed the socket.",
-                    remedy="nothing, if the server is back: the next attempt connects anew.",
+                    code="socket_closed",
+                    remedy="Start the server again if it is down. The next attempt connects again.",
+                    source=name,
                 )

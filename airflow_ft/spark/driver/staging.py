@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -61,7 +60,6 @@ class Written:
     number: int
     counted: Mapping[str, int | None]
     positions: Mapping[str, Any]
-    began: float
     lineage: Mapping[str, Any]
 
     def seal(self) -> Segment:
@@ -71,14 +69,13 @@ class Written:
         counted = {sink: count or 0 for sink, count in self.counted.items()}
         if dict(segment.rows) != counted:
             raise SealError(
-                f"Spark counted {counted} rows, its files have {dict(segment.rows)}.",
+                f"Spark counted {counted} rows, but its files have {dict(segment.rows)}.",
                 checkpoint=self.number,
                 pipeline=self.folder.pipeline,
-                remedy="nothing was published; the next attempt computes the rows again.",
+                remedy="Check the disk of wal_root. Nothing was published: the next attempt computes the rows again.",
+                counted=counted,
+                found=dict(segment.rows),
             )
-        each = "; ".join(f"{name} {count:,}" for name, count in counted.items())
-        seconds = time.monotonic() - self.began
-        log.info("checkpoint %d: %s rows staged in %.1f s (%s)", self.number, f"{segment.total_rows:,}", seconds, each)
         return segment
 
 
@@ -103,7 +100,6 @@ def write_batch(
     does, it sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one
     there is a single action, which writes the rows as they are computed.
     """
-    began = time.monotonic()
     folder = SegmentFolder(request.wal_root, request.pipeline, request.epoch, request.attempt, batch_id)
     refuse_another_history(folder.files, folder.location, request.pipeline)
     with materialised(batch) if job.has_split else nullcontext(batch) as found:
@@ -121,7 +117,7 @@ def write_batch(
         dead.check(request.pipeline, number, count, rows)
         if count:  # for people and metrics: `airflow_ft.spark.task.launcher` reads this line
             log.info("checkpoint %d: %d of %d rows are dead letters (%s)", number, count, rows, dead.sink)
-    return Written(folder, number, counted, positions, began, lineage)
+    return Written(folder, number, counted, positions, lineage)
 
 
 @contextmanager
@@ -180,8 +176,8 @@ def _collect(frame: DataFrame, folder: SegmentFolder, sink: str) -> int:
     except Exception as error:
         if _MANY in str(error):
             raise ManyRowsError(
-                "a micro-batch has far more rows than the one before it.",
-                remedy="nothing to do: it is computed again, and written by Spark.",
+                "the micro-batch has far more rows than the one before it.",
+                remedy="Nothing to do: Spark computes it again and writes it itself.",
             ) from error
         raise
     file = pa.BufferOutputStream()

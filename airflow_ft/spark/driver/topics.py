@@ -85,25 +85,29 @@ class Topics:
                 if topic not in now:
                     raise StageError(
                         f"topic {topic!r} of source {name!r} does not exist.",
+                        code="topic_missing",
                         pipeline=self._pipeline,
                         participant=source.conn_id,
-                        remedy="create it, or take it out of the source. If it was deleted, what nobody had read of it"
-                        " is lost; one that is recreated is another topic, for which fail_on_data_loss decides.",
+                        remedy=f"Create the topic {topic!r}, or remove it from the source. If someone deleted it, its"
+                        " unread records are lost. A recreated topic is another one: fail_on_data_loss decides whether"
+                        " the source reads it.",
+                        source=name,
+                        topic=topic,
                     )
             taken = sorted(topic for topic in counted & now.keys() if topic not in ids)
             if taken:
                 log.info(
-                    "source %s: the position was written without topic ids: the present ones are taken for it (%s)",
+                    "source %s: the stored position has no topic ids, so the present ids count from now on (%s)",
                     name,
                     ", ".join(f"{topic} {now[topic]}" for topic in taken),
                 )
             lost = {t: ids.get(t, "") for t in sorted(counted) if is_other(ids.get(t, ""), now.get(t))}
             if lost and source.fail_on_data_loss:
-                raise self._lost(index, lost, now, offsets, "Nothing was read, and nothing is published.")
+                raise self._lost(index, lost, now, offsets, "Nothing was read or published.")
             for topic, old in lost.items():
                 log.warning(
-                    "source %s: topic %s was %s, read up to %s; what nobody had read of it is lost. Since"
-                    " fail_on_data_loss is not set, the new one is read from its beginning",
+                    "source %s: topic %s was %s, read up to %s. Its unread records are lost. Because fail_on_data_loss"
+                    " is False, the source reads the new topic from its beginning",
                     name,
                     topic,
                     _what_became(old, now.get(topic)),
@@ -133,9 +137,12 @@ class Topics:
                 known.update(self._admins[index].ids(appeared))
             if gone := [topic for topic in topics if topic not in known]:
                 raise StageError(
-                    f"topics of source {name!r} appeared and vanished: {', '.join(gone)}.",
+                    f"topics of source {name!r} appeared and disappeared: {', '.join(gone)}.",
+                    code="topic_recreated",
                     pipeline=self._pipeline,
-                    remedy="nothing to do: the next attempt looks again.",
+                    remedy="Nothing to do: the next attempt looks again.",
+                    source=name,
+                    topics=gone,
                 )
             found[index] = {topic: known[topic] for topic in topics}
         self._reading = found
@@ -181,9 +188,12 @@ class Topics:
 
     def _too_new(self, topic: str, source: str) -> StageError:
         return StageError(
-            f"topic {topic!r} of source {source!r} was made while its starting position was looked up.",
+            f"topic {topic!r} of source {source!r} was created while its starting position was looked up.",
+            code="topic_recreated",
             pipeline=self._pipeline,
-            remedy="nothing to do: the next attempt looks again.",
+            remedy="Nothing to do: the next attempt looks again.",
+            source=source,
+            topics=[topic],
         )
 
     def _lost_of(self, ids: Ids, consequence: str) -> DataLossError | StageError | None:
@@ -196,10 +206,13 @@ class Topics:
                 return self._lost(index, lost, now, {}, consequence)
             if lost:
                 return StageError(
-                    f"topics of source {name!r} were deleted or recreated while they were read: {', '.join(lost)}.",
+                    f"topics of source {name!r} were deleted or recreated while Spark read them: {', '.join(lost)}.",
+                    code="topic_recreated",
                     pipeline=self._pipeline,
-                    remedy="nothing to do: the next attempt reads the new ones from their beginning (fail_on_data_loss"
-                    " is not set).",
+                    remedy="Nothing to do: the next attempt reads the new topics from their beginning"
+                    " (fail_on_data_loss is False).",
+                    source=name,
+                    topics=sorted(lost),
                 )
         return None
 
@@ -221,12 +234,15 @@ class Topics:
             read = f", read up to {canonical_json(offsets[topic])}" if topic in offsets else ""
             told.append(f"topic {topic!r} was {_what_became(old, now.get(topic))}{read}")
         return DataLossError(
-            f"source {name!r}: {'; '.join(told)}. What the old topic held and nobody had read is lost, and the old"
-            f" offsets mean other records of the new one. {consequence}",
+            f"source {name!r}: {'; '.join(told)}. The unread records of the old topic are lost, and the old offsets"
+            f" point at other records of the new one. {consequence}",
+            code="topic_recreated",
             pipeline=self._pipeline,
             participant=source.conn_id,
-            remedy="set fail_on_data_loss=False of the source for one run: that reads the new topic from its beginning,"
-            " and goes on with the others where they stand. Then set it again.",
+            remedy=f"Set fail_on_data_loss=False of the source {name!r} for one run: it reads the new topic from its"
+            " beginning and continues in the others. Then set it back.",
+            source=name,
+            topics=sorted(lost),
         )
 
 

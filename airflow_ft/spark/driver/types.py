@@ -43,10 +43,12 @@ def check_types(schema: StructType, sink: str = "") -> None:
         return
     what = "; ".join(f"column {path} is of type {kind}" for path, kind, _ in found)
     raise JobError(
-        f"no sink can take what the job returns: {what}. Files of rows have no such type.",
+        f"no sink can store what the job returns: {what}. The write-ahead log has no such type.",
+        code="type_unsupported",
         sink=sink,
         column=found[0][0] if len(found) == 1 else "",
-        remedy=f"cast in the job: {'; '.join(cast for _, _, cast in found)}.",
+        remedy=f"Cast in the job: {'; '.join(cast for _, _, cast in found)}.",
+        types={path: kind for path, kind, _ in found},
     )
 
 

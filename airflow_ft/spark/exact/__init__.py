@@ -67,9 +67,11 @@ def reader(
         cause = error.java_exception
         cause = cause.getCause() or cause
         raise ConfigurationError(
-            f"the schema cannot be read exactly: {cause.getMessage()}.",
-            remedy="declare another type for it, such as string, and convert it in the job; dateFormat and the like are"
-            " patterns of Spark, timeZone is a name such as Europe/Paris.",
+            f"the source's schema or an option cannot be read exactly: {cause.getMessage()}.",
+            code="source_schema_invalid",
+            remedy="Declare another type, such as string, and convert it in the job. Options such as dateFormat are"
+            " patterns of Spark, and timeZone is a name such as Europe/Paris.",
+            reason=str(cause.getMessage()),
         ) from None
     result: dict[str, Any] = {
         "type": "struct",

@@ -39,8 +39,10 @@ def load(spark: SparkSession, builder: Any, format: str, ddl: str, options: Mapp
     kept = given["mode"].upper() == "PERMISSIVE"
     if kept and corrupt not in fields.names:
         raise ConfigurationError(
-            f"the schema of a FileSource with mode PERMISSIVE has no column {corrupt} for records that cannot be read.",
-            remedy=f"add `{corrupt} string` to the schema, or leave out the mode: such a record then fails the run.",
+            f"the schema of a FileSource with mode PERMISSIVE has no column {corrupt} for malformed records.",
+            code="source_schema_invalid",
+            remedy=f"Add `{corrupt} string` to the schema. Or remove the mode: then a malformed record fails the run.",
+            missing=corrupt,
         )
     read: Callable[..., DataFrame] = _texts
     if format == "csv":
@@ -61,8 +63,10 @@ def _refuse_nested(fields: StructType) -> None:
     nested = (T.ArrayType, T.MapType, T.StructType)
     if wrong := [field.name for field in fields.fields if isinstance(field.dataType, nested)]:
         raise ConfigurationError(
-            f"columns of CSV hold no arrays, maps or structs: {', '.join(wrong)}.",
-            remedy="declare them as string, and convert them in the job.",
+            f"a CSV file cannot hold arrays, maps or structs: {', '.join(wrong)}.",
+            code="source_schema_invalid",
+            remedy=f"Declare {', '.join(wrong)} as string, and convert in the job.",
+            columns=wrong,
         )
 
 
@@ -126,7 +130,11 @@ def _dialect(spark: SparkSession, given: Mapping[str, str]) -> dict[str, str]:
         separator = str(of_csv.toDelimiterStr(separator))  # which may be written as backslash and t
     except PySparkException as error:
         raise ConfigurationError(
-            f"option sep of FileSource is {separator!r}: {error}", remedy='give a character or text, such as ";".'
+            f"FileSource has the option sep={separator!r}, which Spark refuses: {error}",
+            code="argument_invalid",
+            remedy='Give a character or text, such as ";".',
+            argument="sep",
+            value=separator,
         ) from None
     return {"separator": separator, "casesensitive": str(spark.conf.get("spark.sql.caseSensitive"))}
 

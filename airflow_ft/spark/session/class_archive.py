@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-NONE = "none for this Java and this Spark: with one, made by `airflow ft class-archive`, drivers start faster"
+NONE = "none for this Java and Spark (`airflow ft class-archive` creates one, so that Spark starts faster)"
 DUMP = "-XX:ArchiveClassesAtExit"
 """The option of a JVM that writes an archive at its end."""
 _USE = "-XX:SharedArchiveFile"

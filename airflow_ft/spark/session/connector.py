@@ -116,8 +116,10 @@ def choose(spark: str) -> Connector:
     found = max((version for version in _KNOWN if version <= wanted), default=None)
     if found is None:
         raise ConfigurationError(
-            f"there is no Kafka connector for Spark {spark} here.",
-            remedy="install pyspark 4.0 or newer (or set SPARK_HOME to one).",
+            f"no known Kafka connector works with Spark {spark}.",
+            code="spark_unfit",
+            remedy="Install pyspark 4.0 or newer, or set SPARK_HOME to such a Spark.",
+            version=spark,
         )
     sha256, clients, pool = _KNOWN[found]
     version = ".".join(map(str, found))
@@ -131,8 +133,10 @@ def spark_version(home: Path) -> str:
         if match := re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", jar.name):
             return match[1]
     raise ConfigurationError(
-        f"{home / 'jars'} has no spark-core: this is no whole Spark.",
-        remedy="install pyspark whole, or mend $SPARK_HOME.",
+        f"{home / 'jars'} has no spark-core jar, so this Spark is incomplete.",
+        code="spark_unfit",
+        remedy="Reinstall pyspark (`pip install --force-reinstall pyspark`), or correct SPARK_HOME.",
+        path=str(home),
     )
 
 
@@ -177,11 +181,13 @@ def fetch(connector: Connector, conf: Mapping[str, str]) -> list[str]:
                     part.replace(where / jar.file)
         except OSError as error:
             raise StageError(
-                f"the Kafka connector cannot be kept in {where}: {error.strerror or type(error).__name__}.",
-                remedy=f"make it writable, or {_by_hand(connector)}",
+                f"the Kafka connector cannot be stored in {where}: {error.strerror or type(error).__name__}.",
+                code="folder_not_writable",
+                remedy=f"Make {where} writable, or {_by_hand(connector)}",
+                path=str(where),
             ) from error
     if not connector.same_minor:
-        log.warning("Kafka connector: %s is the newest that is known; untried with this Spark", connector)
+        log.warning("Kafka connector: %s is the newest known one, but untested with this Spark", connector)
     log.info("Kafka connector: %s, from %s", connector, where)
     return [str(where / jar.file) for jar in connector.jars]
 
@@ -214,7 +220,7 @@ def _ask(jar: Jar, places: Sequence[str], connector: Connector, target: Path | N
                     os.fsync(file.fileno())
             if _is_whole(target, jar):
                 return
-            refused.append(f"{shown}: what it sends has another checksum")
+            refused.append(f"{shown}: the file has another checksum")
         except urllib.error.HTTPError as error:
             refused.append(f"{shown}: status {error.code}")
         except urllib.error.URLError as error:
@@ -222,9 +228,14 @@ def _ask(jar: Jar, places: Sequence[str], connector: Connector, target: Path | N
         except (http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError, ValueError) as error:
             refused.append(f"{shown}: {type(error).__name__}")
     raise StageError(
-        f"Spark's Kafka connector ({connector}) is lacking: no repository gives {jar.file} ({'; '.join(refused)}).",
-        remedy="let this machine reach one (spark.jars.repositories in spark_conf names others), or "
+        f"Spark's Kafka connector ({connector}) is missing, and no repository delivers {jar.file}"
+        f" ({'; '.join(refused)}).",
+        code="dependency_unreachable",
+        remedy="Let this machine reach a repository (spark.jars.repositories in spark_conf names others), or "
         + _by_hand(connector),
+        file=jar.file,
+        repositories=[_without_login(place) for place in places],
+        folder=str(folder()),
     )
 
 

@@ -65,7 +65,11 @@ class Loan:
         try:
             socket.send_fds(self._connection, [USE], [output])
         except OSError as error:
-            raise StageError("the Spark JVM that was kept has just ended.", remedy="try again.") from error
+            raise StageError(
+                "the Spark JVM that was kept from an earlier run has just ended.",
+                code="driver_ended",
+                remedy="Nothing to do: the next attempt starts a new JVM.",
+            ) from error
 
     def end(self, *, keep: bool) -> None:
         """Gives the JVM back, or ends it."""
@@ -91,7 +95,7 @@ def borrow(request: StageRequest) -> Loan | None:
     try:
         return _start(request, key, variables)
     except OSError as error:
-        log.warning("no Spark session can be kept here, this run does without: %s", error)
+        log.warning("this machine cannot keep a Spark session, so this run starts its own: %s", error)
         return None
 
 
@@ -130,7 +134,7 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
         )
         theirs.close()
         if ours.recv(1) != FREE:
-            raise OSError(f"the process that keeps it has ended with code {process.wait()}")
+            raise OSError(f"the process that keeps it ended with code {process.wait()}")
         process.wait()  # it has gone into the background
     except BaseException:
         ours.close()
@@ -270,7 +274,7 @@ def detach(spark: SparkSession) -> None:
     context.cancelAllJobs()
     spark.catalog.clearCache()
     if _files(spark) != context._airflow_ft_files:  # type: ignore[attr-defined]
-        raise RuntimeError("the job has added files, which Spark would not take again when they have changed")
+        raise RuntimeError("the job has added files, and Spark would not read them again after a change")
     # Else the state stores of this run's queries would be looked after, and written to, for another minute.
     context._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # type: ignore[union-attr]
     gateway = context._gateway

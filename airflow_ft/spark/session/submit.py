@@ -50,9 +50,11 @@ def write_main(folder: Path, request: StageRequest, session: int | None = None) 
         write(folder / REQUEST, json.dumps(request.to_json()))
     except TypeError as error:
         raise ConfigurationError(
-            f"the job's arguments, a source or a connection hold what JSON cannot say: {error}",
+            f"job_args, a source or a connection has a value that JSON cannot hold: {error}.",
+            code="argument_invalid",
             pipeline=request.pipeline,
-            remedy="give plain text, numbers, lists and dictionaries.",
+            remedy="Give text, numbers, lists and dictionaries only.",
+            argument="job_args",
         ) from error
     arguments = json.dumps(str(folder)) + ("" if session is None else f", {session}")
     write(folder / MAIN, f"from airflow_ft.spark.driver.runner import main\n\nraise SystemExit(main({arguments}))\n")
@@ -70,7 +72,12 @@ def spark_home() -> Path:
         return Path(os.environ["SPARK_HOME"])
     found = find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        raise ConfigurationError("pyspark is not installed here.", remedy="pip install pyspark, or set SPARK_HOME.")
+        raise ConfigurationError(
+            "pyspark is not installed on this machine.",
+            code="package_missing",
+            remedy="Run `pip install pyspark`, or set SPARK_HOME.",
+            package="pyspark",
+        )
     return Path(found.submodule_search_locations[0])
 
 
@@ -178,5 +185,10 @@ def jar_files(given: tuple[str, ...]) -> list[str]:
         elif "://" in entry or path.is_file():
             files.append(entry)
         else:
-            raise ConfigurationError(f"there is no jar {entry}.", remedy="mend the setting `jars`.")
+            raise ConfigurationError(
+                f"the jar file or folder {entry} does not exist.",
+                code="jar_missing",
+                remedy="Correct [airflow_ft] spark_jars, or jars= of the pipeline.",
+                path=entry,
+            )
     return files

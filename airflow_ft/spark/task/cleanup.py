@@ -26,6 +26,9 @@ from airflow_ft.core.retention import delete_delivered, finalise
 from airflow_ft.core.steps import Context
 from airflow_ft.spark.state.reset import reset_state
 
+DELETED = "its checkpoints are deleted, and the next run starts with empty state"
+NOT_DELETED = "its checkpoints were not deleted (see the task's log)"
+
 log = logging.getLogger(__name__)
 
 
@@ -60,9 +63,9 @@ def clean_up(
         count = _delete(context, epoch, archive, progress, why, heard)
     except (AirflowFtError, OSError) as error:
         log.warning("the checkpoints of %s were not deleted (%s): %s", context.pipeline, why, error)
-        return "its checkpoints were not deleted (the task's log says why)"
-    log.info("state and rows of %d checkpoints of %s are deleted: %s", count, context.pipeline, why)
-    return "its checkpoints are deleted, and its state begins anew"
+        return NOT_DELETED
+    log.info("deleted state and rows of %d checkpoints of %s: %s", count, context.pipeline, why)
+    return DELETED
 
 
 def _delete(
@@ -84,7 +87,9 @@ def _require_last(pipeline: str, ended: int, newest: int) -> None:
     """FencedError when somebody has been at work since this stream has ended (0: it has not begun)."""
     if newest != ended:
         raise FencedError(
-            f"the stream has ended in epoch {ended}, and epoch {newest} was taken since.",
-            remedy="nothing: what is kept is the newer owner's.",
+            f"the stream ended in epoch {ended}, and another process has taken epoch {newest} since.",
+            remedy="Nothing to do: the checkpoints belong to the newer owner.",
             pipeline=pipeline,
+            epoch=ended,
+            newest=newest,
         )

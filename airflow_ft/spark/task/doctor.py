@@ -47,7 +47,8 @@ def examine_spark(
         if os.access(submit, os.X_OK):
             exam.ok("spark-submit", f"{submit}, master {master or 'local[*]'}")
         else:
-            exam.problem("spark-submit", f"{submit} cannot be run", "install pyspark whole, or mend $SPARK_HOME.")
+            remedy = "Reinstall pyspark (`pip install --force-reinstall pyspark`), or correct SPARK_HOME."
+            exam.problem("spark-submit", f"{submit} cannot be run", remedy)
     _examine_java(exam)
     files = exam.attempt("jars", lambda: jar_files(tuple(jars)))
     if files:
@@ -77,9 +78,9 @@ def _examine_python(exam: Examination, home: Path) -> None:
         minimum = ".".join(re.findall(r"\d+", match[0]))
         found.append(f"{library} {installed}")
         if _numbers(installed) < _numbers(minimum):
-            old.append(f"{library} {installed} is older than {minimum}, which this Spark demands of Python functions")
+            old.append(f"{library} {installed} is older than {minimum}, which this Spark needs for Python functions")
     if old:
-        exam.warn(name, "; ".join(old), "install a newer one, or an older pyspark; other jobs do without.")
+        exam.warn(name, "; ".join(old), "Install a newer one, or an older pyspark. Jobs without such functions run.")
     elif found:
         exam.ok(name, ", ".join(found))
 
@@ -99,7 +100,7 @@ def _examine_master(exam: Examination, master: str, conf: Mapping[str, str]) -> 
     exam.warn(
         name,
         "neither spark.yarn.archive nor spark.yarn.jars is set, so each run uploads Spark's jars (456 MB with 4.2)",
-        "put them on HDFS once, and set spark.yarn.archive in spark_conf; or set"
+        "Put them on HDFS once, and set spark.yarn.archive in spark_conf. Or set"
         " spark.yarn.jars=local:/path/on/all/nodes/jars/*.",
     )
 
@@ -117,7 +118,8 @@ def _examine_connector(
     if found := connector.given(home, all_jars, packages):
         theirs = re.search(r"2\.\d+[-:](\d+\.\d+)", found)
         if theirs and not version.startswith(f"{theirs[1]}."):
-            exam.warn(name, f"{found} is of another Spark than {version}", f"take the one for {version}, or none.")
+            what = f"{found} is for another Spark than {version}"
+            exam.warn(name, what, f"Use the connector for {version}, or remove it: airflow-ft then fetches one.")
         else:
             exam.ok(name, f"{found}, for Spark {version}")
         return
@@ -129,16 +131,16 @@ def _examine_connector(
         else:
             exam.ok(name, f"{chosen}, in {connector.folder()}")
         if not chosen.same_minor:
-            exam.warn(name, f"{chosen} is the newest that is known", "it is untried with this Spark: try it first.")
+            exam.warn(name, f"{chosen} is the newest known one, but untested with this Spark", "Test it first.")
     except AirflowFtError as error:
         (exam.problem if needs_connector else exam.warn)(name, error.what, error.remedy)
 
 
 def _examine_java(exam: Examination) -> None:
     java = class_archive.java()
-    remedy = f"install a Java runtime, version {MINIMUM_JAVA} or later, or set JAVA_HOME for the workers."
+    remedy = f"Install a Java runtime, version {MINIMUM_JAVA} or later, or set JAVA_HOME for the workers."
     if java is None:
-        exam.problem("java", "there is no java on the PATH, and JAVA_HOME is not set", remedy)
+        exam.problem("java", "no java on the PATH, and JAVA_HOME is not set", remedy)
         return
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_TIMEOUT, check=False)

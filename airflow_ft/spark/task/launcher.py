@@ -52,7 +52,7 @@ WAITED = re.compile(rf"not triggered for (?P<seconds>[\d.]+) s: (?P<reason>{'|'.
 STATE = re.compile(r"state after batch \d+: (\d+) bytes of changes; full snapshot (\d+) bytes, (\d+) batches before$")
 LAG = re.compile(rf"source (?P<source>\S+): (?P<behind>[\d,]+) (?P<unit>{'|'.join(Unit)}|record|file) behind")
 DEAD_LETTERS = re.compile(r"checkpoint \d+: (?P<dead>\d+) of \d+ rows are dead letters \((?P<sink>\S+)\)$")
-_OF_A_CHECKPOINT = re.compile(r"checkpoint \d+(?: (published)|: [\d,]+ rows staged)")
+_PUBLISHED = re.compile(r"checkpoint \d+ published")
 
 __all__ = ["Driver", "StageRequest", "StageResult", "run_stage"]
 
@@ -99,8 +99,8 @@ def run_stage(
         symptoms, story = Symptoms(), Story()
 
         def look_and_log(line: str) -> None:
-            match = _OF_A_CHECKPOINT.match(line)
-            if match and match[1]:
+            match = _PUBLISHED.match(line)
+            if match:
                 on_publish()
             if failure := FAILURE.match(line):
                 store.meter.failed(request.pipeline, AbortReason(failure["reason"]))
@@ -137,9 +137,18 @@ def run_stage(
             loan.end(keep=True)
     if "result" in report:
         return StageResult.from_json(report["result"])
-    error = rebuild_error({**report["error"], "what": hide(report["error"]["what"])})
+    error = rebuild_error(_hidden(report["error"], hide))
     raise_if_fenced(store, request, error)
     raise error
+
+
+def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
+    """Plain data without secrets in its texts."""
+    if isinstance(value, dict):
+        return {name: _hidden(each, hide) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_hidden(each, hide) for each in value]
+    return hide(value) if isinstance(value, str) else value
 
 
 def _trace(store: Store, pipeline: str, number: int) -> None:
@@ -178,19 +187,23 @@ def _start(folder: Path, request: StageRequest, loan: Loan | None) -> Driver:
 def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms) -> dict[str, Any]:
     """The error of a driver that could not report one itself."""
     number = -code if code < 0 else code - 128
+    fields: dict[str, Any] = {"exit_code": code}
     try:
-        how = f"was killed by {signal.Signals(number).name}"
+        name = fields["signal"] = signal.Signals(number).name
+        how = f"was killed by {name}"
         if driver.killed:
-            how = "was ended on request"
+            how = "was stopped on request"
         elif number == signal.SIGKILL:
-            how += " (out of memory, perhaps)"
+            how += " (perhaps the machine is out of memory)"
     except ValueError:
-        how = f"ended with exit code {code} before it could report"
-    rows = "is lost (AT_MOST_ONCE)" if request.begins_anew else "is computed again by the next attempt"
+        how = f"ended with exit code {code} before it reported a result"
+    rows = "AT_MOST_ONCE loses unpublished rows" if request.begins_anew else "The next attempt computes the rows again"
     return {
         "type": "StageError",
         "what": f"the Spark driver {how}" + (f": {symptoms.what}." if symptoms.what else "."),
-        "remedy": symptoms.remedy or f"see the task's log; what it had not published {rows}.",
+        "code": symptoms.code or "driver_ended",
+        "fields": fields,
+        "remedy": symptoms.remedy or f"Look for the cause in the task's log. {rows}.",
         "pipeline": request.pipeline,
     }
 
@@ -206,5 +219,9 @@ def raise_if_fenced(store: Store, request: StageRequest, error: Exception) -> No
         epoch = store.pipeline(request.pipeline).epoch
         if epoch > request.epoch:
             raise FencedError(
-                f"epoch {request.epoch} was replaced by {epoch} while the job ran.", pipeline=request.pipeline
+                f"another attempt took epoch {epoch} while this one ran with epoch {request.epoch}.",
+                pipeline=request.pipeline,
+                remedy="Nothing to do: the newer attempt continues.",
+                epoch=request.epoch,
+                newest=epoch,
             ) from error

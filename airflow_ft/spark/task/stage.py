@@ -68,7 +68,7 @@ def stage_step(
     require_own_stage(context)
     row = store.run(pipeline, run)
     if (row is not None and row.staged) or not take_turn(context):
-        logger.info("run %s has staged before: nothing is computed again, and nobody is fenced", run)
+        logger.info("an earlier try of run %s has staged everything: nothing to compute", run)
         return None
     look_first(context, preflight, resume_drained=resume_drained)
     return stage(
@@ -109,12 +109,12 @@ def _tell_another_dag(context: Context) -> None:
     if other.dag_id == context.run.dag_id:
         return
     logger.warning(
-        "pipeline %r: its newest checkpoint, %d, is of the DAG %s, and this is %s. DAGs that name the same pipeline"
-        " share where it has read to, and each row goes into the sinks of whichever runs first. If %s is not just this"
-        " DAG's former name, give one of them another pipeline=.",
+        "pipeline %r: the DAG %s wrote its newest checkpoint, %d, and this is DAG %s. DAGs with the same pipeline share"
+        " its position, so each row goes only into the sinks of the DAG that reads it first. Unless %s is the former"
+        " name of this DAG, give one of them another pipeline=.",
         context.pipeline,
-        newest.number,
         other.dag_id,
+        newest.number,
         context.run.dag_id,
         other.dag_id,
     )
@@ -183,7 +183,7 @@ def _after(drain: Checkpoint, context: Context, epoch: int, *, complete: bool) -
     row = store.run(pipeline, run)
     if drain.run != run or row is None or row.staged:
         raise refuse(drain)
-    logger.info("checkpoint %d of this run has drained the pipeline: nothing is computed any more", drain.number)
+    logger.info("checkpoint %d of this run has drained the pipeline: nothing left to compute", drain.number)
     store.adopt_run(pipeline, epoch, run)  # not a new stage: what came after that one began was not read
     store.end_stage(pipeline, epoch, run, None, complete=complete)
     return StageResult((), {}, None)
@@ -196,7 +196,7 @@ def _give_up(context: Context, epoch: int, error: AirflowFtError, reason: AbortR
     try:
         context.store.give_up(context.pipeline, epoch, reason, error.what)
     except AirflowFtError as problem:
-        logger.warning("what is not published could not be recorded as aborted: %s", problem)
+        logger.warning("unpublished checkpoints could not be marked as aborted: %s", problem)
 
 
 class _Watch:
@@ -217,7 +217,7 @@ class _Watch:
                     check()
                 self._look(self.driver)
             except Exception as error:
-                logger.warning("%s The Spark driver is ended.", error)
+                logger.warning("stopping the Spark driver: %s", error)
                 if self.driver is not None:
                     self.driver.kill()
                     return

@@ -132,11 +132,11 @@ def stream_step(
                 raise
             except TransientError as error:
                 if stopping.killed:
-                    log.info("the driver was ended at once, as asked; what it had not published was given up")
+                    log.info("stopped the driver at once, as requested; its unpublished rows are computed again")
                     return False
                 if is_tolerated(error, store, pipeline, tolerable):  # its job hangs, so its driver had to end
                     log.warning("%s", error)
-                    log.warning("the stream is restarted at once: tolerable_failures is %d", tolerable)
+                    log.warning("the stream restarts at once: tolerable_failures is %d", tolerable)
                     continue
                 wait = wait_after(error, restarts, "the stream")
                 if wait is None:
@@ -160,9 +160,9 @@ def stream_step(
         with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
             store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
             if stopping.is_to_drain():  # looked at under the own epoch: now nobody else can give a drain up
-                log.info("what had drained it was refused meanwhile: it is drained once more")
+                log.info("a sink refused the checkpoint of the drain: draining again")
                 continue
-            log.info("nothing is staged any more")
+            log.info("the stream has staged its last checkpoint")
             store.end_stage(pipeline, epoch, run, None, complete=False)
         return epoch if epoch == last + 1 else 0
 
@@ -205,8 +205,8 @@ def _take_savepoints(context: Context, asked: Sequence[Request]) -> tuple[list[s
                 uri, savepoint = take(context.store, context.pipeline, folder, request.asked_by)
                 told.append(f"savepoint of checkpoint {savepoint.number}: {uri}")
             except (AirflowFtError, OSError) as error:
-                log.exception("no savepoint was taken in %s", folder)
-                told.append(f"no savepoint was taken in {folder}: {error}")
+                log.exception("the savepoint in %s failed", folder)
+                told.append(f"the savepoint in {folder} failed: {error}")
                 failed = True
     return told, not failed
 
@@ -219,7 +219,7 @@ def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:
     try:
         _deliver(context, overlap)
     except AirflowFtError as error:
-        log.warning("what is staged is left to the next run: %s", error)
+        log.warning("the next run delivers the staged checkpoints: %s", error)
     clean_up(context, epoch, config, archive, progress, failed=True)
 
 
@@ -251,15 +251,15 @@ def answer_stops(context: Context, outcome: str) -> None:
         return
     newest = store.run_checkpoints(pipeline, context.run, _LOOKED_AT)
     drains = [c.number for c in newest if c.drained is not None and c.is_confirmed]  # not what a sink has refused
-    drained = f"checkpoint {drains[-1]} has delivered what was open" if drains else "nothing was drained"
-    late = "" if SAVEPOINT in outcome else "it had stopped before it was asked for a savepoint: trigger one"
+    drained = f"checkpoint {drains[-1]} has drained the state" if drains else "nothing was drained"
+    late = "" if SAVEPOINT in outcome else "it stopped before the request for a savepoint: trigger one"
     for request in asked:
         wanted = [drained if request.arguments.get(DRAIN) else "", late if request.arguments.get(SAVEPOINT) else ""]
         told = "; ".join(filter(None, [outcome, *wanted]))
         try:
             store.answer(pipeline, request.id, told, epoch=row.epoch)
         except FencedError as error:
-            log.info("whoever has begun meanwhile answers request %d: %s", request.id, error)
+            log.info("a newer run answers request %d: %s", request.id, error)
 
 
 class _Stopping:
@@ -276,7 +276,7 @@ class _Stopping:
             for request in stops(self._store, self._pipeline):
                 self._at_once = self._at_once or bool(request.arguments.get(AT_ONCE))
                 self._drain = self._drain or bool(request.arguments.get(DRAIN))
-                self._told(f"asked by {request.asked_by}" + (" to stop at once" if self._at_once else ""))
+                self._told(f"{request.asked_by} requested it" + (" at once" if self._at_once else ""))
             if not self._asked and (why := self._why_stop()):
                 self._told(why)
         except StoreUnavailableError as error:
@@ -305,5 +305,5 @@ class _Stopping:
 
     def _told(self, why: str) -> None:
         if why != self._asked:
-            log.info("the stream is to stop: %s", why)
+            log.info("stopping the stream: %s", why)
             self._asked = why

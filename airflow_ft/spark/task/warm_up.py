@@ -36,10 +36,15 @@ def make(folder: str, spark: Path, conf: Mapping[str, str], jars: Sequence[str],
     """
     target = path_of(folder, spark)
     if target is None:
-        raise ConfigurationError("there is no java here.", remedy="install a Java runtime, or set JAVA_HOME.")
+        raise ConfigurationError(
+            "this machine has no Java.", code="java_unfit", remedy="Install a JDK 17, or set JAVA_HOME."
+        )
     if shlex.quote(str(target)) != str(target) or ":" in str(target):
         raise ConfigurationError(
-            f"the JVM takes no such path in its options: {target}.", remedy="set [airflow_ft] class_archives."
+            f"the JVM does not accept the path {target} in its options.",
+            code="path_invalid",
+            remedy="Set [airflow_ft] class_archives to a folder whose path has no spaces, colons or quotes.",
+            path=str(target),
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,8 +55,11 @@ def make(folder: str, spark: Path, conf: Mapping[str, str], jars: Sequence[str],
             _run(Path(private), {**conf, JAVA_OPTIONS: dump}, jars, log)
             if not fresh.exists() or not any(_head(fresh)):
                 raise StageError(
-                    "the driver has ended, and its JVM wrote no archive.",
-                    remedy="see its lines above; it takes a HotSpot JVM of version 13 or later, and some 200 MB.",
+                    "the driver ended, but its JVM wrote no class archive.",
+                    code="class_archive_failed",
+                    remedy="Look for the cause in the lines above. An archive needs a HotSpot JVM of version 13 or"
+                    " later and about 200 MB of disk.",
+                    path=str(target),
                 )
             fresh.chmod(0o644)
             with fresh.open("rb") as written:
@@ -59,8 +67,10 @@ def make(folder: str, spark: Path, conf: Mapping[str, str], jars: Sequence[str],
             fresh.replace(target)  # whole, or not there: a JVM that maps a part of one would crash
     except OSError as error:
         raise ConfigurationError(
-            f"the archive cannot be written to {target.parent}: {error.strerror}.",
-            remedy="name a folder in [airflow_ft] class_archives that this user may write to.",
+            f"the class archive cannot be written to {target.parent}: {error.strerror}.",
+            code="folder_not_writable",
+            remedy="Set [airflow_ft] class_archives to a folder that this user may write to.",
+            path=str(target.parent),
         ) from error
     return target
 

@@ -50,14 +50,18 @@ def test_a_lost_batch_is_told_whoever_meets_it(spark: SparkSession) -> None:
         with pytest.raises(ExecutorLostError) as caught:
             raised(error)
         assert caught.value.abort_reason is AbortReason.ATTEMPT_ENDED and caught.value.__cause__ is error
-    with pytest.raises(RuntimeError, match="other"):
-        raised(RuntimeError("other"))
+        assert caught.value.code == "executor_lost"
+    other = RuntimeError("other")
+    with pytest.raises(RuntimeError) as unchanged:
+        raised(other)
+    assert unchanged.value is other
     assert lost(RuntimeError(GONE), _with_master("yarn")) is not None, "also when Spark has ended"
 
 
 def test_a_path_is_told_with_the_file_system_that_hadoop_gives_it(spark: SparkSession) -> None:
     error = RuntimeError("[PATH_NOT_FOUND] Path does not exist: /data/in. SQLSTATE: 42K03")
-    assert as_error(error, "p", "j").what == "/data/in is not there."
+    found = as_error(error, "p", "j")
+    assert (found.code, found.fields) == ("folder_missing", {"path": "/data/in"})
     conf: Any = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
     before = conf.get("fs.defaultFS")
     conf.set("fs.defaultFS", "hdfs://name:8020")
@@ -65,7 +69,7 @@ def test_a_path_is_told_with_the_file_system_that_hadoop_gives_it(spark: SparkSe
         told = as_error(error, "p", "j")
     finally:
         conf.set("fs.defaultFS", before)
-    assert isinstance(told, StageError) and told.what == "hdfs://name:8020/data/in is not there (given as /data/in)."
+    assert isinstance(told, StageError) and told.fields == {"path": "hdfs://name:8020/data/in"}
     assert "file:///data/in" in told.remedy
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.spark.driver import local_files
 from airflow_ft.spark.driver.local_files import MANAGER, spare_processes
+from tests.raising import raises
 
 HIVES = "org.apache.hadoop.hive.ql.io.ProxyLocalFileSystem"
 CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
@@ -138,10 +139,10 @@ def test_a_file_is_kept_by_no_manager_that_is_to_replace_it(
     session.conf.set("fs.file.impl", other)
     session.conf.set(MANAGER, f"{CHECKPOINTING}.{manager}")
     if is_refused:
-        with pytest.raises(
-            ConfigurationError, match=rf"are those of {HIVES}, and {MANAGER} is .*leave out that manager"
-        ):
+        named = {"setting": MANAGER, "value": f"{CHECKPOINTING}.{manager}", "file_system": HIVES}
+        with raises(ConfigurationError, "spark_setting_unsafe", **named) as caught:
             spare_processes(session, str(tmp_path))
+        assert caught.error and MANAGER in caught.error.remedy
     else:
         spare_processes(session, str(tmp_path))
     named, file = _manager(session, tmp_path), tmp_path / "7.delta"

@@ -1,11 +1,13 @@
 """Malformed rows fail the job by name, or are kept apart; none becomes a row of nulls."""
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_ft.core.errors import ConfigurationError, JobError
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
+from tests.raising import raises
 
 pytestmark = pytest.mark.spark
 SCHEMA = "id bigint, amount decimal(12,2), name string"
@@ -53,11 +55,12 @@ def test_every_malformed_row_is_kept_apart_as_it_was(spark: SparkSession) -> Non
 @pytest.mark.parametrize("value", BAD)
 def test_by_default_a_malformed_row_fails_the_job_and_is_located(spark: SparkSession, value: bytes | None) -> None:
     frame = parse_json(_kafka(spark, [*GOOD, value]), SCHEMA)
-    with pytest.raises(Exception, match="malformed JSON") as caught:
+    with raises(PySparkException) as caught:
         frame.groupBy().count().collect()  # uses none of the columns
+    assert caught.value
     error = as_error(caught.value, "orders", "jobs.orders")
-    assert isinstance(error, JobError)
-    assert "at topic orders, partition 3, offset 104;" in str(error) and "malformed_rows" in str(error)
+    assert isinstance(error, JobError) and error.code == "job_failed"
+    assert "topic orders, partition 3, offset 104" in error.what and "malformed_rows" in error.what
 
 
 def test_good_rows_pass(spark: SparkSession) -> None:
@@ -68,10 +71,11 @@ def test_good_rows_pass(spark: SparkSession) -> None:
 
 def test_text_of_other_sources_is_located_by_its_beginning(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("oops" + "x" * 200,)], "line string")
-    with pytest.raises(Exception, match=r"begins with oopsx{76};"):
+    with raises(PySparkException) as caught:
         parse_json(frame, SCHEMA, "line").collect()
+    assert f"oops{'x' * 76};" in f"{caught.value}"
 
 
 def test_two_columns_of_one_name_are_refused(spark: SparkSession) -> None:
-    with pytest.raises(ConfigurationError, match="offset"):
+    with raises(ConfigurationError, "column_repeated", columns=["offset"]):
         parse_json(_kafka(spark, []), "offset int", keep=["offset"])

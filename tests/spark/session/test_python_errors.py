@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +15,7 @@ from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.python_errors import of_worker
 
 JOBS = "tests.spark.mistaken_jobs"
+NO_MODULE = "ModuleNotFoundError: No module named 'no_such_helper'"
 
 
 def failing(spark: SparkSession, where: str) -> AirflowFtError:
@@ -26,23 +28,36 @@ def failing(spark: SparkSession, where: str) -> AirflowFtError:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("where", "what", "function", "remedy"),
+    ("where", "code", "what", "function", "remedy"),
     [
-        ("udf", "ZeroDivisionError: division by zero", "share", "mend the job"),
-        ("pandas", "ZeroDivisionError: division by zero", "share", "mend the job"),
-        ("import", "ModuleNotFoundError: No module named 'no_such_helper'", "helped", "searched were the packages of"),
-        ("collect", "AnalysisException: transform asks for rows of a stream", "transform", "sources.static(name)"),
-        ("module", "ModuleNotFoundError: No module named 'no_such_helper'", "helped", "put it beside the DAG"),
-        ("raises", "ValueError: a mistake", "transform", "mend the job"),
-        ("lock", "PicklingError: .*cannot pickle", "transform", "make clients, locks"),
-        ("session", "PicklingError: .*CONTEXT_ONLY_VALID_ON_DRIVER", "transform", "leave the SparkSession"),
+        ("udf", "job_failed", "ZeroDivisionError: division by zero", "share", ""),
+        ("pandas", "job_failed", "ZeroDivisionError: division by zero", "share", ""),
+        ("import", "module_missing", NO_MODULE, "helped", sys.executable),
+        ("collect", "action_on_stream", "AnalysisException: transform", "transform", "sources.static(name)"),
+        (
+            "module",
+            "module_missing",
+            "ModuleNotFoundError: No module named 'no_such_helper'",
+            "helped",
+            "no_such_helper",
+        ),
+        ("raises", "job_failed", "ValueError: a mistake", "transform", ""),
+        ("lock", "function_not_serializable", "PicklingError: .*cannot pickle", "transform", "locks"),
+        (
+            "session",
+            "function_not_serializable",
+            "PicklingError: .*CONTEXT_ONLY_VALID_ON_DRIVER",
+            "transform",
+            "SparkSession",
+        ),
     ],
 )
 def test_the_users_mistake_is_the_headline(
-    spark: SparkSession, where: str, what: str, function: str, remedy: str
+    spark: SparkSession, where: str, code: str, what: str, function: str, remedy: str
 ) -> None:
     error = failing(spark, where)
-    assert isinstance(error, JobError)
+    assert isinstance(error, JobError) and error.code == code and error.fields["job"] == JOBS
+    assert code != "module_missing" or error.fields["module"] == "no_such_helper"
     assert re.match(f"job {JOBS} raised {what}", error.what) and "Traceback" not in error.what
     assert re.search(rf"mistaken_jobs.py, line \d+, in {function}\)$", error.what), error.what
     assert remedy in error.remedy
@@ -51,7 +66,7 @@ def test_the_users_mistake_is_the_headline(
 @pytest.mark.spark
 def test_a_misspelled_column_is_told_in_a_line_with_its_place(spark: SparkSession) -> None:
     error = failing(spark, "column")
-    assert isinstance(error, JobError) and "\n" not in str(error)
+    assert isinstance(error, JobError) and "\n" not in error.headline
     words = (
         r"`idd` cannot be resolved. Did you mean .*`id`.*SQLSTATE: 42703 \(\S+mistaken_jobs.py, line \d+, in column\)"
     )
