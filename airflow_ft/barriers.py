@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ft.checkpoints import confirmed_as_of
-from airflow_ft.core.arguments import check_barrier, check_texts
+from airflow_ft.core.arguments import check_barrier, check_texts, shown
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.ports import Store
@@ -62,11 +62,11 @@ class Standing:
 
     def __str__(self) -> str:
         if self.covered:
-            return f"{self.pipeline} has confirmed what was before the barrier, with checkpoint {self.number}"
+            return f"{self.pipeline} has confirmed all rows before the barrier, with checkpoint {self.number}"
         if not self.known:
-            return f"{self.pipeline} is not known to the decision log: it has never run, or its name is mistyped"
+            return f"the decision log has no pipeline {self.pipeline}: it never ran, or its name is mistyped"
         known = f"it has confirmed checkpoint {self.number}" if self.number else "it has confirmed no checkpoint"
-        covers = f", and so what was there at {self.as_of.isoformat()}" if self.as_of else ""
+        covers = f", and so all rows up to {self.as_of.isoformat()}" if self.as_of else ""
         if self.barrier is None:
             return f"{self.pipeline} lacks the barrier: it was never injected there; {known}{covers}"
         lag = f" {_seconds(self.barrier - self.as_of)} behind the barrier" if self.as_of else " behind the barrier"
@@ -93,17 +93,29 @@ class BarrierGate:
     def __post_init__(self) -> None:
         check_pipelines(self.pipelines)
         if (self.barrier is None) is (self.at is None):
-            raise ConfigurationError("a barrier is an id or a time.", remedy="give one of them.")
+            raise ConfigurationError(
+                "a barrier needs an id or a time, and not both.",
+                code="arguments_conflict" if self.at is not None else "argument_missing",
+                remedy="Give barrier or at.",
+                arguments=["barrier", "at"],
+            )
         if self.barrier is not None:
             check_barrier(self.barrier)
         if (self.opens_at is not None) is not (self.alignment is Alignment.UNALIGNED):
             raise ConfigurationError(
-                f"alignment {self.alignment} and a time to open at do not fit.",
-                remedy="give that time with 'unaligned', and with nothing else.",
+                f"alignment {self.alignment} {'takes no' if self.opens_at else 'needs a'} time at which to open.",
+                code="arguments_conflict" if self.opens_at else "argument_missing",
+                remedy="Give opens_at with alignment 'unaligned', and with no other.",
+                arguments=["alignment", "opens_at"],
             )
         for at in (self.at, self.opens_at):
             if at is not None and at.tzinfo is None:
-                raise ConfigurationError(f"{at} is a time without a zone.", remedy="give a time with a zone.")
+                raise ConfigurationError(
+                    f"{at} is a time without a time zone.",
+                    code="time_zone_missing",
+                    remedy=f"Add the zone, such as {at.isoformat()}+00:00.",
+                    value=str(at),
+                )
 
     def standings(self, store: Store) -> list[Standing]:
         """Return where each pipeline is now, in their order."""
@@ -154,13 +166,23 @@ def check_pipelines(pipelines: object) -> None:
     """ConfigurationError unless these are names of pipelines: at least one, and none of them twice."""
     if isinstance(pipelines, str) or not isinstance(pipelines, Sequence) or not pipelines:
         raise ConfigurationError(
-            "pipelines is no list of names, or an empty one.", remedy='give pipelines=["orders", "payments"].'
+            f"pipelines is {shown(pipelines)}, which is not a list of names, or is empty.",
+            code="argument_invalid",
+            remedy='Give a list of names, such as pipelines=["orders", "payments"].',
+            argument="pipelines",
+            value=shown(pipelines),
         )
     check_texts("pipelines", pipelines)
     for name in pipelines:
         check_name("pipeline", name)
     if twice := sorted({name for name in pipelines if pipelines.count(name) > 1}):
-        raise ConfigurationError(f"pipelines names {', '.join(twice)} twice.", remedy="name each once.")
+        raise ConfigurationError(
+            f"pipelines has {', '.join(twice)} twice.",
+            code="argument_invalid",
+            remedy="Give each name once.",
+            argument="pipelines",
+            value=", ".join(twice),
+        )
 
 
 def standing(store: Store, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> Standing:

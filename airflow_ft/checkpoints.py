@@ -36,11 +36,20 @@ class Gate:
         conditions = (self.number, self.run, self.as_of, self.after)
         if sum(condition is not None for condition in conditions) != 1:
             raise ConfigurationError(
-                "a gate needs exactly one condition.", remedy="give number, dag_id with run_id, as_of, or after."
+                "a gate needs exactly one condition.",
+                code="arguments_conflict",
+                remedy="Give only one of number, dag_id with run_id, as_of, or after.",
+                arguments=["number", "run", "as_of", "after"],
             )
         for name, at in (("as_of", self.as_of), ("after", self.after)):
             if at is not None and at.tzinfo is None:
-                raise ConfigurationError(f"{name} is a time without a zone.", remedy="give a time with a zone.")
+                raise ConfigurationError(
+                    f"{name} is {at}, a time without a time zone.",
+                    code="time_zone_missing",
+                    remedy=f"Add the zone, such as {at.isoformat()}+00:00.",
+                    argument=name,
+                    value=str(at),
+                )
 
     @classmethod
     def published(cls, store: Store, pipeline: str) -> Gate:
@@ -69,7 +78,7 @@ class Gate:
                 opened = bool(latest and latest.completed_at and latest.completed_at >= self._after)
             if not opened:
                 row = store.pipeline(pipeline)
-                require_not_renamed(row.status, row.halt_message, pipeline, "wait for the pipeline of the new name.")
+                require_not_renamed(row.status, row.halt_message, pipeline, "Wait for the pipeline of the new name.")
         except KeyError:
             return None
         return {"pipeline": pipeline, "number": newest} if opened else None

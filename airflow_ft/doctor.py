@@ -90,7 +90,7 @@ def examine(
     checks = list(log.checks)
     dag = Examination("DAG")
     for part, why in patient.left_out.items():
-        dag.warn(part, f"not examined, since only a run can render it: {why}", "give its params defaults, or run it.")
+        dag.warn(part, f"not examined, because only a run can render it: {why}", "Give its params defaults.")
     checks += dag.checks
     participants: Mapping[str, ParticipantPlan] = patient.participants
     needed: list[Segment] = []
@@ -143,7 +143,11 @@ def _known(store: Store, pipeline: str, checks: list[Check]) -> Mapping[str, Par
         return participants_of(store, pipeline)
     except (KeyError, ConfigurationError):
         exam = Examination(f"pipeline {pipeline}")
-        exam.warn("sinks", "no plan names its sinks yet, so none was examined", _NAME_IT.format(pipeline))
+        exam.warn(
+            "sinks",
+            "its sinks are unknown before the first checkpoint, so none was examined",
+            _NAME_IT.format(pipeline),
+        )
         checks += exam.checks
         return {}
 
@@ -204,7 +208,9 @@ def _sink(
         module = of_kind.part("doctor")
         if module is None:
             exam = Examination(subject)
-            exam.warn("examination", f"sinks of kind {plan.kind!r} have none", "its first prepare shows what is wrong.")
+            exam.warn(
+                "examination", f"sinks of kind {plan.kind!r} have none", "Run the pipeline: prepare reports problems."
+            )
             return exam.checks
         installation = store.installation if store is not None else None
         if store is not None:
@@ -257,31 +263,33 @@ def _memory(
     if found is None and delivered:
         exam.warn(
             "memory",
-            f"it remembers nothing, though the decision log knows checkpoint {delivered} as delivered",
-            "nothing, if all is settled: a token that expired is set anew. Else bring the ledger back.",
+            f"it has no marker, although the decision log has checkpoint {delivered} as delivered",
+            "Do nothing if no checkpoint is open: the next run renews an expired token. Otherwise restore the ledger.",
         )
     elif found is None:
-        exam.ok("memory", "it has never seen the pipeline")
+        exam.ok("memory", "it has no marker of the pipeline")
     elif found.installation != store.installation:
         exam.problem(
             "memory",
-            f"it belongs to installation {found.installation}, this decision log is {store.installation}",
-            f"bring the right decision log back; `airflow ft adopt {pipeline}` only if that one is gone for good.",
+            f"it belongs to installation {found.installation}, but this decision log is {store.installation}",
+            f"Bring the right decision log back. Run `airflow ft adopt {pipeline}` only if that one is gone for good.",
         )
     elif found.epoch <= epoch and found.number > delivered and state is not None:
         exam.warn(
             "memory",
-            f"it stands at checkpoint {found.number}, which is {state} in the decision log: it has no proof of it yet",
-            "nothing, while a run is at work; else the next one settles it: see `airflow ft in-doubt`.",
+            f"its newest is checkpoint {found.number}, which is {state} in the decision log and not proven yet",
+            "Do nothing while a run is active. Otherwise the next run settles it: see"
+            f" `airflow ft in-doubt --pipeline {pipeline}`.",
         )
     elif found.epoch > epoch or found.number > delivered:
         exam.problem(
             "memory",
-            f"it stands at checkpoint {found.number} (epoch {found.epoch}), the decision log at {delivered} ({epoch})",
-            "the decision log is an older one (a restored backup?), or recovery is due: see `airflow ft in-doubt`.",
+            f"its newest is checkpoint {found.number} (epoch {found.epoch}), the decision log's {delivered} ({epoch})",
+            "Was the decision log restored from a backup? Bring the newer one back. Otherwise recover the pipeline:"
+            f" `airflow ft recover {pipeline}`.",
         )
     else:
-        exam.ok("memory", f"it stands at checkpoint {found.number}, epoch {found.epoch}")
+        exam.ok("memory", f"its newest is checkpoint {found.number}, epoch {found.epoch}")
     return exam.checks
 
 
@@ -309,7 +317,7 @@ def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, sto
             exam.problem(
                 "prepared rows",
                 f"checkpoint {checkpoint.number}: {found}",
-                f"`airflow ft in-doubt --pipeline {pipeline}` says how to settle it.",
+                f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows how to settle it.",
             )
 
 

@@ -58,10 +58,12 @@ def page(name: str) -> str:
     wanted = name.removeprefix("docs/").removesuffix(".md")
     known = pages()
     if wanted not in known:
-        guess = "".join(f"is it {near!r}? " for near in get_close_matches(wanted, known, n=1))
+        guess = "".join(f"Did you mean {near!r}? " for near in get_close_matches(wanted, known, n=1))
         raise ConfigurationError(
-            f"there is no page {name!r} in the documentation.",
-            remedy=f"{guess}`airflow ft docs` lists all, --search finds words in them.",
+            f"the documentation has no page {name!r}.",
+            code="page_unknown",
+            remedy=f"{guess}Run `airflow ft docs` to list all pages, or `airflow ft docs --search WORD`.",
+            name=name,
         )
     return _REFERENCE.sub(lambda found: "".join(_described(found[1])), known[wanted].read_text())
 

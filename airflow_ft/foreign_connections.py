@@ -29,9 +29,12 @@ def require_type(connection: ConnectionInfo, wanted: str) -> None:
     here, there = _LEAD_TO.get(connection.conn_type.strip().lower()), _LEAD_TO[wanted]
     if here is not None and here != there:
         raise SinkAccessError(
-            f"the Airflow connection has the type {connection.conn_type!r}, which leads to {here} and not to {there}.",
-            remedy=f"name a connection of type {wanted} as conn_id, or mend the type of this one.",
+            f"the Airflow connection has the type {connection.conn_type!r}, which is for {here} and not for {there}.",
+            code="connection_invalid",
+            remedy=f"Give a connection of type {wanted} as conn_id, or correct the type of this one.",
             participant=connection.conn_id,
+            fields=["conn_type"],
+            conn_type=connection.conn_type,
         )
 
 
@@ -44,9 +47,11 @@ def require_text(connection: ConnectionInfo) -> None:
     extra = {f"extra {name!r}": value for name, value in connection.extra.items()}
     if wrong := [name for name, value in {**fields, **extra}.items() if not _is_text(value)]:
         raise SinkAccessError(
-            f"the Airflow connection's {', '.join(wrong)} cannot be encoded: it has a NUL, or half a character.",
-            remedy="enter it again, as UTF-8 text; an environment variable may have been set in another encoding.",
+            f"the Airflow connection's {', '.join(wrong)} has a NUL or a broken character.",
+            code="connection_invalid",
+            remedy="Enter it again as UTF-8 text. An environment variable may have been set in another encoding.",
             participant=connection.conn_id,
+            fields=wrong,
         )
 
 

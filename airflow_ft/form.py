@@ -36,27 +36,25 @@ def pipeline_params() -> dict[str, Any]:
     from airflow_ft.operators.savepoint import savepoint_params
     from airflow_ft.rehearsal import dry_run_params
 
-    about_rewind = (
-        "Compute once more what is published and not delivered yet, before anything else. What is delivered stays."
-    )
+    about_rewind = "Discards staged rows that are not decided, and computes them again. Delivered rows stay."
     about_refresh = (
-        "Read everything anew, from where the sources begin, without state. Only with sinks that replace rows by their"
-        " key: in others the rows would stand twice, and nothing is done."
+        "Reads all sources from their beginning, without state. Works only with sinks that replace rows by key. In"
+        " other sinks the rows would appear twice, so the run is refused."
     )
     about_start = (
-        "Of a pipeline that never ran, and of a full refresh: earliest, latest, group_offsets or a time with a zone."
-        " Later runs go on where the last one has ended."
+        "Where a new pipeline or a full refresh starts: earliest, latest, group_offsets, or a time with a time zone."
+        " Other runs continue where the last one ended."
     )
-    about_limit = "At most so many in a checkpoint, over all that a source has. Empty: as the DAG says."
+    about_limit = "Maximum for each checkpoint and source. Empty: as the DAG says."
     most: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1, "description": about_limit}
     return {
         **dry_run_params(),
         "rewind": Param(False, type="boolean", title="Rewind", description=about_rewind),
         FULL_REFRESH: Param(False, type="boolean", title="Full refresh", description=about_refresh),
-        _LIMITS[0]: Param(None, title="Records of a checkpoint", **most),
-        _LIMITS[1]: Param(None, title="Files of a checkpoint", **most),
+        _LIMITS[0]: Param(None, title="Records in a checkpoint", **most),
+        _LIMITS[1]: Param(None, title="Files in a checkpoint", **most),
         _START: Param(
-            None, type=["null", "string"], pattern=_STARTS, title="Where to begin in Kafka", description=about_start
+            None, type=["null", "string"], pattern=_STARTS, title="Start in Kafka at", description=about_start
         ),
         **savepoint_params(),
     }

@@ -120,7 +120,12 @@ class _Value:
     ) -> None:
         if ttl is not None and ttl < timedelta(milliseconds=1):
             raise ConfigurationError(
-                f"ttl of state {name!r} is {ttl}.", remedy="give a time of at least a millisecond; None: for ever."
+                f"ttl of state {name!r} is {ttl}.",
+                code="argument_invalid",
+                remedy="Give a timedelta of at least one millisecond, or None to keep the state.",
+                argument="ttl",
+                value=str(ttl),
+                state=name,
             )
         self._name, self._schema = name, schema
         milliseconds = None if ttl is None else ttl // timedelta(milliseconds=1)
@@ -132,8 +137,12 @@ class _Value:
     def put(self, value: Any, function: str) -> tuple[Any, ...]:
         if not isinstance(value, tuple):
             raise ConfigurationError(
-                f"{function} of state {self._name!r} gave {type(value).__name__}, not a tuple.",
-                remedy=f"return a tuple of its columns ({self._schema}); of one column (x,).",
+                f"{function} of state {self._name!r} returned {type(value).__name__}, which is not a tuple.",
+                code="result_invalid",
+                remedy=f"Return a tuple of its columns ({self._schema}). For one column that is (x,).",
+                function=function,
+                state=self._name,
+                value=type(value).__name__,
             )
         self._state.update(value)
         return value

@@ -60,7 +60,7 @@ def rewind(run: steps.Context, by: Requester, *, again: bool = False) -> None:
         return
     row = run.store.run(run.pipeline, run.run)
     if row is not None and row.stage_began is not None:
-        log.info("this run has begun to stage before: nothing is rewound again")
+        log.info("this run has already begun to stage, so it does not rewind again")
         return
     asked = replace(by, participants=run.participants, worker=run.worker, lease_seconds=run.lease_seconds)
     pipelines.rewind(asked, run.store, run.pipeline)
@@ -100,10 +100,13 @@ def _require_beginnings(spec: PipelineSpec) -> None:
     for name, source in spec.sources.items():
         if isinstance(source, KafkaSource) and (start := source.starting_offsets) in ("latest", GROUP_OFFSETS):
             raise ConfigurationError(
-                f"it is to read everything anew, and source {name!r} begins at {start!r}: that reads nothing anew, and"
-                " may pass over what was not read yet.",
-                remedy='give starting_offsets="earliest", a time or offsets.',
+                f"a full refresh is impossible, because source {name!r} starts at {start!r}. It would read nothing"
+                " again and could skip unread records.",
+                code="full_refresh_impossible",
+                remedy=f'Give starting_offsets="earliest", a time or offsets for source {name!r}.',
                 pipeline=spec.pipeline,
+                source=name,
+                value=start,
             )
 
 
@@ -189,10 +192,12 @@ def require_log(spec: PipelineSpec, store: Store | None = None) -> None:
         why = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
     if why:
         raise StageError(
-            f"the write-ahead log cannot be written to {folder}: {why}.",
+            f"cannot write the write-ahead log to {folder}: {why}.",
+            code="folder_unwritable",
             pipeline=spec.pipeline,
-            remedy=f"let the user who runs tasks own it; or name another folder, as wal_root or in"
+            remedy=f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
             f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
+            path=str(folder),
         )
     if store is not None:
         roots.claim(store, root)
@@ -222,7 +227,7 @@ def require_ready(spec: PipelineSpec, connections: ConnectionResolver, former: F
         return
     error = together(problems, "things keep the sinks from taking rows")
     if all(isinstance(problem, SinkUnavailableError) for problem in problems):
-        log.warning("%s Rows are staged meanwhile, and delivered when it is back.", error)
+        log.warning("%s Rows are staged meanwhile, and delivered when the sink answers again.", error)
         return
     error.remedy += " Nothing was computed yet."
     raise error.located(pipeline=spec.pipeline)
@@ -345,10 +350,14 @@ def confirm(spec: PipelineSpec, run: steps.Context, connections: ConnectionResol
 def told(confirmation: steps.Confirmation) -> dict[str, Any]:
     """Says in the log what was confirmed; returns it as plain data."""
     confirmed = confirmation.confirmed
-    numbers = f"checkpoints {confirmed.numbers}" if confirmed.numbers.count else "nothing, since nothing was new"
+    numbers = (
+        f"checkpoints {confirmed.numbers}"
+        if confirmed.numbers.count
+        else "no checkpoint, because there was nothing new"
+    )
     log.info("confirmed in this run: %s (%s rows)", numbers, f"{confirmed.rows:,}")
     for sink, aside in confirmed.set_aside.items():
-        log.warning("confirmed without all rows: %s", aside.text(sink))
+        log.warning("confirmed, but not with all rows: %s", aside.text(sink))
     return {**confirmed.told(), "latest": confirmation.latest}
 
 

@@ -106,7 +106,7 @@ class DryRun:
     def told(self) -> Iterator[str]:
         """In lines, for people: counts, columns, samples, and what the sinks say."""
         if not self.checkpoints:
-            yield f"{self.pipeline}: nothing is new{'' if self.waiting else ', so nothing would be delivered'}"
+            yield f"{self.pipeline}: there is nothing new{'' if self.waiting else ', so nothing would be delivered'}"
         else:
             many = "checkpoint" if self.checkpoints == 1 else "checkpoints"
             more = "; there is more to read behind it" if self.has_more else ""
@@ -115,7 +115,7 @@ class DryRun:
             counts = ", ".join(f"{sink} {rows:,}" for sink, rows in self.waiting_rows.items())
             numbers = Numbers.of(self.waiting)
             yield (
-                f"besides, the next run delivers what earlier ones have published, and is not counted below:"
+                f"the next run also delivers what earlier runs have published, which is not counted below:"
                 f" checkpoint{'' if numbers.count == 1 else 's'} {numbers} (rows: {counts})"
             )
         for sink in dict.fromkeys([*self.columns, *self.rows]):
@@ -190,19 +190,24 @@ def rehearse(
     spec = settings.resolved(spec)
     if spec.config.mode is CheckpointingMode.AT_MOST_ONCE:
         raise ConfigurationError(
-            f"mode {spec.config.mode} begins where the sources stand: there is nothing that a dry run could read.",
-            remedy="leave out the dry run, or mode.",
+            f"a dry run is impossible in mode {spec.config.mode}, which reads only new records.",
+            code="arguments_conflict",
+            remedy="Leave out dry_run or mode.",
             pipeline=spec.pipeline,
+            arguments=["dry_run", "mode"],
         )
     check_store(spec.store)
     require_log(spec)
     require_sources(spec, connections)
     if (savepoint := spec.savepoint) is not None and savepoint.is_given:
         raise ConfigurationError(
-            f"a dry run shows what would come from where the pipeline stands, and not from {savepoint.path}.",
-            remedy="leave out one of them; or restore it under another name (`airflow ft savepoint restore PATH"
-            " --pipeline NAME`), and try that one.",
+            f"a dry run starts at the position of the pipeline, and cannot start at {savepoint.path}.",
+            code="arguments_conflict",
+            remedy="Leave out dry_run or from_savepoint. Or restore the savepoint under another name (`airflow ft"
+            f" savepoint restore {savepoint.path} --pipeline NAME`), and try that pipeline.",
             pipeline=spec.pipeline,
+            arguments=["dry_run", "from_savepoint"],
+            path=savepoint.path,
         )
     with _scratch(spec) as (root, url), closing(_log_of(spec, connections, url)) as store:
         stands, waiting = _standing(store, spec), _waiting(store, spec.pipeline)
@@ -361,7 +366,7 @@ def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
     with suppress(OSError):
         for name in files.names(wal_root) if files.exists(wal_root) else ():
             if (match := _NAME.match(name)) and time.time() - int(match[1]) > _FORGOTTEN:
-                log.info("deleted what a dry run has left that died: %s", files.uri(wal_root, name))
+                log.info("deleted the files of a dry run that died: %s", files.uri(wal_root, name))
                 files.remove_tree(files.uri(wal_root, name))
     with TemporaryDirectory(prefix="airflow-ft-dry-run-") as folder:
         try:
@@ -389,7 +394,7 @@ def _too_many_dead_letters(spec: PipelineSpec, segments: Sequence[Segment]) -> l
     for place, segment in enumerate(segments, 1):
         if told := dead.exceeded(segment.rows.get(dead.sink, 0), segment.total_rows):
             which = f"of checkpoint {place} of {len(segments)}, " if len(segments) > 1 else ""
-            remedy = "mend the source or the job, or allow more."
+            remedy = "Correct the source or the job, or allow more."
             return [Check(f"sink {dead.sink}", "dead letters", Verdict.PROBLEM, f"{which}{told}", remedy)]
     return []
 

@@ -91,10 +91,12 @@ def spec_of(spec: PipelineSpec | None, arguments: Mapping[str, Any], own: tuple[
         return take_spec(arguments, own)[0]
     if arguments:
         raise ConfigurationError(
-            f"{', '.join(sorted(arguments))} cannot be given beside a specification.",
-            remedy="write it into PipelineSpec(...).",
+            f"{', '.join(sorted(arguments))} cannot be given together with spec.",
+            code="arguments_conflict",
+            remedy="Write them into PipelineSpec(...).",
+            arguments=["spec", *sorted(arguments)],
         )
-    check_type("spec", spec, PipelineSpec, 'give PipelineSpec(pipeline="orders", ...).')
+    check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
     return spec
 
 
@@ -109,9 +111,11 @@ class PlainRun:
         run_id: str | None = None,
         turn_timeout: timedelta | None = None,
     ) -> None:
-        check_type("spec", spec, PipelineSpec, 'give PipelineSpec(pipeline="orders", ...).')
+        check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
         check_text("run_id", run_id, optional=True)
-        check_type("turn_timeout", turn_timeout, timedelta, "give timedelta(hours=1), for example.", optional=True)
+        check_type(
+            "turn_timeout", turn_timeout, timedelta, "Give a timedelta, such as timedelta(hours=1).", optional=True
+        )
         _check_plain(spec)
         self._spec, self._connections, self._turn_timeout = spec, connections, turn_timeout
         self._key = RunKey(f"{PLAIN}{spec.pipeline}", run_id or new_run_id())
@@ -242,21 +246,27 @@ def _check_plain(spec: PipelineSpec) -> None:
     """ConfigurationError for what needs Airflow: a stream, and Jinja."""
     if spec.streaming:
         raise ConfigurationError(
-            "streaming=True goes on until it is stopped, and is run by Airflow.",
-            remedy="leave streaming out: each run reads what is new; or write a DAG with CheckpointedPipeline.",
+            "a stream (streaming=True) needs Airflow to run it.",
+            code="needs_airflow",
+            remedy="Leave streaming out: each run reads what is new. Or write a DAG with CheckpointedPipeline.",
             pipeline=spec.pipeline,
+            argument="streaming",
         )
     if spec.dry_run:
         raise ConfigurationError(
-            f"dry_run is {spec.dry_run!r}, and this would be a real run.",
-            remedy="leave it out; or call airflow_ft.dry_run(...).",
+            f"dry_run is {spec.dry_run!r}, but airflow_ft.run delivers rows.",
+            code="needs_airflow",
+            remedy="Leave dry_run out, or call airflow_ft.dry_run(...).",
             pipeline=spec.pipeline,
+            argument="dry_run",
         )
     if spec.rewind:
         raise ConfigurationError(
-            f"rewind is {spec.rewind!r}, and a run in a plain process rewinds nothing.",
-            remedy=f"leave it out, and call `airflow ft rewind {spec.pipeline}` before.",
+            f"rewind is {spec.rewind!r}, but a run outside Airflow does not rewind.",
+            code="needs_airflow",
+            remedy=f"Leave rewind out, and run `airflow ft rewind {spec.pipeline}` before.",
             pipeline=spec.pipeline,
+            argument="rewind",
         )
     check_plain_values(spec)
 
@@ -266,9 +276,12 @@ def check_plain_values(spec: PipelineSpec) -> None:
     for name in _NOT_RENDERED:
         if late := _template(spec.plain(name)):
             raise ConfigurationError(
-                f"{name} contains Jinja ({late}), and nothing renders it here.",
-                remedy="write the value itself.",
+                f"{name} contains Jinja ({late}), which only Airflow renders.",
+                code="template_not_rendered",
+                remedy=f"Write the value itself as {name}.",
                 pipeline=spec.pipeline,
+                argument=name,
+                value=late,
             )
 
 

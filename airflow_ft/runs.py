@@ -45,9 +45,11 @@ def refuse_test_run(context: Context) -> None:
     """ConfigurationError in a test run (`test_command`), for what cannot be tried without being done."""
     if command := test_command(context):
         raise ConfigurationError(
-            f"`{command}` would act on the checkpoints of other runs, in the real decision log and sinks.",
-            remedy=f"trigger a DAG run instead. Where decision log, write-ahead log and sinks are there for tests, set"
+            f"`{command}` would change the checkpoints of other runs in the real decision log and sinks.",
+            code="airflow_test_refused",
+            remedy=f"Trigger a DAG run instead. If decision log, write-ahead log and sinks are only for tests, set"
             f" [{settings.SECTION}] allow_test_runs = True.",
+            command=command,
         )
 
 
@@ -85,8 +87,10 @@ def run_is_over(run: RunKey) -> bool:
         return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=_CAN_GO_ON) == 0
     except (AirflowRuntimeError, OSError) as error:
         raise TransientError(
-            f"whether the run {run} is over cannot be asked of Airflow: {error}.",
-            remedy="try again when Airflow's API server answers.",
+            f"Airflow does not say whether the run {run} has ended: {error}.",
+            code="airflow_unreachable",
+            remedy="Check Airflow's API server. The task retries.",
+            run=str(run),
         ) from error
 
 

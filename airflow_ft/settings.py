@@ -57,7 +57,10 @@ def checkpointing_of(spec: PipelineSpec) -> CheckpointConfig:
     except ConfigurationError as error:
         said = {name: value for name, value in defaults.to_json().items() if name not in spec.config.given}
         raise ConfigurationError(
-            error.what, remedy=f"{error.remedy.rstrip('.')}; [{SECTION}] checkpointing says {json.dumps(said)}."
+            error.what,
+            code=error.code,
+            remedy=f"{error.remedy} Or change [{SECTION}] checkpointing, which is {json.dumps(said)}.",
+            **{**error.fields, "configured": said},
         ) from None
 
 
@@ -122,9 +125,7 @@ def lease_seconds() -> float:
     except ValueError:
         seconds = 0.0
     if seconds < 1:
-        raise ConfigurationError(
-            f"[{SECTION}] lease_seconds is {text!r}.", remedy="give a number of seconds, 1 or more."
-        )
+        raise _invalid("lease_seconds", text, "Give a number of seconds, 1 or more.")
     return seconds
 
 
@@ -132,13 +133,20 @@ def checkpointing() -> CheckpointConfig:
     """`[airflow_ft] checkpointing`: settings of `CheckpointConfig` (a JSON object), where pipelines leave them open."""
     if older := _read("quarantine_after"):
         raise ConfigurationError(
-            f"[{SECTION}] quarantine_after is an option no longer.",
-            remedy=f'write it into checkpointing: {{"quarantine_after": "{older}"}}.',
+            f"[{SECTION}] quarantine_after is no longer a setting.",
+            code="setting_unknown",
+            remedy=f'Write it into [{SECTION}] checkpointing: {{"quarantine_after": "{older}"}}.',
+            setting="quarantine_after",
         )
     try:
         return CheckpointConfig.from_json(_json("checkpointing", '{"timeout": 1800, "num_retained": 5}'))
     except ConfigurationError as error:
-        raise ConfigurationError(f"[{SECTION}] checkpointing: {error.what}", remedy=error.remedy) from None
+        raise ConfigurationError(
+            f"[{SECTION}] checkpointing: {error.what}",
+            code="setting_invalid",
+            remedy=error.remedy,
+            **{**error.fields, "setting": "checkpointing", "cause": error.code},
+        ) from None
 
 
 def spark_master() -> str:
@@ -159,7 +167,12 @@ def _json(option: str, example: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigurationError(f"[{SECTION}] {option} is not a JSON object.", remedy=f"write {example}, for example.")
+        raise ConfigurationError(
+            f"[{SECTION}] {option} is not a JSON object.",
+            code="setting_invalid",
+            remedy=f"Write a JSON object, such as {example}.",
+            setting=option,
+        )
     return found
 
 
@@ -181,7 +194,7 @@ def keep_session() -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise ConfigurationError(f"[{SECTION}] keep_session is {text!r}.", remedy="give a number of seconds, or 0.")
+        raise _invalid("keep_session", text, "Give a number of seconds, or 0.")
     return seconds
 
 
@@ -189,9 +202,7 @@ def spark_history_url() -> str:
     """`[airflow_ft] spark_history_url`: where the page links to Spark, with places to fill in; "": nowhere."""
     url = _read("spark_history_url")
     if url and not url.startswith(("http://", "https://")):
-        raise ConfigurationError(
-            f"[{SECTION}] spark_history_url is {url!r}.", remedy="give an address that begins with http:// or https://."
-        )
+        raise _invalid("spark_history_url", url, "Give an address that begins with http:// or https://.")
     return url
 
 
@@ -207,6 +218,11 @@ def allow_test_runs() -> bool:
     from airflow.sdk.configuration import conf
 
     return bool(conf.getboolean(SECTION, "allow_test_runs", fallback=False))
+
+
+def _invalid(setting: str, value: str, remedy: str) -> ConfigurationError:
+    what = f"[{SECTION}] {setting} is {value!r}."
+    return ConfigurationError(what, code="setting_invalid", remedy=remedy, setting=setting, value=repr(value))
 
 
 def _text(value: object) -> str:

@@ -27,6 +27,7 @@ from airflow_ft.core.arguments import (
     refuse_object,
     shown,
     truth,
+    wrong,
 )
 from airflow_ft.core.config import OF_STREAMS, CheckpointConfig, check_name
 from airflow_ft.core.dead_letters import DeadLetters
@@ -178,10 +179,13 @@ class PipelineSpec:
         _check_specs("source", self.sources, _SOURCE, 'KafkaSource(topics=["orders"])')
         if not self.sources:
             raise ConfigurationError(
-                "sources is empty.", remedy='declare what the job reads: {"orders": KafkaSource(topics=["orders"])}.'
+                "the pipeline has no sources.",
+                code="argument_missing",
+                remedy='Declare at least one, such as sources={"orders": KafkaSource(topics=["orders"])}.',
+                argument="sources",
             )
         check_groups(self.sources)
-        check_type("job_args", self.job_args, Mapping, 'give a dictionary, such as {"limit": 100}.')
+        check_type("job_args", self.job_args, Mapping, 'Give a dictionary, such as {"limit": 100}.')
         for name in self.job_args:
             check_key("job_args", name)
         check_plain("job_args", self.job_args)
@@ -193,28 +197,32 @@ class PipelineSpec:
         apart = [name for name in self.sinks if name not in self.optional]
         if isinstance(self.job, InlineJob) and not self.job.divides and len(apart) > 1:
             raise ConfigurationError(
-                f"the job {self.job.reference} has no split(batch), and there are several sinks: {', '.join(apart)}.",
-                remedy="write a class below @job, with transform(self, spark, sources), and split(self, batch) that"
+                f"the job {self.job.reference} has no split(batch), but several sinks: {', '.join(apart)}.",
+                code="split_missing",
+                remedy="Write a class below @job with transform(self, spark, sources) and split(self, batch), which"
                 " returns {sink name: DataFrame}.",
+                job=self.job.reference,
+                sinks=apart,
             )
 
     def _check_places(self) -> None:
         for name in ("commit_point", "store", "wal_root", "spark_master"):
             check_text(name, getattr(self, name), optional=True)
         if self.wal_root and not is_template(self.wal_root) and not self.wal_root.startswith(_ROOTS):
-            raise ConfigurationError(
-                f"wal_root is {shown(self.wal_root)}, which is no place for the write-ahead log.",
-                remedy="give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH.",
+            raise wrong(
+                "wal_root",
+                shown(self.wal_root),
+                "Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH as wal_root.",
+                code="path_invalid",
             )
-        check_type("spark_conf", self.spark_conf, Mapping, 'give {"spark.driver.memory": "2g"}, for example.')
+        check_type("spark_conf", self.spark_conf, Mapping, 'Give a dictionary, such as {"spark.driver.memory": "2g"}.')
         for name, value in dict[str, Any](self.spark_conf).items():
             check_key("spark_conf", name)
             if isinstance(value, str):
                 refuse_object(f"spark_conf[{name!r}]", value)
             elif not is_resolved_later(value):  # it may be a secret: show only its type
-                raise ConfigurationError(
-                    f"spark_conf[{name!r}] is a {type(value).__name__}.", remedy=f'give text: {{"{name}": "..."}}.'
-                )
+                remedy = f'Give text: {{"{name}": "..."}}.'
+                raise wrong(f"spark_conf[{name!r}]", f"a {type(value).__name__}", remedy)
         if isinstance(self.jars, str):
             refuse_object("jars", self.jars)
         elif self.jars is not None and not is_resolved_later(self.jars):
@@ -223,51 +231,51 @@ class PipelineSpec:
         if self.keep_session is not None and (
             not isinstance(self.keep_session, timedelta) or self.keep_session < timedelta(0)
         ):
-            raise ConfigurationError(
-                f"keep_session is {shown(self.keep_session)}.",
-                remedy="give timedelta(minutes=15), for example, or timedelta(0).",
+            raise wrong(
+                "keep_session", shown(self.keep_session), "Give timedelta(minutes=15), or timedelta(0) for none."
             )
         if self.late_after is not None and (
             not isinstance(self.late_after, timedelta) or self.late_after <= timedelta(0)
         ):
-            raise ConfigurationError(
-                f"late_after is {shown(self.late_after)}.",
-                remedy="give timedelta(hours=26) for a daily pipeline, for example, or leave it out.",
+            raise wrong(
+                "late_after",
+                shown(self.late_after),
+                "Give a timedelta, such as timedelta(hours=26) for a daily pipeline, or leave late_after out.",
             )
         for name in ("overlap", "streaming", "emit_asset"):
-            check_type(name, getattr(self, name), bool, "give True or False.")
+            check_type(name, getattr(self, name), bool, f"Give True or False as {name}.")
 
     def _check_sinks(self) -> None:
         _check_specs("sink", self.sinks, _SINK, 'MySqlSink(table="shop.orders")')
         check_texts("optional_sinks", self.optional_sinks)
         check_known("optional_sinks", tuple(self.optional_sinks))
         if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
-            raise ConfigurationError(
-                f"optional_sinks names no sink: {', '.join(unknown)}.", remedy=f"name some of {', '.join(self.sinks)}."
-            )
+            raise _no_sink("optional_sinks", unknown, self.sinks)
         object.__setattr__(self, "dead_letters", DeadLetters.of(self.dead_letters))
         if self.dead_letters is not None and self.optional.issuperset(self.sinks):
             raise ConfigurationError(
-                f"no sink is left beside the one of dead_letters, {shown(self.optional)}.",
-                remedy="declare a sink for the good rows.",
+                f"the pipeline has only the sink of dead letters: {', '.join(sorted(self.optional))}.",
+                code="argument_missing",
+                remedy="Declare a sink for the other rows.",
+                argument="sinks",
             )
         if unknown := sorted(self.optional - set(self.sinks)):
-            raise ConfigurationError(
-                f"dead_letters names no sink: {', '.join(unknown)}.", remedy=f"name one of {', '.join(self.sinks)}."
-            )
+            raise _no_sink("dead_letters", unknown, self.sinks)
         for name, sink in self.sinks.items():
             if is_resolved_later(sink.conn_id):
                 raise ConfigurationError(
-                    "its connection id is known only in a run, and tasks are named by it.",
-                    remedy="write the id itself; use the operators one by one where it must vary.",
+                    "its connection id is known only in a run, but the names of tasks contain it.",
+                    code="value_known_too_late",
+                    remedy="Write the id itself as conn_id. If it must vary, use the single operators.",
                     sink=name,
+                    argument="conn_id",
                 )
             system(sink.kind).require_clients()
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point)
 
     def _check_checkpointing(self) -> None:
-        remedy = "give CheckpointConfig(timeout=timedelta(minutes=10)), for example."
+        remedy = "Give a CheckpointConfig, such as CheckpointConfig(timeout=timedelta(minutes=10))."
         check_type("checkpointing", self.checkpointing, (CheckpointConfig, Mapping), remedy)
         if isinstance(self.checkpointing, Mapping):
             for name, value in self.checkpointing.items():
@@ -286,8 +294,10 @@ class PipelineSpec:
             self.check_mode()
         if self.streaming and self.config.drain:
             raise ConfigurationError(
-                "CheckpointConfig.drain is for scheduled pipelines, and this one is a stream.",
-                remedy="leave it out, and stop the stream with `airflow ft stop --drain`.",
+                "CheckpointConfig.drain is for scheduled pipelines, but this one is a stream.",
+                code="arguments_conflict",
+                remedy="Leave drain out, and stop the stream with `airflow ft stop --drain`.",
+                arguments=["drain", "streaming"],
             )
         if "timeout" in self.config.given:  # else the provider's configuration may say it
             self.check_holding(self.config)
@@ -295,13 +305,15 @@ class PipelineSpec:
     def _check_for_streams(self, given: Sequence[str]) -> None:
         if given and not self.streaming:
             raise ConfigurationError(
-                f"CheckpointConfig.{given[0]} is for streams, and this pipeline runs by the schedule of its DAG.",
-                remedy="add streaming=True, or leave it out: a scheduled run ends by itself, and is cut by its schedule"
-                " and the bounds of its sources (max_offsets_per_trigger, max_files_per_trigger, ...).",
+                f"CheckpointConfig.{given[0]} is for streams, but this pipeline is scheduled.",
+                code="needs_streaming",
+                remedy=f"Add streaming=True, or leave {given[0]} out. The checkpoints of a scheduled run follow from"
+                " its schedule and the limits of its sources (max_offsets_per_trigger, max_files_per_trigger, ...).",
+                argument=given[0],
             )
 
     def _check_restart(self) -> None:
-        remedy = "give FixedDelay(attempts=5, delay=timedelta(seconds=30)), for example."
+        remedy = "Give a restart strategy, such as FixedDelay(attempts=5, delay=timedelta(seconds=30))."
         check_type("restart", self.restart, (RestartStrategy, Mapping), remedy, optional=True)
         if not isinstance(self.restart, Mapping):
             return
@@ -315,26 +327,31 @@ class PipelineSpec:
         object.__setattr__(self, "from_savepoint", FromSavepoint.of(self.from_savepoint))
         if self.savepoint is not None and self.is_rendered and self.config.mode is CheckpointingMode.AT_MOST_ONCE:
             raise ConfigurationError(
-                f"mode {self.config.mode} begins where the sources stand: it cannot go on from a savepoint.",
-                remedy="leave out from_savepoint, or mode.",
+                f"mode {self.config.mode} reads only new records, so it cannot start from a savepoint.",
+                code="arguments_conflict",
+                remedy="Leave out from_savepoint or mode.",
+                arguments=["from_savepoint", "mode"],
             )
 
     def _check_dry_run(self) -> None:
         for name in ("dry_run", "rewind"):
             if not is_template(given := getattr(self, name)) and not is_resolved_later(given):
                 truth(name, given)
-        check_type("dry_run_samples", self.dry_run_samples, int, "give a number of rows.")
+        check_type("dry_run_samples", self.dry_run_samples, int, "Give a number of rows as dry_run_samples.")
         if self.dry_run_samples < 0:
-            raise ConfigurationError(f"dry_run_samples is {self.dry_run_samples}.", remedy="give 0 or more.")
+            raise wrong("dry_run_samples", shown(self.dry_run_samples), "Give 0 or more rows as dry_run_samples.")
 
     def check_mode(self) -> None:
         """ConfigurationError when the mode cannot be kept with what is read here, or by the run of a schedule."""
         mode = self.config.mode
         if mode is CheckpointingMode.AT_MOST_ONCE and not self.streaming:
             raise ConfigurationError(
-                f"mode {mode} is for streams: each run of a scheduled pipeline would begin where its sources stand"
-                " then, and read nothing.",
-                remedy="add streaming=True; or leave mode out, and each run goes on where the last one has ended.",
+                f"mode {mode} is for streams. Each run of a scheduled pipeline would start at the end of its sources"
+                " and read nothing.",
+                code="needs_streaming",
+                remedy="Add streaming=True. Or leave mode out: each run then continues where the last one ended.",
+                argument="mode",
+                value=mode.value,
             )
         for name, source in self.sources.items():
             check_mode(name, source, mode)
@@ -466,21 +483,30 @@ def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[Pipe
         if name not in others:
             close = get_close_matches(name, [*SPEC_FIELDS, *others], 1)
             raise ConfigurationError(
-                f"{name} is no argument of a pipeline.",
-                remedy=f"did you mean {close[0]}?" if close else f"known are {', '.join([*SPEC_FIELDS, *others])}.",
+                f"a pipeline has no argument {name}.",
+                code="argument_unknown",
+                remedy=f"Did you mean {close[0]}?" if close else f"Give some of {', '.join([*SPEC_FIELDS, *others])}.",
+                argument=name,
             )
     for name in ("pipeline", "job", "sources", "sinks"):
         if name not in known:
-            raise ConfigurationError(f"{name} is missing.", remedy=f"give {name}=.")
+            raise ConfigurationError(
+                f"{name} is missing.", code="argument_missing", remedy=f"Give {name}=...", argument=name
+            )
     return PipelineSpec(**known), left
 
 
+def _no_sink(argument: str, unknown: Sequence[str], sinks: Mapping[str, SinkSpec]) -> ConfigurationError:
+    names = ", ".join(unknown)
+    what = f"{argument} names {names}, which is not a sink of the pipeline."
+    return wrong(argument, names, f"Give names of {', '.join(sinks)}.", what=what)
+
+
 def _check_specs(kind: str, given: object, attributes: tuple[str, ...], example: str) -> None:
-    check_type(f"{kind}s", given, Mapping, f'give a dictionary by name: {{"orders": {example}}}.')
+    check_type(f"{kind}s", given, Mapping, f'Give a dictionary by name: {{"orders": {example}}}.')
     assert isinstance(given, Mapping)
     for name, spec in given.items():
         check_name(kind, name)
         if isclass(spec) or not is_dataclass(spec) or not all(hasattr(spec, attribute) for attribute in attributes):
-            raise ConfigurationError(
-                f"{kind}s[{name!r}] is {shown(spec)}, which is no {kind}.", remedy=f"give {example}, for example."
-            )
+            why = f", which is not a {kind}"
+            raise wrong(f"{kind}s[{name!r}]", shown(spec), f"Give a {kind}, such as {example}.", why=why)

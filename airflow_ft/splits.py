@@ -47,7 +47,13 @@ def redistribute(splits: Mapping[str, Any], readers: int, how: Redistribution) -
     The same for the same splits, in whatever order they come. ConfigurationError when there is no reader.
     """
     if readers < 1:
-        raise ConfigurationError(f"there are {readers} readers.", remedy="give at least one.")
+        raise ConfigurationError(
+            f"readers is {readers}.",
+            code="argument_invalid",
+            remedy="Give at least one reader.",
+            argument="readers",
+            value=str(readers),
+        )
     names = sorted(splits)
     if how is Redistribution.EVEN_SPLIT:
         dealt = [names[reader::readers] for reader in range(min(readers, len(names)))]

@@ -53,9 +53,12 @@ def declared_name(pipeline: str, suffix: object) -> tuple[str, object]:
 def no_suffix(pipeline: str, suffix: object) -> ConfigurationError:
     """Return what to raise where a suffix that was declared turns out to be none."""
     return ConfigurationError(
-        f"suffix is {suffix!r}, which tells no pipeline from another.",
-        remedy="give each pipeline a suffix of its own, or leave it out; what a group is expanded over may hold no"
-        " empty value.",
+        f"suffix is {suffix!r}, which does not distinguish pipelines.",
+        code="name_invalid",
+        remedy="Give each pipeline its own suffix, or leave suffix out. The values over which a group is expanded must"
+        " not be empty.",
+        argument="suffix",
+        value=repr(suffix),
         pipeline=without_jinja(pipeline),
     )
 
@@ -88,6 +91,7 @@ def rebuild(
         except ConfigurationError as error:
             if kind != "sink":
                 error.what = f"{kind} {name!r}: {error.what}"
+                error.fields[kind] = name
             error.located(sink=name if kind == "sink" else "")
             raise
     return specs
@@ -97,7 +101,10 @@ def _check_rendered(spec: Any, values: Mapping[str, Any]) -> None:
     """ConfigurationError for Jinja that is left, and for what became None: a table of that name is nobody's wish."""
     if left := _unrendered(values):
         raise ConfigurationError(
-            f"{left!r} still contains Jinja after rendering.", remedy="a value must not be Jinja itself."
+            f"{left!r} still contains Jinja after rendering.",
+            code="template_not_rendered",
+            remedy="Correct the param, variable or output that it names: its value contains Jinja.",
+            value=left,
         )
     for each in fields(spec):
         if not each.init or each.default is None:  # None is what it is without a word, too
@@ -105,8 +112,11 @@ def _check_rendered(spec: Any, values: Mapping[str, Any]) -> None:
         for written, given in _texts(plain(getattr(spec, each.name)), values.get(each.name)):
             if is_template(written) and given in (None, without_jinja(written, "None")):
                 raise ConfigurationError(
-                    f"{each.name} is {written!r}, and in this run that is {given!r}.",
-                    remedy="give the param, variable or output that it names a value, or mend the name.",
+                    f"{each.name} is {written!r}, which is {given!r} in this run.",
+                    code="template_without_value",
+                    remedy="Give the param, variable or output that it names a value, or correct the name.",
+                    argument=each.name,
+                    value=repr(given),
                 )
 
 

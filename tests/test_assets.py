@@ -48,7 +48,7 @@ def test_a_name_that_is_none_is_refused() -> None:
 
 @pytest.mark.parametrize("uri", ["airflow-ft://orders/1", "airflow-ft://orders?number=1", "airflow-ft://No_Such/"])
 def test_a_uri_that_names_no_pipeline_is_refused_when_the_dag_is_parsed(uri: str) -> None:
-    with pytest.raises(ValueError, match="pipeline"):
+    with pytest.raises(ValueError):
         Asset(uri)
 
 

@@ -153,7 +153,7 @@ class TestInjected:
         assert gate.is_open(store) is None
         first, second = gate.standings(store)
         assert first.covered and not second.covered and second.barrier is None
-        assert "payments lacks the barrier: it was never injected there; it has confirmed checkpoint 1" in str(second)
+        assert (second.pipeline, second.number) == ("payments", 1)
         assert [each.pipeline for each in store.barrier("closing")] == ["orders"], "a look changes nothing"
 
 
@@ -179,7 +179,7 @@ class TestUnaligned:
         assert opened is not None and began is not None and began.stage_began is not None
         assert opened["payments"]["as_of"] == began.stage_began.isoformat(), "of checkpoint 2 nobody knows that"
         text = str(Standing.from_json("payments", opened["payments"]))
-        assert "payments is 0 s behind the barrier: it has confirmed checkpoint 2, and so what was there at" in text
+        assert "payments is 0 s behind the barrier: it has confirmed checkpoint 2" in text
         payments.complete(3)
         assert numbers(gate(store.now() + timedelta(hours=1)).is_open(store)) == {
             "orders": (1, True),
@@ -223,6 +223,7 @@ class _Meddling:
         return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.AT_LEAST_ONCE])
 def test_a_rewind_between_any_two_questions_does_not_open_it(alignment: Alignment, tmp_path: Path) -> None:
     """What is rewound counts as settled; its rows come again, under later numbers."""

@@ -120,6 +120,7 @@ def test_what_only_a_newer_release_knows_hides_no_other_pipeline(
             ft(*act)
 
 
+@pytest.mark.slow
 def test_the_documentation_is_there_without_a_log_or_a_network(
     parser: ArgumentParser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -631,7 +632,7 @@ def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> No
     db, log = json.loads(ft("in-doubt", "-o", "json"))
     assert (db["pipeline"], db["checkpoint"], db["sink"], db["state"]) == (PIPELINE, 1, "db", "COMMITTING")
     assert (db["finding"], log["finding"]) == ("delivered", "absent")
-    assert "committed by epoch" in db["known"] and "not delivered as of now" in log["known"]
+    assert "committed by epoch" in db["known"] and "not delivered" in log["known"]
 
 
 @pytest.mark.parametrize(
@@ -770,7 +771,7 @@ def test_doctor_reads_a_dag_that_never_ran(
     with pytest.raises(SystemExit):
         ft("doctor", "new", "--dag", str(dag))
     text = capsys.readouterr().out
-    for words in ("never ran", f"{tmp_path} is there", "the Airflow connection is not defined", "connections add"):
+    for words in ("never ran", f"{tmp_path} exists", "the Airflow connection is not defined", "connections add"):
         assert words in text, text
     with raises(SystemExit, "pipeline_not_declared", path=str(dag), known=["new"]):
         ft("doctor", "other", "--dag", str(dag))

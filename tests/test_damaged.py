@@ -173,6 +173,7 @@ def test_a_file_of_the_write_ahead_log(tmp_path: Path) -> None:
     assert said and all("manifest.json" in text or ".parquet" in text for text in said)
 
 
+@pytest.mark.slow
 def test_a_file_of_operator_state(tmp_path: Path) -> None:
     """Spark's own files carry no checksum of ours."""
     with pipeline(tmp_path) as scene:

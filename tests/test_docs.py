@@ -39,7 +39,7 @@ def test_an_example_runs(code: str, tmp_path: Path) -> None:
     exec(compile(ast.parse(code), str(file), "exec"), names)
 
 
-@pytest.mark.parametrize("code", [each for each in EXAMPLES if "DAG(" in str(each.values[0])])
+@pytest.mark.parametrize("code", [each for each in EXAMPLES if "DAG(" in f"{each.values[0]}"])
 def test_airflow_takes_the_dags_of_an_example(code: str, tmp_path: Path) -> None:
     from airflow.dag_processing.dagbag import DagBag
 
@@ -52,7 +52,7 @@ def test_airflow_takes_the_dags_of_an_example(code: str, tmp_path: Path) -> None
 
 def test_the_example_of_the_readme_builds_the_tasks_that_it_names() -> None:
     names: dict[str, Any] = {"__name__": "example"}
-    code = next(p.values[0] for p in EXAMPLES if "with DAG" in str(p.values[0]))
+    code = next(p.values[0] for p in EXAMPLES if "with DAG" in f"{p.values[0]}")
     exec(compile(ast.parse(str(code)), "example", "exec"), names)
     assert set(names["orders"].dag.task_ids) == {
         "orders.recover",
@@ -123,6 +123,7 @@ def test_every_error_is_explained() -> None:
             assert re.search(rf"^\|[^|]*\b{name}\b[^|]*\| {again} \|", page, re.MULTILINE), name
 
 
+@pytest.mark.slow
 def test_every_error_of_what_somebody_has_written_ends_with_a_remedy() -> None:
     """As docs/errors.md promises."""
     written = {"ConfigurationError", "JobError", "SinkAccessError", "UnfitTargetError", "DeclinedError"}

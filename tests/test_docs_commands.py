@@ -136,6 +136,7 @@ NAMED = {
 """Commands that a text only names: what else they need is not known there."""
 
 
+@pytest.mark.slow
 def test_each_command_that_the_package_prints_can_be_typed(
     parser: ArgumentParser, capsys: pytest.CaptureFixture[str]
 ) -> None:

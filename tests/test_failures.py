@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.core.errors import FencedError
 from airflow_ft.core.headway import Taken
 from airflow_ft.core.lease import Worker, take_epoch
 from airflow_ft.core.model import AbortReason, CheckpointState, RunKey
@@ -145,7 +146,7 @@ def test_each_write_counts_what_it_did_once_and_tells_each_failure(
             ("failed", PIPELINE, AbortReason.DECLINED),
             ("failed", PIPELINE, AbortReason.FENCED),
         ]
-        with pytest.raises(Exception, match="epoch 1 is over"):
+        with pytest.raises(FencedError):
             scene.abort(numbers[-1])
         assert len(meter.told) == 4, "what was not written is not counted"
     lines = [record.getMessage() for record in caplog.records if record.name == "airflow_ft.store.writing"]

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.keyed import AggregatingState, ReducingState
+from tests.raising import raises
 from tests.test_imports import heavy, modules_after
 
 
@@ -81,15 +82,16 @@ def test_the_time_to_live_is_handed_on_in_milliseconds() -> None:
     assert handle.declared == ("longest", "word string", 90_000)
     _longest(handle)
     assert handle.declared == ("longest", "word string", None)
-    with pytest.raises(ConfigurationError, match=r"ttl of state 'longest' is 0:00:00"):
+    with raises(ConfigurationError, "argument_invalid", state="longest", argument="ttl", value="0:00:00"):
         _longest(handle, ttl=timedelta(0))
 
 
 def test_what_is_no_tuple_is_named_before_spark_meets_it() -> None:
     handle: Any = Handle()
-    with pytest.raises(ConfigurationError, match=r"add of state 'mean' gave int, not a tuple.*total bigint, n bigint"):
+    with raises(ConfigurationError, "result_invalid", function="add", state="mean", value="int") as caught:
         _mean(handle, add=lambda kept, n: kept[0] + n).add(1)
-    with pytest.raises(ConfigurationError, match=r"reduce of state 'longest' gave str"):
+    assert caught.error and "total bigint, n bigint" in caught.error.remedy
+    with raises(ConfigurationError, "result_invalid", function="reduce", state="longest", value="str"):
         _longest(handle).add("word")  # type: ignore[arg-type]
     assert handle.writes == 0
 

@@ -19,6 +19,7 @@ from airflow_ft.core.errors import ConfigurationError, NotDeliveredError
 from airflow_ft.provider_info import get_provider_info
 from airflow_ft.spark.session import connector
 from tests.operators.declared import spec
+from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
 
@@ -178,11 +179,12 @@ def test_a_pipelines_own_settings_go_before_the_configured_ones(
 )
 def test_an_option_that_makes_no_sense_is_named(option: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{option.upper()}", value)
-    with pytest.raises(ConfigurationError, match=option):
+    with raises(ConfigurationError, "setting_invalid", setting=option):
         getattr(settings, option)()
 
 
 def test_an_option_of_before_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__QUARANTINE_AFTER", "never")
-    with pytest.raises(ConfigurationError, match=r"quarantine_after is an option no longer.*checkpointing"):
+    with raises(ConfigurationError, "setting_unknown", setting="quarantine_after") as caught:
         settings.checkpointing()
+    assert caught.error and 'checkpointing: {"quarantine_after": "never"}' in caught.error.remedy

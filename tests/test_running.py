@@ -17,38 +17,43 @@ from airflow_ft.core.ports import Store
 from airflow_ft.running import Abandoned, PlainRun, new_run_id
 from airflow_ft.store import open_store
 from tests.operators.declared import spec
+from tests.raising import raises
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("argument", "given", "jinja"),
     [
-        ({"streaming": True}, r"pipeline 'orders': streaming=True goes on until.*leave streaming out"),
-        ({"wal_root": "/wal/{{ ds }}"}, r"wal_root contains Jinja \(/wal/\{\{ ds \}\}\)"),
-        ({"sources": {"a": airflow_ft.FileSource(path="{{ ds }}", schema="id int")}}, "sources contains Jinja"),
-        ({"job": "{{ params.job }}"}, "job contains Jinja"),
+        ("wal_root", "/wal/{{ ds }}", "/wal/{{ ds }}"),
+        ("sources", {"a": airflow_ft.FileSource(path="{{ ds }}", schema="id int")}, "{{ ds }}"),
+        ("job", "{{ params.job }}", "{{ params.job }}"),
     ],
 )
-def test_what_needs_airflow_is_refused(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        airflow_ft.run(spec(**arguments))
+def test_jinja_is_refused_as_only_airflow_renders_it(argument: str, given: Any, jinja: str) -> None:
+    with raises(ConfigurationError, "template_not_rendered", pipeline="orders", argument=argument, value=jinja):
+        airflow_ft.run(spec(**{argument: given}))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"run_id": 5}, "run_id is 5"),
-        ({"turn_timeout": 60}, "turn_timeout is 60"),
-        ({"wal_root": "/wal"}, "wal_root"),
-    ],
-)
-def test_arguments_of_its_own_are_checked(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        airflow_ft.run(spec(), **arguments)
+@pytest.mark.parametrize("argument", ["streaming", "dry_run", "rewind"])
+def test_what_needs_airflow_is_refused(argument: str) -> None:
+    with raises(ConfigurationError, "needs_airflow", pipeline="orders", argument=argument):
+        airflow_ft.run(spec(**{argument: True}))
+
+
+@pytest.mark.parametrize(("argument", "given"), [("run_id", 5), ("turn_timeout", 60)])
+def test_arguments_of_its_own_are_checked(argument: str, given: Any) -> None:
+    with raises(ConfigurationError, "argument_invalid", argument=argument, value=str(given)):
+        airflow_ft.run(spec(), **{argument: given})
+
+
+def test_arguments_of_the_pipeline_are_not_given_beside_it() -> None:
+    with raises(ConfigurationError, "arguments_conflict", arguments=["spec", "wal_root"]):
+        airflow_ft.run(spec(), wal_root="/wal")
 
 
 def test_an_argument_that_nobody_knows_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"run_idd is no argument of a pipeline.*did you mean run_id\?"):
+    with raises(ConfigurationError, "argument_unknown", argument="run_idd") as caught:
         airflow_ft.run(pipeline="orders", run_idd="monday")
+    assert caught.error and "run_id?" in caught.error.remedy
 
 
 def test_no_two_runs_have_one_name() -> None:

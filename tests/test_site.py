@@ -10,6 +10,8 @@ import pytest
 
 import airflow_ft
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("operators", "sensors", "triggers", "notifications")
 BASES = {"ActingOperator", "GateSensor"}  # nobody makes one
 PROJECT = Path(__file__).resolve().parents[1]
@@ -46,7 +48,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
-@pytest.mark.slow
 def test_the_reference_has_every_name_that_an_author_imports(site: Path) -> None:
     lines = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode().splitlines()
     described = {line.split()[0] for line in lines if line.split()[1] in ("py:class", "py:function", "py:exception")}

@@ -27,6 +27,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, defaults, take_spec
 from tests.operators.declared import SINKS, spec
+from tests.raising import raises
 
 
 class Output:
@@ -45,7 +46,7 @@ def test_the_default_of_each_field_is_as_it_is_kept() -> None:
     told = spec().to_json()
     found = {name: value for name, value in defaults().items() if name in told and name != "checkpointing"}
     assert found == {name: told[name] for name in found} and {"overlap", "packages", "job_args"} < set(found)
-    with pytest.raises(ConfigurationError, match="configured is no argument"):
+    with raises(ConfigurationError, "argument_unknown", argument="configured"):
         take_spec({"configured": ("wal_root",)}, ())
 
 
@@ -74,9 +75,9 @@ def test_checkpointing_may_be_rendered_from_params() -> None:
     assert rendered(declared, checkpointing={"timeout": "90", "num_retained": 2}).config == CheckpointConfig(
         timeout=timedelta(seconds=90), num_retained=2
     )
-    with pytest.raises(ConfigurationError, match="timeout is 'soon'"):
+    with raises(ConfigurationError, "argument_invalid", argument="timeout", value="'soon'"):
         rendered(declared, checkpointing={"timeout": "soon"})
-    with pytest.raises(ConfigurationError, match=r"timeout is '\{\{ params.t \}\}'"):
+    with raises(ConfigurationError, "argument_invalid", argument="timeout", value="'{{ params.t }}'"):
         rendered(declared)
 
 
@@ -84,18 +85,21 @@ def test_a_mode_that_cannot_be_kept_is_refused_also_when_it_is_rendered() -> Non
     most = CheckpointConfig(mode=CheckpointingMode.AT_MOST_ONCE)
     latest = {"orders": KafkaSource(topics=["orders"], starting_offsets="latest")}
     assert spec(streaming=True, sources=latest, checkpointing=most).config == most
-    with pytest.raises(ConfigurationError, match=r"pipeline 'orders': mode AT_MOST_ONCE is for streams"):
+    with raises(ConfigurationError, "needs_streaming", pipeline="orders", value="AT_MOST_ONCE"):
         spec(sources=latest, checkpointing=most)
-    with pytest.raises(ConfigurationError, match=r"pipeline 'orders'.*source 'files' would be read from all files"):
+    with pytest.raises(ConfigurationError) as caught:
         spec(streaming=True, checkpointing=most)
+    assert caught.value.pipeline == "orders" and "'files'" in caught.value.headline
     declared = spec(streaming=True, checkpointing={"mode": "{{ params.mode }}"})
     assert rendered(declared, checkpointing={"mode": "exactly_once"}).config.mode is CheckpointingMode.EXACTLY_ONCE
-    with pytest.raises(ConfigurationError, match=r"source 'files' would be read from all files"):
+    with pytest.raises(ConfigurationError) as caught:
         rendered(declared, checkpointing={"mode": "at_most_once"})
+    assert "'files'" in caught.value.headline
     socket = {"lines": SocketSource(host="localhost", port=9999)}
     assert rendered(spec(streaming=True, sources=socket, checkpointing=most)).sources == socket
-    with pytest.raises(ConfigurationError, match="'lines' is a socket"):
+    with pytest.raises(ConfigurationError) as caught:
         spec(streaming=True, sources=socket, checkpointing=CheckpointConfig(mode=CheckpointingMode.EXACTLY_ONCE))
+    assert "'lines'" in caught.value.headline
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_a_mode_that_cannot_be_kept_is_refused_also_when_it_is_rendered() -> Non
 )
 def test_what_is_for_streams_is_refused_of_a_scheduled_pipeline(setting: dict[str, Any]) -> None:
     assert spec(streaming=True, checkpointing=setting).checkpointing == setting
-    with pytest.raises(ConfigurationError, match=rf"{next(iter(setting))} is for streams.*add streaming=True"):
+    with raises(ConfigurationError, "needs_streaming", argument=next(iter(setting))):
         spec(checkpointing=setting)
 
 
@@ -123,68 +127,68 @@ def test_restart_may_be_rendered_from_params() -> None:
     assert declared.to_json()["restart"] == plain
     found = rendered(declared, restart={**plain, "max_backoff": "300"})
     assert found.restart == ExponentialDelay(initial_backoff=timedelta(minutes=2), max_backoff=timedelta(minutes=5))
-    with pytest.raises(ConfigurationError, match=r"max_backoff is '\{\{ params.most \}\}'"):
+    with raises(ConfigurationError, "argument_invalid", argument="max_backoff", value="'{{ params.most }}'"):
         rendered(declared)
     assert rendered(spec(restart={"type": "{{ params.t }}"}), restart={"type": "none"}).restart == NoRestart()
 
 
 @pytest.mark.parametrize(
-    ("restart", "words"),
+    ("restart", "code", "argument"),
     [
-        (5, "restart is 5.*FixedDelay"),
-        (FixedDelay, "restart is the class FixedDelay"),
-        ({"attempts": 3}, "pipeline 'orders': restart: type is missing"),
-        ({"type": "fixed-delay", "attemps": 3}, "unknown settings: attemps"),
-        ({"type": "fixed-delay", "attempts": "{{ params.n }}", "delay": "soon"}, "delay is 'soon'"),
-        ({"attempts": "{{ params.n }}"}, "type is missing"),
+        (5, "argument_invalid", "restart"),
+        (FixedDelay, "argument_invalid", "restart"),
+        ({"attempts": 3}, "argument_missing", "type"),
+        ({"type": "fixed-delay", "attemps": 3}, "argument_unknown", "attemps"),
+        ({"type": "fixed-delay", "attempts": "{{ params.n }}", "delay": "soon"}, "argument_invalid", "delay"),
+        ({"attempts": "{{ params.n }}"}, "argument_missing", "type"),
     ],
 )
-def test_a_restart_that_cannot_be_is_named(restart: Any, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def test_a_restart_that_cannot_be_is_named(restart: Any, code: str, argument: str) -> None:
+    with raises(ConfigurationError, code, pipeline="orders", argument=argument) as caught:
         spec(restart=restart)
-    assert caught.value.remedy
+    assert caught.error and caught.error.remedy
 
 
 def test_a_time_out_that_a_sink_cannot_hold_is_refused_also_when_it_is_rendered() -> None:
     held = {"alerts": KafkaSink(topic="alerts", strategy="held")}
     declared = spec(sinks=held, checkpointing={"timeout": "{{ params.t }}"})
-    with pytest.raises(ConfigurationError, match=r"sink 'alerts'.*shorter than CheckpointConfig.timeout"):
+    with pytest.raises(ConfigurationError) as caught:
         rendered(declared, checkpointing={"timeout": 3600})
+    assert caught.value.sink == "alerts"
 
 
-@pytest.mark.parametrize(
-    ("missing", "words"), [("job", "job is missing"), ("sources", "sources is missing"), ("sinks", "sinks is missing")]
-)
-def test_what_is_missing_is_named(missing: str, words: str) -> None:
+@pytest.mark.parametrize("missing", ["job", "sources", "sinks"])
+def test_what_is_missing_is_named(missing: str) -> None:
     arguments = {name: getattr(spec(), name) for name in ("pipeline", "job", "sources", "sinks") if name != missing}
-    with pytest.raises(ConfigurationError, match=words):
+    with raises(ConfigurationError, "argument_missing", argument=missing):
         take_spec(arguments, ())
 
 
 def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
-    with pytest.raises(ConfigurationError, match=r"wal_rot is no argument of a pipeline.*did you mean wal_root\?"):
-        take_spec({"wal_rot": "/wal"}, ("tooltip",))
-    with pytest.raises(ConfigurationError, match=r"known are pipeline, .*, tooltip"):
-        take_spec({"zzzzzzzz": "/wal"}, ("tooltip",))
+    for argument, told in (("wal_rot", ("wal_root",)), ("zzzzzzzz", ("pipeline", "tooltip"))):
+        with raises(ConfigurationError, "argument_unknown", argument=argument) as caught:
+            take_spec({argument: "/wal"}, ("tooltip",))
+        assert caught.error and all(name in caught.error.remedy for name in told)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "argument", "value"),
     [
-        ({"folder": Path("/data")}, r"job_args\['folder'\] is a PosixPath, which .*\nFix: .* str\(path\)"),
-        ({"since": [1, {"at": date(2026, 1, 2)}]}, r"job_args\['since'\]\[1\]\['at'\] is a date, .*isoformat"),
-        ({"rate": lambda n: n}, r"job_args\['rate'\] is the function <lambda>"),
-        ({"names": {"a"}}, r"job_args\['names'\] is a set"),
-        ({"key": b"planted"}, r"job_args\['key'\] is a bytes"),
-        ({"lock": threading.Lock()}, r"job_args\['lock'\] is a lock"),
+        ({"folder": Path("/data")}, "job_args['folder']", "a PosixPath"),
+        ({"since": [1, {"at": date(2026, 1, 2)}]}, "job_args['since'][1]['at']", "a date"),
+        ({"rate": lambda n: n}, "job_args['rate']", "the function <lambda>"),
+        ({"names": {"a"}}, "job_args['names']", "a set"),
+        ({"key": b"planted"}, "job_args['key']", "a bytes"),
+        ({"lock": threading.Lock()}, "job_args['lock']", "a lock"),
     ],
 )
-def test_what_the_driver_cannot_be_handed_is_named_where_it_is_written(given: Any, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"pipeline 'orders': {words}") as told:
+def test_what_the_driver_cannot_be_handed_is_named_where_it_is_written(given: Any, argument: str, value: str) -> None:
+    with raises(ConfigurationError, "argument_invalid", pipeline="orders", argument=argument, value=value) as told:
         spec(job_args=given)
-    assert "planted" not in str(told.value)
+    assert "planted" not in f"{told.value} {vars(told.value)}"
+    assert told.error and "str(path)" in told.error.remedy and "isoformat" in told.error.remedy
     declared = spec(job_args={"of a task": Output(), "many": (1, 2.5, None, True), "by": {1: "one"}})
-    with pytest.raises(ConfigurationError, match=words):
+    with raises(ConfigurationError, "argument_invalid", argument=argument, value=value):
         rendered(declared, job_args=given)
 
 
@@ -193,7 +197,7 @@ def test_a_suffix_that_a_run_has_none_for_is_not_left_out(suffix: Any) -> None:
     """Else it would be the pipeline whose name has none, or share one with the next empty value."""
     declared = spec(suffix=Output())
     assert rendered(declared, suffix="de").pipeline == "orders-de" and rendered(spec()).pipeline == "orders"
-    with pytest.raises(ConfigurationError, match=rf"pipeline 'orders': suffix is {suffix!r}, which tells no pipeline"):
+    with raises(ConfigurationError, "name_invalid", pipeline="orders", argument="suffix", value=repr(suffix)):
         rendered(declared, suffix=suffix)
 
 
@@ -270,8 +274,9 @@ def test_at_most_once_in_the_configuration_is_for_streams(monkeypatch: pytest.Mo
     assert (found.mode, found.num_retained) == (CheckpointingMode.EXACTLY_ONCE, 9)
     socket = {"lines": SocketSource(host="localhost", port=9999)}
     assert settings.resolved(spec(streaming=True, sources=socket)).config.mode is CheckpointingMode.AT_MOST_ONCE
-    with pytest.raises(ConfigurationError, match="source 'files' would be read from all files"):
+    with pytest.raises(ConfigurationError) as caught:
         settings.resolved(spec(streaming=True))
+    assert "'files'" in caught.value.headline
 
 
 @pytest.mark.airflow
@@ -279,20 +284,22 @@ def test_what_the_configuration_says_against_a_pipeline_is_named(monkeypatch: py
     """Unaligned checkpoints need exactly once, whoever says the one or the other; a run's params, too."""
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"unaligned": true, "aligned_timeout": 5}')
     modes = {mode: {"mode": mode} for mode in CheckpointingMode}
-    said = r'mode is AT_LEAST_ONCE\..*checkpointing says {"unaligned": true, "aligned_timeout": 5(.0)?}'
-    with pytest.raises(ConfigurationError, match=said):
+    both = ["unaligned", "mode"]
+    said = {"unaligned": True, "aligned_timeout": 5}
+    with raises(ConfigurationError, "arguments_conflict", arguments=both, configured=said) as caught:
         settings.resolved(spec(streaming=True, checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE]))
+    assert caught.error and "[airflow_ft] checkpointing" in caught.error.remedy
     ahead = {"mode": "AT_LEAST_ONCE", "unaligned": True, "aligned_timeout": 5}
     for name in ("mode", "unaligned"):
         declared = spec(streaming=True, checkpointing={**ahead, name: "{{ params.it }}"})
-        with pytest.raises(ConfigurationError, match="unaligned needs mode EXACTLY_ONCE"):
+        with raises(ConfigurationError, "arguments_conflict", arguments=both):
             settings.resolved(declared.rendered({"checkpointing": ahead}))
     for streaming in (True, False):  # a scheduled pipeline is none of its business, also when its DAG is parsed
         assert settings.checkpointing_of(spec(streaming=streaming)).unaligned is streaming
     scheduled = spec(checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE])
     assert settings.checkpointing_of(scheduled).mode is CheckpointingMode.AT_LEAST_ONCE
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"mode": "AT_LEAST_ONCE"}')
-    with pytest.raises(ConfigurationError, match=r'checkpointing says {"mode": "AT_LEAST_ONCE"}'):
+    with raises(ConfigurationError, "arguments_conflict", arguments=both, configured={"mode": "AT_LEAST_ONCE"}):
         settings.resolved(spec(streaming=True, checkpointing=CheckpointConfig(unaligned=True)))
 
 
@@ -300,8 +307,9 @@ def test_what_the_configuration_says_against_a_pipeline_is_named(monkeypatch: py
 def test_a_scheduled_run_may_be_told_to_drain_and_a_stream_is_drained_when_it_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"drain is for scheduled pipelines.*airflow ft stop orders --drain"):
+    with raises(ConfigurationError, "arguments_conflict", arguments=["drain", "streaming"]) as caught:
         spec(streaming=True, checkpointing=CheckpointConfig(drain=True))
+    assert caught.error and "`airflow ft stop orders --drain`" in caught.error.remedy
     declared = spec(checkpointing={"drain": "{{ params.drain }}"})
     assert declared.rendered({"checkpointing": {"drain": "True"}}).config.drain
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"drain": true, "resume_drained": true}')
@@ -348,15 +356,17 @@ def test_a_time_out_of_the_configuration_is_compared_with_what_a_sink_can_hold(
     from airflow_ft import CheckpointedPipeline
 
     held = {"alerts": KafkaSink(topic="t", strategy="held", transaction_timeout=timedelta(minutes=5))}
-    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=r"sink 'alerts'.*shorter than"):
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError) as caught:
         CheckpointedPipeline(spec(sinks=held))
+    assert caught.value.sink == "alerts"
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"timeout": 60}')
     with DAG("d", schedule=None):
         CheckpointedPipeline(spec(sinks=held))
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"timeout": 1800}')
     usual = {"alerts": KafkaSink(topic="t", strategy="held")}
-    with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=r"sink 'alerts'.*shorter than"):
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError) as caught:
         CheckpointedPipeline(spec(sinks=usual))
+    assert caught.value.sink == "alerts"
 
 
 def test_sinks_of_one_connection_are_one_participant() -> None:
@@ -372,7 +382,7 @@ def test_the_mode_reaches_the_delivery_and_may_be_rendered() -> None:
     at_least = CheckpointConfig(mode=CheckpointingMode.AT_LEAST_ONCE)
     with pytest.raises(ConfigurationError, match="holds rows back for a decision"):
         spec(sinks={"alerts": KafkaSink(topic="t", strategy="held")}, checkpointing=at_least)
-    with pytest.raises(ConfigurationError, match="nothing waits for a commit"):
+    with raises(ConfigurationError, "arguments_conflict", arguments=["commit_point", "mode"]):
         spec(commit_point=next(iter(SINKS.values())).conn_id, checkpointing=at_least)
 
 
@@ -382,8 +392,9 @@ def test_one_group_does_not_follow_two_sources_of_a_topic() -> None:
     def read(group: str | None = "shop", topics: Sequence[str] = ("orders",), **more: Any) -> KafkaSource:
         return KafkaSource(topics=list(topics), group_id=group, **more)
 
-    with pytest.raises(ConfigurationError, match=r"'a' and 'b' read 'orders', and group 'shop'.*Remedy"):
+    with pytest.raises(ConfigurationError) as caught:
         spec(sources={"a": read(topics=["orders", "returns"]), "b": read()})
+    assert all(name in caught.value.headline for name in ("'a'", "'b'", "'orders'", "'shop'"))
     for other in (
         read("other"), read(None), read(topics=["returns"]), read(conn_id="elsewhere"), read(commit_offsets=False)
     ):  # fmt: skip

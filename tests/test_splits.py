@@ -8,6 +8,7 @@ import pytest
 
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.splits import Redistribution, Share, redistribute
+from tests.raising import raises
 
 SPLITS = {name: range(10) for name in "edcba"}
 
@@ -40,5 +41,5 @@ def test_of_a_union_each_reader_takes_a_part() -> None:
 
 def test_without_splits_there_is_nothing_to_read_and_without_readers_nobody_to() -> None:
     assert [redistribute({}, 2, how) for how in Redistribution] == [[], [], []]
-    with pytest.raises(ConfigurationError, match="0 readers"):
+    with raises(ConfigurationError, "argument_invalid", argument="readers", value="0"):
         redistribute(SPLITS, 0, Redistribution.UNION)

@@ -80,7 +80,7 @@ class Tiers:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         if not self.whole and not is_named(config):
             named = fixed_set()
-            if unknown := unknown_names(items, named):
+            if not _names_paths(config) and (unknown := unknown_names(items, named)):
                 raise pytest.UsageError(f"{FIXED_SET.name} names tests that do not exist: {', '.join(unknown)}")
             left_out = set(not_fixed(items, named))
             if self.part:

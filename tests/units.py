@@ -1,7 +1,8 @@
 """Which tests are unit tests, and what keeps them so: `make unit` runs pytest with `--unit`.
 
 A unit test needs no server, no Spark session, no Airflow process and no browser. A test is a unit test unless one of
-its folders is named in `ELSEWHERE`, or it is marked `slow` or `release`. `--unit` imports nothing from other folders.
+its folders is named in `ELSEWHERE`, or it is marked `slow` or `release`. `--unit` imports nothing from other folders,
+and takes of matrices what the fixed set has (`tests/tiers.py`).
 
 With `--unit` a test that starts a server, a JVM or a process of Airflow fails, and names what it started.
 """
@@ -9,6 +10,7 @@ With `--unit` a test that starts a server, a JVM or a process of Airflow fails, 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from tests.tiers import fixed_set, not_fixed
 from tools.servers import Server
 
 TESTS = Path(__file__).parent
@@ -40,6 +43,8 @@ MISPLACED = pytest.StashKey[list[str]]()
 """Collected tests in folders of unit tests that use one of `NEEDS`."""
 _PROGRAMS = ("java", "airflow", "chromium", "google-chrome", "mariadbd", "mysqld", "postgres")
 _STARTED = "started"
+_MEMORY, _PREFIX = Path("/dev/shm"), "airflow-ft-unit-"
+_ROOM = 1 << 30  # bytes
 _STUB = """#!/bin/sh
 [ "${0##*/} $*" = "java -version" ] && { echo 'openjdk version "17.0.0"' >&2; exit 0; }
 echo "${0##*/} $*" >>"${0%/*}/started"
@@ -78,25 +83,44 @@ class Placed:
 class UnitTests:
     """Plugin of `--unit`: leaves other tests out, and fails those that start a server.
 
+    Their temporary folders are in memory if there is room: no test cuts the power, and disks are slow to sync.
+
     Args:
         folder: an empty folder for programs that take the place of servers.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._temporary: Path | None = None
 
-    def pytest_sessionstart(self) -> None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         forbid_programs(self._folder, os.environ)
         forbid_servers()
+        is_worker = hasattr(session.config, "workerinput")  # its controller tells it a folder
+        if not is_worker and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM:
+            for folder in _MEMORY.glob(f"{_PREFIX}*"):  # of a run that was killed
+                if not Path(f"/proc/{folder.name.removeprefix(_PREFIX)}").exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+            self._temporary = _MEMORY / f"{_PREFIX}{os.getpid()}"
+            self._temporary.mkdir(mode=0o700)
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = str(self._temporary)
+
+    def pytest_unconfigure(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def pytest_report_header(self) -> str:
+        return "unit tests: without a server, a Spark session, a process of Airflow and a browser"
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         return True if collection_path.is_relative_to(TESTS) and not in_unit_folder(collection_path) else None
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in MARKS)]
+        left_out = set(not_fixed(items, fixed_set()))
+        left_out.update(item for item in items if any(item.get_closest_marker(mark) for mark in MARKS))
         if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in set(left_out)]
+            config.hook.pytest_deselected(items=list(left_out))
+            items[:] = [item for item in items if item not in left_out]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:

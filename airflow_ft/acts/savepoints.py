@@ -46,7 +46,7 @@ def restored_texts(restored: Restored, name: str, later: Later) -> Iterator[str]
         return
     yield f"the next run of {name} continues from checkpoint {found.number} of {found.pipeline}"
     if restored.renamed:
-        yield f"{found.pipeline} is RENAMED: it runs no more under that name; its delivered rows stay in the sinks"
+        yield f"{found.pipeline} is RENAMED: its runs fail from now on; delivered rows stay in the sinks"
     if restored.later and later is Later.CONTINUE:
         first, last = restored.later[0], restored.later[-1]
         yield f"it continues after checkpoints {first} to {last}, and rebuilds their state first"

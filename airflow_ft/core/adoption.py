@@ -37,8 +37,10 @@ def participants_of(store: Store, pipeline: str) -> Mapping[str, ParticipantPlan
         if checkpoint.plan is not None:
             return {participant.name: participant for participant in checkpoint.plan.participants}
     raise ConfigurationError(
-        "no checkpoint of it was planned yet, so its sinks are not known.",
-        remedy="run the DAG once: it stops at the foreign sink and halts the pipeline; then adopt.",
+        "no checkpoint was planned yet, so the sinks of the pipeline are not known.",
+        code="sinks_unknown",
+        remedy=f"Run the DAG once. It stops at the foreign sink and halts the pipeline. Then run `airflow ft adopt"
+        f" {pipeline}`.",
         pipeline=pipeline,
     )
 
@@ -93,12 +95,21 @@ def adopt(
     require_understood(row)
     found = look(store, pipeline, participants)
     if row.status is not PipelineStatus.HALTED:
-        raise StateConflictError("it is not HALTED, so nothing has to be adopted.", pipeline=pipeline)
+        raise StateConflictError(
+            f"the pipeline is {row.status}. Only a HALTED pipeline can be adopted.",
+            code="action_refused",
+            remedy="Do nothing: the pipeline can run as it is.",
+            pipeline=pipeline,
+            status=row.status.value,
+        )
     if row.halt_reason is HaltReason.HEURISTIC_COMMIT:  # what is visible would be delivered again, under a new number
         raise StateConflictError(
-            f"it is HALTED ({row.halt_reason}): no other decision log has done that.",
-            remedy=f"`airflow ft in-doubt --pipeline {pipeline}` says what is visible, and how it is settled.",
+            f"the pipeline is HALTED ({row.halt_reason}). Another decision log does not cause that.",
+            code="action_refused",
+            remedy=f"Run `airflow ft in-doubt --pipeline {pipeline}`. It says what is visible and how to settle it.",
             pipeline=pipeline,
+            status=row.status.value,
+            reason=str(row.halt_reason),
         )
     _require_choices(pipeline, found, ending, accept_partial)
     heads = {name: estate.head for name, estate in found.items()}
@@ -131,43 +142,50 @@ def _require_choices(
         dropped = any(r.kind is RemnantKind.PREPARED and not r.commit for r in estate.remnants)
         if prepared and ending is None:
             raise ConfigurationError(
-                f"the former owner has left prepared rows there{_of(prepared)}, which keep their locks.",
-                remedy="--prepared commit makes them visible (right when another sink shows that checkpoint, or a part"
-                " of it is visible here: then it was decided); --prepared rollback drops them (right when nothing of it"
-                " is visible anywhere).",
+                f"the former owner left prepared rows there{_of(prepared)}. They hold locks.",
+                code="prepared_rows_left",
+                remedy="If a sink shows that checkpoint or a part of it, it was decided: give --prepared commit to make"
+                " the rows visible. If no sink shows any of it, give --prepared rollback to drop them.",
                 pipeline=pipeline,
                 participant=name,
+                numbers=prepared,
             )
         if dropped and ending is PreparedEnding.COMMIT and not accept_partial:
             raise ConfigurationError(
-                f"what is prepared there can only be dropped{_of(prepared)}, whatever is said: what names it for a"
-                " commit was in the lost decision log.",
-                remedy="bring the lost log back; or say --accept-partial as well: then other sinks show that"
-                " checkpoint, and this one never will.",
+                f"the prepared rows there can only be dropped{_of(prepared)}. Only the lost decision log knew the names"
+                " that a commit needs.",
+                code="rows_incomplete",
+                remedy="Bring the lost log back. Or add --accept-partial: other sinks then show that checkpoint, and"
+                " this one never will.",
                 pipeline=pipeline,
                 participant=name,
+                numbers=prepared,
             )
         partial = partly_there(estate.remnants, ending)
         if partial and not accept_partial:
             raise ConfigurationError(
-                f"a part of it is visible there{_of(partial)}, and the rest cannot be delivered from here.",
-                remedy="bring the lost log back to have it completed; or delete those rows by hand, or add the lacking"
-                " ones from the old write-ahead log (copy it before a run sweeps it), and say --accept-partial: then it"
-                " is gone past as it is.",
+                f"a part of it is visible there{_of(partial)}, and this decision log cannot deliver the rest.",
+                code="rows_incomplete",
+                remedy="Bring the lost log back: it completes them. Or delete those rows by hand, or add the missing"
+                " ones from the old write-ahead log (copy it before a run sweeps it). Then add --accept-partial: the"
+                " checkpoint stays as it is.",
                 pipeline=pipeline,
                 participant=name,
+                numbers=partial,
             )
     for name, estate in found.items():
         numbers = {r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED and r.number}
         unknown = sorted(number for number in numbers if not _was_decided(found, number))
         if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
             raise ConfigurationError(
-                f"no sink shows that it was decided{_of(unknown)}, so its owner may have died before all of it was"
+                f"no sink shows that it was decided{_of(unknown)}. The former owner may have died before all of it was"
                 " prepared.",
-                remedy="--prepared rollback drops what is prepared. If you know that it was decided, or have counted"
-                " its rows, say --accept-partial as well: then what is prepared becomes visible.",
+                code="decision_unknown",
+                remedy="Give --prepared rollback to drop the prepared rows. If you know that it was decided, or have"
+                " counted its rows, add --accept-partial: the prepared rows then become visible.",
                 pipeline=pipeline,
                 participant=name,
+                numbers=unknown,
             )
 
 
@@ -194,16 +212,21 @@ def _keeps_its_numbers(store: Store, row: Pipeline, heads: Mapping[str, SinkHead
     strangers = [name for name, head in heads.items() if head is not None and head.installation != store.installation]
     if kept and strangers:
         raise StateConflictError(
-            f"it is {kept[0].state} in this decision log, and {', '.join(strangers)} was taken over by another one"
-            " since: two logs have delivered, and neither knows what the other did.",
-            remedy="find out which log is right; with the other one's tasks stopped, compare the sinks first.",
+            f"it is {kept[0].state} in this decision log, but another log has taken over {', '.join(strangers)}. Both"
+            " logs have delivered, and neither knows what the other did.",
+            code="action_refused",
+            remedy="Find out which log is right. Stop the tasks of the other one and compare the sinks first.",
+            state=kept[0].state.value,
+            participants=strangers,
             pipeline=row.name,
             checkpoint=kept[0].number,
         )
     if kept and row.halt_reason is not HaltReason.FOREIGN_OWNER:  # no former owner is in its way: nothing to adopt
         raise StateConflictError(
-            f"it is {kept[0].state}, and may be visible already, so it cannot be given up.",
-            remedy=f"settle it first: `airflow ft in-doubt --pipeline {row.name}` says what each sink holds, and how.",
+            f"it is {kept[0].state}. A sink may already show its rows, so it cannot be given up.",
+            code="action_refused",
+            remedy=f"Settle it first: `airflow ft in-doubt --pipeline {row.name}` shows what each sink has and how.",
+            state=kept[0].state.value,
             pipeline=row.name,
             checkpoint=kept[0].number,
         )

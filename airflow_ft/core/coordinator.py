@@ -139,7 +139,12 @@ class Coordinator:
             try:
                 for wanted in group(checkpoints, max_rows):
                     if not wanted.segments:  # a number that was to carry what another carries now
-                        self.abort(wanted.number, AbortReason.SUPERSEDED, "nothing is left to it.", AfterAbort.CARRIED)
+                        self.abort(
+                            wanted.number,
+                            AbortReason.SUPERSEDED,
+                            "another checkpoint took its rows.",
+                            AfterAbort.CARRIED,
+                        )
                         continue
                     check_sinks_of_segments(self._pipeline, delivery, wanted.segments)
                     self._require_own_targets(delivery.participants)
@@ -150,7 +155,9 @@ class Coordinator:
             break
         else:
             raise StateConflictError(
-                "others keep changing what is staged.", remedy="try again.", pipeline=self._pipeline
+                f"another process changed the staged checkpoints during each of {PLANNING_TRIES} attempts to plan.",
+                remedy="Clear the task, or wait for its retry.",
+                pipeline=self._pipeline,
             )
         return [c.number for c in live_plans(self._store.open_checkpoints(self._pipeline))]
 
@@ -215,8 +222,8 @@ class Coordinator:
                 raise
             except UnfitTargetError as error:  # the rows wait for the target, unless somebody says otherwise
                 error.remedy += (
-                    f" The staged rows are kept; should the job change instead, `airflow ft rewind {self._pipeline}`"
-                    " has them computed again."
+                    f" The staged rows are kept. If you change the job instead, `airflow ft rewind {self._pipeline}`"
+                    " computes them again."
                 )
                 raise
         for name, note in notes.items():
@@ -244,7 +251,7 @@ class Coordinator:
             head = sink.head(self._pipeline)
             if head is not None and head.number != delivered:  # of several tokens only some may have vanished yet
                 raise
-            log.warning("the token of %s has vanished; all is settled, so it is set to %d anew", name, delivered)
+            log.warning("the token of %s expired. Nothing is unsettled, so it is set to %d again", name, delivered)
             sink.seed(fence, delivered)
             return sink.prepare(plan, fence)
 
@@ -291,21 +298,24 @@ class Coordinator:
                     raise
                 # Decided: it can only be redone (I3). Shown and tried again until the target is mended.
                 raise SinkUnavailableError(
-                    f"it is decided, but refused: {error.what}",
-                    remedy=f"mend the target ({error.remedy}); the next try or run delivers it. If these rows are not"
-                    f" wanted there, `airflow ft in-doubt --pipeline {self._pipeline} --dead-letter {number}` sets them"
-                    " aside and delivers the rest.",
+                    f"it is decided, but the sink refuses it: {error.what}",
+                    code="refused_after_decision",
+                    remedy=f"{error.remedy or 'Correct the target.'} The next retry or run then delivers it. To leave"
+                    f" out the refused rows, run `airflow ft in-doubt --pipeline {self._pipeline} --dead-letter"
+                    f" {number}`: it sets them aside and delivers the rest.",
                     pipeline=self._pipeline,
                     checkpoint=number,
                     participant=participant,
                     sink=error.sink,
                     column=error.column,
+                    **{**error.fields, "cause": error.code},
                 ) from error
             proof = sink.proof(plan)  # I6: read in a fresh snapshot, not taken from the transaction's own answer
         if proof is None:
             raise SinkUnavailableError(
-                "its commit was acknowledged, but no proof of it can be read.",
-                remedy="look at the server; the next try reads again.",
+                "the sink acknowledged the commit, but its marker cannot be read.",
+                code="commit_unproven",
+                remedy="Check the server. The next retry or run reads the marker again.",
                 pipeline=self._pipeline,
                 checkpoint=number,
                 participant=participant,
@@ -333,9 +343,9 @@ class Coordinator:
         if proof.digest != plan.digest:
             self._halt(
                 StoreBehindSinkError(
-                    "the sink holds another delivery under this number: the decision log was restored from a backup,"
-                    " or belongs to another history.",
-                    remedy="compare both, then `airflow ft resume`.",
+                    "the sink has another delivery under this number. The decision log was restored from a backup, or"
+                    " is not the one that delivered there.",
+                    remedy=f"Compare the sink with the decision log. Then run `airflow ft resume {self._pipeline}`.",
                     pipeline=self._pipeline,
                     checkpoint=number,
                     participant=proof.participant,
@@ -343,7 +353,7 @@ class Coordinator:
             )
         if proof.outcome is Outcome.ABORTED:
             reason, message, after = read_tombstone(proof.detail)
-            log.info("checkpoint %d: %s holds its tombstone: %s", number, proof.participant, message)
+            log.info("checkpoint %d: %s has its tombstone: %s", number, proof.participant, message)
             return self.abort(number, reason, message, after)
         self._check_counts(plan, proof)
         if checkpoint.state is S.PREPARED:
@@ -351,7 +361,7 @@ class Coordinator:
         checkpoint = self._store.record_proof(self._pipeline, self.epoch, number, proof)
         log.log(
             self._level,
-            "checkpoint %d: %s has committed %s; it is %s",
+            "checkpoint %d: %s committed %s; it is %s",
             number,
             proof.participant,
             ", ".join(f"{rows:,} rows into {sink}" for sink, rows in proof.counts.items()) or "no rows",
@@ -375,9 +385,12 @@ class Coordinator:
             undecided = earlier.state is not S.COMMITTING and checkpoint.state is S.PREPARED
             if undecided or earlier.state is S.QUARANTINED:
                 raise StateConflictError(
-                    f"checkpoint {earlier.number} goes first and is {earlier.state}.",
-                    remedy=f"`airflow ft in-doubt --pipeline {self._pipeline}` says what it waits for; this step is"
-                    " repeated by the next try or run.",
+                    f"checkpoint {earlier.number} comes first and is {earlier.state}.",
+                    code="earlier_first",
+                    remedy=f"Run `airflow ft in-doubt --pipeline {self._pipeline}` to see what checkpoint"
+                    f" {earlier.number} waits for. The next retry or run repeats this step.",
+                    earlier=earlier.number,
+                    state=earlier.state.value,
                     pipeline=self._pipeline,
                     checkpoint=checkpoint.number,
                 )
@@ -388,8 +401,11 @@ class Coordinator:
         for before in earlier:
             if not is_proven(before, participant):
                 raise StateConflictError(
-                    f"checkpoint {before.number} goes first and is not delivered there yet.",
-                    remedy="nothing to do: the next try or run delivers both, in order.",
+                    f"checkpoint {before.number} comes first and is not delivered there yet.",
+                    code="earlier_first",
+                    remedy="Do nothing: the next retry or run delivers both in order.",
+                    earlier=before.number,
+                    state=before.state.value,
                     pipeline=self._pipeline,
                     checkpoint=checkpoint.number,
                     participant=participant,
@@ -402,9 +418,13 @@ class Coordinator:
             aside = found[sink].rows if sink in found else 0
             if proof.counts.get(sink, 0) + aside != expected:
                 raise TerminalError(
-                    f"the sink's marker counts {proof.counts.get(sink, 0)} rows and {aside} that were set aside, the"
-                    f" plan {expected}.",
-                    remedy="this must not happen: keep everything as it is and report it.",
+                    f"the sink's marker counts {proof.counts.get(sink, 0)} rows and {aside} rows set aside, but the"
+                    f" plan has {expected}.",
+                    code="counts_differ",
+                    remedy="Change nothing and report this: it is a defect of airflow-ft or of the sink.",
+                    counted=proof.counts.get(sink, 0),
+                    set_aside=aside,
+                    expected=expected,
                     pipeline=self._pipeline,
                     checkpoint=plan.number,
                     participant=proof.participant,
@@ -463,11 +483,12 @@ class Coordinator:
         timeout = self._timeout.total_seconds()
         self.abort(checkpoint.number, AbortReason.EXPIRED, f"not decided within {timeout:g} s", AfterAbort.CARRIED)
         raise CheckpointExpiredError(
-            f"it was not decided within CheckpointConfig.timeout ({timeout:g} s) and was aborted (EXPIRED). Nothing of"
-            " it is visible; its rows are delivered with the next one.",
+            f"it was not decided within CheckpointConfig.timeout ({timeout:g} s), so it is aborted (EXPIRED). No sink"
+            " shows its rows. The next checkpoint delivers them.",
             pipeline=self._pipeline,
             checkpoint=checkpoint.number,
-            remedy="see why the sinks take so long (the task's log), or raise the time-out.",
+            remedy="Look in the task's log why the sinks take so long. Or raise CheckpointConfig(timeout=...).",
+            seconds=timeout,
         )
 
     # --- abort ---------------------------------------------------------------------------------------------------
@@ -497,8 +518,9 @@ class Coordinator:
             if proof.outcome is Outcome.COMMITTED:
                 self._settle(checkpoint, plan, proof)
                 raise StateConflictError(
-                    f"it cannot be aborted: {plan.commit_point} has committed it.",
-                    remedy="it is delivered by the next try or run.",
+                    f"it cannot be aborted, because {plan.commit_point} has committed it.",
+                    code="already_committed",
+                    remedy="Do nothing: the next retry or run delivers it to the other sinks.",
                     pipeline=self._pipeline,
                     checkpoint=checkpoint.number,
                 )
@@ -508,7 +530,11 @@ class Coordinator:
         try:
             return self._roll_back(aborted)
         except (SinkUnavailableError, SinkAccessError) as error:  # decided all the same: rolled back by what comes next
-            log.warning("checkpoint %d is ABORTED, but not all is rolled back yet: %s", checkpoint.number, error)
+            log.warning(
+                "checkpoint %d is ABORTED, but a sink has not rolled back yet (the next run does): %s",
+                checkpoint.number,
+                error,
+            )
             return aborted
 
     def _refuse_heuristic(self, checkpoint: Checkpoint, why: str) -> None:
@@ -521,17 +547,17 @@ class Coordinator:
                 with self._open(plan, participant.name) as sink:
                     found = sink.heuristic(plan)
             except (SinkUnavailableError, SinkAccessError) as error:
-                log.warning("checkpoint %d: not looked for commits by hand: %s", checkpoint.number, error)
+                log.warning("checkpoint %d: cannot look for commits by hand: %s", checkpoint.number, error)
                 continue
             # Read after the sink: commits follow the decision, so what is undecided now was committed by hand.
             now = self._store.checkpoint(self._pipeline, checkpoint.number)
             if found and now.state in (S.STAGED, S.PREPARED):
                 self._halt(
                     HeuristicCommitError(
-                        f"it was to be aborted ({why}), but {found}",
-                        remedy=f"`airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`"
-                        " delivers the rest, so that all sinks have it; or take out what is visible, as above, then"
-                        f" `airflow ft resume {self._pipeline}`.",
+                        f"it cannot be aborted ({why.rstrip('.')}): {found}",
+                        remedy=f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`: it"
+                        " delivers the rest, so that all sinks have the rows. Or delete the visible rows as described"
+                        f" above, then run `airflow ft resume {self._pipeline}`.",
                         pipeline=self._pipeline,
                         checkpoint=checkpoint.number,
                         participant=participant.name,
@@ -616,9 +642,9 @@ class Coordinator:
             "participant": error.participant,
         }
         behind = StoreBehindSinkError(
-            f"the sink knows epoch {error.head_epoch}, attempt {error.head_attempt}; the decision log has given out"
-            f" epoch {row.epoch}, attempt {row.last_attempt} at most: it was restored from a backup.",
-            remedy="bring back the newer decision log, or compare the sinks and then `airflow ft resume`.",
+            f"the sink knows epoch {error.head_epoch}, attempt {error.head_attempt}, but the decision log has only"
+            f" reached epoch {row.epoch}, attempt {row.last_attempt}. The log was restored from a backup.",
+            remedy="Bring back the newer decision log. Or compare the sinks, then run `airflow ft resume`.",
         )
         behind.located(**where)
         self._halt(behind)

@@ -108,9 +108,9 @@ def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> l
         row = store.pipeline(pipeline)
     except KeyError:
         report = exam.warn if is_declared else exam.problem
-        new = "nothing, if it is new; else" if is_declared else f"if it is new, {_OF_DAG.format(pipeline)}; else"
+        new = "Do nothing if it is new." if is_declared else f"If it is new, run {_OF_DAG.format(pipeline)}."
         known = known_text([each.name for each in store.pipelines()], pipeline)
-        report("history", "the decision log does not know it: it never ran", f"{new} --store. {known}")
+        report("history", "the decision log has no such pipeline: it never ran", f"{new} Or correct --store. {known}")
         return exam.checks
 
     def may_go_on() -> None:
@@ -121,12 +121,12 @@ def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> l
         exam.problem(
             "status",
             f"it is HALTED ({row.halt_reason}): {row.halt_message}",
-            f"when the cause is gone, `airflow ft resume {pipeline}`.",
+            f"Remove the cause, then run `airflow ft resume {pipeline}`.",
         )
     else:
         exam.passes("status", "it is ACTIVE", may_go_on)
     opened = store.open_checkpoints(pipeline)
-    look = f"`airflow ft in-doubt --pipeline {pipeline}` says what each sink holds."
+    look = f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows what each sink has."
     for checkpoint in quarantined(opened):
         exam.problem("quarantine", f"checkpoint {checkpoint.number} is QUARANTINED: {checkpoint.message}", look)
     doubtful = [c for c in opened if c.state in IN_DOUBT or c.rollback_pending]
@@ -134,14 +134,16 @@ def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> l
         numbers = ", ".join(f"{c.number} ({c.state})" for c in doubtful[:5]) + (" ..." if len(doubtful) > 5 else "")
         exam.warn("in doubt", f"{len(doubtful)} checkpoints are in doubt: {numbers}", look)
     else:
-        exam.ok("in doubt", "nothing is in doubt")
+        exam.ok("in doubt", "no checkpoint is in doubt")
     for warning in store.warnings([pipeline]).get(pipeline, ()):
         of = f"{warning.subject}: " if warning.subject else ""
-        exam.warn(warning.code, f"{of}{warning.message}", warning.remedy or "nothing: it is for information.")
+        exam.warn(warning.code, f"{of}{warning.message}", warning.remedy or "Do nothing: this is for information.")
     latest = store.latest_confirmed(pipeline)
-    exam.ok("history", f"checkpoint {latest.number} was confirmed last" if latest else "nothing was confirmed yet")
+    exam.ok(
+        "history", f"checkpoint {latest.number} was confirmed last" if latest else "no checkpoint was confirmed yet"
+    )
     working = [lease.task or lease.holder for lease in store.leases(pipeline)]
     if working or row.turn:
         who = ", ".join(working) or f"run {row.turn}, between two tasks"
-        exam.ok("at work", f"{who} (epoch {row.epoch})")
+        exam.ok("active", f"{who} (epoch {row.epoch})")
     return exam.checks

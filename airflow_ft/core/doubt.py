@@ -100,7 +100,7 @@ def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFact
     for (name, _), found_there in answers.items():
         for number, evidence in found_there.items():
             if evidence.finding is Finding.HEURISTIC and store.checkpoint(name, number).decided_at is not None:
-                found_there[number] = Evidence(Finding.ABSENT, "it was decided just now, and is being delivered")
+                found_there[number] = Evidence(Finding.ABSENT, "it was decided just now and is being delivered")
     now = store.now()
     return [
         each if isinstance(each, Doubt) else _doubt(each[0], each[1], answers[each[0].pipeline, each[1]], now)
@@ -112,9 +112,9 @@ def _halted(store: Store, row: Pipeline) -> Doubt:
     events = store.events(row.name, 0)
     at = next((event.at for event in events if event.kind == "HALTED"), store.now())
     evidence = Evidence(Finding.CONTRADICTION, row.halt_message)
-    advice = f"find out which of the two is right, then `airflow ft resume {row.name}`"
+    advice = f"find out whether sink or log is right, then run `airflow ft resume {row.name}`"
     if row.newer:
-        advice = "a newer airflow-ft knows what this means: install it"
+        advice = "install the newer airflow-ft that wrote this"
     return Doubt(row.name, 0, "", f"HALTED ({row.why})", at, store.now() - at, evidence, advice)
 
 
@@ -131,31 +131,31 @@ def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now:
 
 def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
     if evidence.finding is Finding.CONTRADICTION:
-        return "find out which of the two is right before anything else"
+        return "find out whether sink or log is right before anything else"
     if evidence.finding is Finding.HEURISTIC and checkpoint.state is CheckpointState.ABORTED:
-        return "it can only be given up: delete what is visible as it says, then `airflow ft resume`"
+        return "delete the visible rows as described, then run `airflow ft resume`"
     if evidence.finding is Finding.HEURISTIC:
-        return "--commit delivers the rest; to give it up, delete what is visible as it says, then --abort"
+        return "--commit delivers the rest; or delete the visible rows as described, then --abort"
     match checkpoint.state:
         case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
-            told = f"{checkpoint.message} Decided, so it can only be delivered: --commit when the cause is gone"
-            return f"{told}; or --dead-letter, without the refused rows" if refuses_rows(checkpoint) else told
+            told = f"{checkpoint.message} It is decided, so it can only be delivered: remove the cause, then --commit"
+            return f"{told}, or --dead-letter to leave out the refused rows" if refuses_rows(checkpoint) else told
         case CheckpointState.QUARANTINED:
-            return f"{checkpoint.message} Not decided: --commit delivers it, --abort gives it up"
+            return f"{checkpoint.message} It is not decided: --commit delivers it, --abort gives it up"
         case CheckpointState.COMMITTING:
             if evidence.finding is Finding.DELIVERED:
-                return "nothing: it is recorded by the next try or run"
+                return "do nothing: the next retry or run records it"
             problems = [problem for problem in waiting_for(checkpoint).values() if problem is not None]
             if not problems:
-                return "the next try or run, or --commit, delivers it"
+                return "the next retry or run delivers it, or --commit"
             if not any(is_refused(problem) for problem in problems):
-                return "the next try or run, or --commit, delivers it when its sinks answer"
+                return "the next retry or run, or --commit, delivers it when its sinks answer"
             aside = " (--dead-letter without the refused rows)" if refuses_rows(checkpoint) else ""
-            return f"remove the cause of last_error; then the next try or run, or --commit, delivers it{aside}"
+            return f"remove the cause of last_error; then the next retry or run, or --commit, delivers it{aside}"
         case CheckpointState.PREPARED:
-            return "the next try or run, or --commit, delivers it; --abort gives it up"
+            return "the next retry or run, or --commit, delivers it; --abort gives it up"
         case _:
-            return "the next run, or `airflow ft recover`, rolls back what was prepared"
+            return "the next run, or `airflow ft recover`, rolls back the prepared rows"
 
 
 # --- asking a sink -----------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def _ask(name: str, checkpoints: Sequence[Checkpoint], participants: Participant
         assert plan is not None  # `doubts` asks planned numbers only
         vote = checkpoint.votes.get(name)
         if vote is not None and vote.proof is not None:
-            text = f"committed by epoch {vote.proof.epoch}, as the decision log has recorded"
+            text = f"committed by epoch {vote.proof.epoch}, as recorded in the decision log"
             answers[checkpoint.number] = Evidence(Finding.DELIVERED, text)
         elif silent is not None:
             answers[checkpoint.number] = silent
@@ -196,14 +196,14 @@ def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, un
     except (SinkUnavailableError, SinkAccessError) as error:
         return Evidence(Finding.UNKNOWN, f"sink unreachable: {error.what}")
     except AirflowFtError as error:
-        return Evidence(Finding.UNKNOWN, f"it cannot be read: {error.what}")
+        return Evidence(Finding.UNKNOWN, f"cannot read the sink: {error.what}")
 
 
 def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
     # The marker goes before the head: a number that is delivered in between shows in the head only, as 'stands at'.
     proof = sink.proof(plan)
     if proof is not None and proof.digest != plan.digest:
-        text = f"its marker holds other rows under this number (epoch {proof.epoch}): was the log restored?"
+        text = f"its marker has other rows under this number (epoch {proof.epoch}): was the log restored?"
         return Evidence(Finding.CONTRADICTION, text)
     if proof is not None and proof.outcome is Outcome.COMMITTED:
         counts = ", ".join(f"{count:,} rows into {sink_name}" for sink_name, count in proof.counts.items())
@@ -214,7 +214,7 @@ def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
             Finding.REFUSED, f"tombstone of epoch {proof.epoch}: {proof.detail.get('message', 'no reason given')}"
         )
     if not plan.participant(name).keeps_markers:
-        return Evidence(Finding.ABSENT, "it keeps no markers (AT_LEAST_ONCE): all of it is sent, perhaps once more")
+        return Evidence(Finding.ABSENT, "it keeps no markers (AT_LEAST_ONCE): all rows are sent, perhaps a second time")
     return _without_marker(plan, name, sink.head(plan.pipeline))
 
 
@@ -223,17 +223,17 @@ def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
     predecessor = planned.predecessor
     if head is None:
         if predecessor:
-            text = f"it remembers nothing of the pipeline, though it had delivered {predecessor}: its memory was lost"
+            text = f"it has no marker of the pipeline, although it delivered {predecessor}: its markers were lost"
             return Evidence(Finding.CONTRADICTION, text)
-        return Evidence(Finding.ABSENT, "it remembers nothing of the pipeline, so nothing is delivered yet")
+        return Evidence(Finding.ABSENT, "it has no marker of the pipeline, so nothing is delivered yet")
     if head.installation != plan.installation:
         return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
     if planned.former is not None and head.number == planned.former.number:
         predecessor = head.number  # of the pipeline that goes on as this one
-    stands = f"it stands at {head.number} (epoch {head.epoch})"
+    stands = f"its newest is {head.number} (epoch {head.epoch})"
     if head.number == predecessor and predecessor < plan.number:
-        return Evidence(Finding.ABSENT, f"{stands}, so this one is not delivered as of now")
+        return Evidence(Finding.ABSENT, f"{stands}, so this one is not delivered yet")
     if head.number < predecessor:
-        return Evidence(Finding.WAITING, f"{stands}, and {predecessor} goes first")
-    text = f"{stands}, past what the decision log knows, and has no marker of this number"
+        return Evidence(Finding.WAITING, f"{stands}, and {predecessor} comes first")
+    text = f"{stands}, newer than the decision log knows, and it has no marker of this number"
     return Evidence(Finding.CONTRADICTION, text)

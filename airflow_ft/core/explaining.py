@@ -51,22 +51,23 @@ def waiting_for(checkpoint: Checkpoint) -> Mapping[str, Failure | None]:
 def _in_doubt(overview: Overview, checkpoint: Checkpoint) -> str:
     waiting = waiting_for(checkpoint)
     told = "; ".join(
-        f"{name}: {problem.text.rstrip('.')}" if problem else f"{name}: no error is known"
+        f"{name}: {problem.text.rstrip('.')}" if problem else f"{name}: no error known"
         for name, problem in waiting.items()
     )
-    return f"Checkpoint {checkpoint.number} is decided and not yet in: {told or '-'}. {_what_next(overview, waiting)}"
+    lacking = f"Checkpoint {checkpoint.number} is decided, but these sinks lack it: {told or '-'}."
+    return f"{lacking} {_what_next(overview, waiting)}"
 
 
 def _what_next(overview: Overview, waiting: Mapping[str, Failure | None]) -> str:
     known = [problem for problem in waiting.values() if problem is not None]
     if overview.retired:
-        return "The pipeline is retired, so no run delivers it: recover the pipeline."
+        return "The pipeline is retired, so no run delivers it. Recover the pipeline."
     if overview.paused:
-        return "Its DAG is paused or deleted, so no run delivers it: unpause the DAG, or recover the pipeline."
+        return "Its DAG is paused or deleted, so no run delivers it. Unpause the DAG, or recover the pipeline."
     if any(is_refused(problem) for problem in known):
-        return "The next run tries again, and fails again until the cause is removed."
+        return "The next run tries again, and fails until the cause is removed."
     if known:
-        return "The next run tries again, and delivers it when the sink answers."
+        return "The next run delivers it when the sink answers."
     return "The next run, or a retry of the failed one, delivers it."
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.arguments import check_type, is_template, truth
+from airflow_ft.core.arguments import check_type, is_template, shown, truth
 from airflow_ft.core.errors import ConfigurationError
 
 BEGINNING = "beginning"
@@ -60,11 +60,15 @@ class FromSavepoint:
     allow_changed_state: bool | str = False
 
     def __post_init__(self) -> None:
-        check_type("from_savepoint.path", self.path, str, 'give "/mnt/savepoints/savepoint-orders-17-1f0c2a9b".')
+        example = 'Give the path of a savepoint, such as "/mnt/savepoints/savepoint-orders-17-1f0c2a9b".'
+        check_type("from_savepoint.path", self.path, str, example)
         if self.path.startswith(BEGINNING) and not is_template(self.path) and self.path.strip() != BEGINNING:
             raise ConfigurationError(
-                f"a run is to read everything anew, and to go on from {self.path.removeprefix(BEGINNING)}.",
-                remedy=f"leave out {FULL_REFRESH}, or the savepoint.",
+                f"a full refresh reads everything again, but the run also gives the savepoint"
+                f" {self.path.removeprefix(BEGINNING)}.",
+                code="arguments_conflict",
+                remedy=f"Leave out {FULL_REFRESH} or the savepoint.",
+                arguments=[FULL_REFRESH, "savepoint"],
             )
         for name, check in (("later", later), ("claim_mode", claim_mode)):
             if not is_template(value := getattr(self, name)):
@@ -90,8 +94,11 @@ class FromSavepoint:
         if isinstance(told, Mapping) and "path" in told and set(told) <= set(cls.__slots__):
             return cls(**{name: "" if name == "path" and value is None else value for name, value in told.items()})
         raise ConfigurationError(
-            f"from_savepoint is {told!r}.",
-            remedy='give the path of a savepoint, FromSavepoint("/path", later="refuse"), or its settings by name.',
+            f"from_savepoint is {shown(told)}.",
+            code="argument_invalid",
+            remedy='Give the path of a savepoint, FromSavepoint("/path", later="refuse"), or a dictionary with path.',
+            argument="from_savepoint",
+            value=shown(told),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -141,8 +148,11 @@ def later(name: str) -> Later:
         return Later(name)
     except ValueError:
         raise ConfigurationError(
-            f"{name!r} says not what becomes of what was delivered after the savepoint.",
-            remedy=f"give one of {', '.join(Later)}.",
+            f"later is {name!r}. It says what happens to checkpoints delivered after the savepoint.",
+            code="argument_invalid",
+            remedy=f"Give one of {', '.join(Later)}.",
+            argument="later",
+            value=repr(name),
         ) from None
 
 
@@ -150,12 +160,19 @@ def claim_mode(name: str) -> ClaimMode:
     """By Flink's name; ConfigurationError, with advice for LEGACY."""
     if str(name).upper() == _LEGACY:
         raise ConfigurationError(
-            "claim mode LEGACY leaves open who deletes the savepoint.",
-            remedy="NO_CLAIM leaves it alone, CLAIM deletes it once it is restored.",
+            "claim mode LEGACY is not supported, because it does not say who deletes the savepoint.",
+            code="argument_invalid",
+            remedy="Give NO_CLAIM to keep the savepoint, or CLAIM to delete it once it is restored.",
+            argument="claim_mode",
+            value=repr(name),
         )
     try:
         return ClaimMode(str(name).upper())
     except ValueError:
         raise ConfigurationError(
-            f"there is no claim mode {name!r}.", remedy=f"give one of {', '.join(ClaimMode)}."
+            f"there is no claim mode {name!r}.",
+            code="argument_invalid",
+            remedy=f"Give one of {', '.join(ClaimMode)}.",
+            argument="claim_mode",
+            value=repr(name),
         ) from None

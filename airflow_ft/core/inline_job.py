@@ -51,9 +51,12 @@ class InlineJob:
         size = sum(len(part.text.encode()) for part in self.parts)
         if size > MOST_BYTES:
             raise ConfigurationError(
-                f"the job {self.reference} and what it uses have {size:,} bytes of source, and {MOST_BYTES:,} are"
-                " taken.",
-                remedy='put it into a module: job="package.module".',
+                f"the job {self.reference} and what it uses have {size:,} bytes of source code. At most {MOST_BYTES:,}"
+                " bytes are allowed.",
+                code="job_too_large",
+                remedy='Move it into a module, and name the module: job="package.module".',
+                job=self.reference,
+                size=size,
             )
 
     @property
@@ -98,12 +101,16 @@ class InlineJob:
             return
         what = [f"does not take {', '.join(unknown)}"] if unknown else []
         what += [f"needs {', '.join(missing)}"] if missing else []
-        remedy = [f"remove {', '.join(unknown)} from job_args"] if unknown else []
-        remedy += [f"add {', '.join(missing)} to job_args"] if missing else []
+        remedy = [f"Remove {', '.join(unknown)} from job_args"] if unknown else []
+        remedy += [f"{'and add' if unknown else 'Add'} {', '.join(missing)} to job_args"] if missing else []
         known = ", ".join([*needed, *optional]) or "no arguments"
         raise ConfigurationError(
-            f"the job {self.reference} {' and '.join(what)}; job_args has {', '.join(given) or 'nothing'}.",
-            remedy=f"{', and '.join(remedy)}; or change the job, which takes {known}.",
+            f"the job {self.reference} {' and '.join(what)}. job_args has {', '.join(given) or 'nothing'}.",
+            code="argument_unknown" if unknown else "argument_missing",
+            remedy=f"{' '.join(remedy)}. Or change the job: it takes {known}.",
+            job=self.reference,
+            unknown=unknown,
+            missing=missing,
         )
 
     def __str__(self) -> str:

@@ -64,9 +64,10 @@ def take_epoch(
         epoch = store.pipeline(pipeline).epoch
         if after is not None and epoch != after:
             raise FencedError(
-                f"epoch {epoch} was taken since epoch {after}.",
-                remedy="nothing to do: whoever has taken it goes on.",
+                f"another process took epoch {epoch} after epoch {after}.",
+                remedy="Do nothing: that process continues.",
                 pipeline=pipeline,
+                epoch=epoch,
             )
         leases = store.leases(pipeline)
         waiting_for: Lease | None = None
@@ -76,10 +77,12 @@ def take_epoch(
             counter, since = watched.setdefault(other.holder, (other.counter, monotonic()))
             if counter != other.counter:
                 raise LeaseHeldError(
-                    f"{other.task or 'another process'} (try {other.try_number}) is at work on it with epoch"
+                    f"{other.task or 'another process'} (try {other.try_number}) works on the pipeline with epoch"
                     f" {other.epoch}.",
                     pipeline=pipeline,
-                    remedy="nothing to do: try again when it has finished.",
+                    remedy="Wait until it has finished, then try again.",
+                    task=other.task,
+                    epoch=other.epoch,
                 )
             if monotonic() - since < lease_seconds:
                 waiting_for = other
@@ -115,7 +118,7 @@ class LeaseKeeper:
                 self._fenced = error
                 return
             except Exception as error:  # the lease may run out meanwhile: that is safe (I5)
-                log.warning("the lease on %s could not be renewed: %s", self._pipeline, error)
+                log.warning("cannot renew the lease on %s: %s", self._pipeline, error)
 
     def _measure(self, taken: Sequence[Taken]) -> None:
         """What is over goes back to nothing. Whatever goes wrong with it, the lease is renewed on."""
@@ -126,7 +129,7 @@ class LeaseKeeper:
             for each in (*over, *taken):
                 self._store.meter.taken(self._pipeline, each)
         except Exception as error:
-            log.warning("how far deliveries of %s have come is not measured: %s", self._pipeline, error)
+            log.warning("cannot measure the progress of deliveries of %s: %s", self._pipeline, error)
 
     def check(self) -> None:
         """Raises FencedError once a renewal was refused: a cheap early stop; safety does not rest on it."""
@@ -141,7 +144,7 @@ class LeaseKeeper:
         try:
             self._store.release_lease(self._pipeline, self._holder)
         except Exception as error:
-            log.warning("the lease on %s could not be released and will run out: %s", self._pipeline, error)
+            log.warning("cannot release the lease on %s, so it expires: %s", self._pipeline, error)
 
 
 @contextmanager

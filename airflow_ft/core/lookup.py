@@ -23,18 +23,23 @@ def require_known(store: Store, pipeline: str, hint: str = "") -> None:
         store.pipeline(pipeline)
     except KeyError:
         raise ConfigurationError(
-            f"the decision log {store.url} knows no pipeline {pipeline!r}.",
+            f"the decision log {store.url} has no pipeline {pipeline!r}.",
+            code="pipeline_unknown",
             remedy=f"{known_text([row.name for row in store.pipelines()], pipeline)}{hint}",
+            name=pipeline,
+            store=store.url,
         ) from None
 
 
 def known_text(names: Sequence[str], wanted: str) -> str:
     """Return the names if they are few, otherwise the three closest."""
     if len(names) <= _CLOSE:
-        return f"known are: {', '.join(names) or 'none'}."
+        return (
+            f"Give one of: {', '.join(names)}." if names else "Run a DAG first: the decision log has no pipeline yet."
+        )
     lists = f"`airflow ft pipelines` lists all {len(names):,}."
     close = get_close_matches(wanted, names, _CLOSE, _SIMILAR)
-    return f"did you mean {' or '.join(close)}? {lists}" if close else lists
+    return f"Did you mean {' or '.join(close)}? {lists}" if close else lists
 
 
 def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
@@ -43,8 +48,9 @@ def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
         return store.checkpoint(pipeline, number)
     except KeyError:
         raise ConfigurationError(
-            "there is no such checkpoint.",
-            remedy=f"`airflow ft checkpoints {pipeline}` lists them.",
+            "the pipeline has no checkpoint of this number.",
+            code="checkpoint_unknown",
+            remedy=f"Run `airflow ft checkpoints {pipeline}` to list its checkpoints.",
             pipeline=pipeline,
             checkpoint=number,
         ) from None
@@ -60,8 +66,9 @@ def confirmed_position(store: Store, pipeline: str, number: int | None = None) -
     newest = store.latest_confirmed(pipeline)
     if number is None and newest is None:
         raise ConfigurationError(
-            "it has no confirmed checkpoint yet, so there is no state to keep or to look at.",
-            remedy=f"let it deliver something first: `airflow ft checkpoints {pipeline}` shows how far it is.",
+            "it has no confirmed checkpoint yet, so it has no state to save or show.",
+            code="nothing_confirmed",
+            remedy=f"Wait until the pipeline has delivered. `airflow ft checkpoints {pipeline}` shows its progress.",
             pipeline=pipeline,
         )
     if number is None:
@@ -72,15 +79,17 @@ def confirmed_position(store: Store, pipeline: str, number: int | None = None) -
     base = store.position_before(pipeline, number + 1)
     if base is None:
         raise ConfigurationError(
-            "its checkpoints have neither positions nor state: its job reads no source as a stream.",
-            remedy="there is nothing to keep, or to look at: a new pipeline begins the same way.",
+            "its checkpoints have neither positions nor state, because its job reads no source as a stream.",
+            code="state_missing",
+            remedy="Do nothing: a new pipeline starts from the same place.",
             pipeline=pipeline,
         )
     if asked is not None and is_replaced(store, pipeline, number, base):
         raise ConfigurationError(
-            "its own state is gone: a savepoint was restored behind it, or its state was reset.",
-            remedy="look at what was restored, as the newest state (leave the number out); or at the savepoint that was"
-            " taken of this checkpoint; or at a later checkpoint.",
+            "its own state is gone. A savepoint was restored after it, or the state was reset.",
+            code="state_replaced",
+            remedy="Leave the number out to get the newest state, which is the restored one. Or use a savepoint of this"
+            " checkpoint, or a later checkpoint.",
             pipeline=pipeline,
             checkpoint=number,
         )
@@ -135,8 +144,10 @@ def _require_retained(store: Store, pipeline: str, number: int) -> None:
     checkpoint = checkpoint_of(store, pipeline, number)
     if not checkpoint.is_confirmed:
         raise ConfigurationError(
-            f"it is {checkpoint.state}: only state of confirmed checkpoints is kept, or looked at.",
-            remedy="leave the number out, for the newest that is confirmed.",
+            f"it is {checkpoint.state}. Only confirmed checkpoints have state that can be saved or shown.",
+            code="checkpoint_unconfirmed",
+            remedy="Leave the number out to get the newest confirmed checkpoint.",
+            state=checkpoint.state.value,
             pipeline=pipeline,
             checkpoint=number,
         )
@@ -146,8 +157,10 @@ def _require_retained(store: Store, pipeline: str, number: int) -> None:
 
 def _pruned(pipeline: str, number: int) -> ConfigurationError:
     return ConfigurationError(
-        "it is pruned: Spark's state of that moment is gone.",
-        remedy=f"`airflow ft checkpoints {pipeline}` lists younger ones; CheckpointConfig(num_retained=) keeps more.",
+        "it was pruned, so Spark's state of that checkpoint is gone.",
+        code="checkpoint_pruned",
+        remedy=f"Choose a newer one: `airflow ft checkpoints {pipeline}` lists them. CheckpointConfig(num_retained=...)"
+        " keeps more.",
         pipeline=pipeline,
         checkpoint=number,
     )

@@ -103,7 +103,7 @@ class Overlap:
         except FencedError:
             raise
         except TransientError as error:
-            log.warning("what was staged before could not be planned yet: %s", error)
+            log.warning("cannot plan the delivery of earlier rows yet: %s", error)
 
     def wake(self) -> None:
         """Something was published: it need not wait for the next look."""
@@ -183,9 +183,11 @@ class Overlap:
             self._error = error
         except BaseException as error:  # so pyo3 raises the panic of a library in Rust
             self._error = TransientError(
-                f"the delivery beside the stage has ended by {type(error).__name__}: {error}.",
-                remedy="it is tried again; report it if it happens again.",
+                f"the delivery beside the stage ended with {type(error).__name__}: {error}.",
+                code="delivery_crashed",
+                remedy="Do nothing: it is retried. Report it if it happens again.",
                 pipeline=self._context.pipeline,
+                cause=type(error).__name__,
             )
             self._error.__cause__ = error
 
@@ -204,7 +206,7 @@ class Overlap:
                 context, tolerable = self._context, self._config.tolerable_failures
                 if not is_tolerated(error, context.store, context.pipeline, tolerable):
                     raise
-                log.warning("%s It is tolerated: tolerable_failures is %d", error, tolerable)
+                log.warning("%s This is tolerated: tolerable_failures is %d", error, tolerable)
                 pause, waiting = self._interval, self._wake  # a pause beyond the time-out lets the next one expire, too
             except TransientError as error:
                 if isinstance(error, FencedError) and self._is_replaced():
@@ -213,7 +215,7 @@ class Overlap:
                 # With AT_LEAST_ONCE the other sinks take what is published meanwhile.
                 waiting = self._stop if self._delivery.mode.waits else self._wake
                 if (now := time.monotonic()) >= said:
-                    log.warning("delivery beside the stage is tried again in %.0f s: %s", pause, error)
+                    log.warning("delivery beside the stage is retried in %.0f s: %s", pause, error)
                     said = now + pause
 
     def _is_replaced(self) -> bool:

@@ -39,16 +39,16 @@ class Condition(StrEnum):
 
 
 _TOLD = {
-    Condition.HALTED: "Nothing is staged or delivered until a person finds the cause, and resumes the pipeline.",
-    Condition.QUARANTINED: "A checkpoint is in quarantine: nothing later is delivered until a person settles it.",
-    Condition.IN_DOUBT: "Rows are decided, not all sinks have them yet, and no run is active.",
+    Condition.HALTED: "Nothing is staged or delivered until a person removes the cause and resumes the pipeline.",
+    Condition.QUARANTINED: "A checkpoint is quarantined. Nothing later is delivered until a person settles it.",
+    Condition.IN_DOUBT: "A checkpoint is decided, but not all sinks have its rows, and no run is active.",
     Condition.FAILED: "The last run failed.",
     Condition.NOT_RUNNING: "The stream does not run.",
     Condition.LATE: "Nothing was confirmed for longer than its late_after, and its sources were not read to their end.",
-    Condition.WAITING: "Rows are staged that no sink has, and no run is at work: the next run delivers them.",
-    Condition.RUNNING: "A run is at work.",
-    Condition.IDLE: "All that was staged is delivered.",
-    Condition.RENAMED: "It goes on under another name, and no run of it begins any more.",
+    Condition.WAITING: "No sink has the staged rows yet, and no run is active. The next run delivers them.",
+    Condition.RUNNING: "A run is active.",
+    Condition.IDLE: "All staged rows are delivered.",
+    Condition.RENAMED: "The pipeline was renamed. No run uses the old name.",
 }
 NEED_A_PERSON = (
     Condition.HALTED,
@@ -110,7 +110,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
             return self.text_of(condition)
         if condition is Condition.WAITING and (self.paused or self.retired):
             why = "the pipeline is retired" if self.retired else "its DAG is paused or deleted"
-            return f"Rows are staged that no sink has, and {why}: no run delivers them."
+            return f"No sink has the staged rows yet, and {why}. No run delivers them."
         return self.halted or self.renamed or condition.told
 
     def text_of(self, condition: Condition) -> str:
@@ -177,9 +177,9 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         if self.failure is not None:
             return f"{failed_text(self.failure)}{self.no_run_follows}"
         return (
-            f"Run {self.ended or self.turn} ended before it was confirmed, and reported no error: its process was"
+            f"Run {self.ended or self.turn} ended before it was confirmed, without an error: its process was"
             f" killed, or a person ended it.{self.no_run_follows}"
-            "\nFix: see the logs of its tasks in Airflow; clear them, or start a new run."
+            "\nFix: Look at the logs of its tasks in Airflow. Clear the tasks, or trigger a new run."
         )
 
     @property
@@ -188,19 +188,19 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         if self.paused:
             return (
                 "Its DAG is paused or deleted, so the stream does not run."
-                f"\nFix: unpause the DAG, or bring it back, and trigger a run.{last}"
+                f"\nFix: Unpause the DAG, or bring it back, and trigger a run.{last}"
             )
         if self.turn is not None:
             return (
-                f"No process of run {self.turn} renews its lease: it was killed, or waits to be tried again."
-                f"\nFix: see the log of its task in Airflow.{last}"
+                f"No process of run {self.turn} renews its lease: it was killed, or waits for its retry."
+                f"\nFix: Look at the log of its task in Airflow.{last}"
             )
         if self.ended is not None:
             return (
-                f"Run {self.ended} ended, and reported no error: its process was killed, or a person ended it."
-                "\nFix: see the log of its task in Airflow, and trigger a new run."
+                f"Run {self.ended} ended without an error: its process was killed, or a person ended it."
+                "\nFix: Look at the log of its task in Airflow, and trigger a new run."
             )
-        return "The stream was stopped.\nFix: trigger a run of its DAG; or retire the pipeline, if it should not run."
+        return "The stream was stopped.\nFix: Trigger a run of its DAG. Retire the pipeline if it should not run."
 
 
 def failed_text(failure: Failure) -> str:

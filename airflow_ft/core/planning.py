@@ -70,7 +70,12 @@ def plan_delivery(
     one does. ConfigurationError when the declaration cannot work.
     """
     if not sinks:
-        raise ConfigurationError("the pipeline has no sinks.", remedy="declare one in sinks={name: Sink(...)}.")
+        raise ConfigurationError(
+            "the pipeline has no sinks.",
+            code="argument_missing",
+            remedy='Declare at least one, such as sinks={"orders": MySqlSink(table="shop.orders")}.',
+            argument="sinks",
+        )
     grouped: dict[str, list[tuple[str, SinkSpec]]] = {}
     for name, sink in sinks.items():
         grouped.setdefault(participant_name(sink), []).append((name, sink))
@@ -80,15 +85,22 @@ def plan_delivery(
         for name, sink in members[1:]:
             if not (first.conn_id and sink.conn_id):
                 raise ConfigurationError(
-                    f"sinks {members[0][0]!r} and {name!r} are both called {participant!r}, and one of them has no"
-                    " connection: it is a participant of its own.",
-                    remedy="give it another name: name=.",
+                    f"sinks {members[0][0]!r} and {name!r} have the same name {participant!r}, but one of them has no"
+                    " connection.",
+                    code="name_taken",
+                    remedy="Give the sink without a connection another name=.",
+                    name=participant,
+                    sinks=[members[0][0], name],
                 )
             if (sink.kind, sink.strategy) != (first.kind, first.strategy):
                 raise ConfigurationError(
                     f"sinks {members[0][0]!r} ({first.kind} {first.strategy!r}) and {name!r} ({sink.kind}"
-                    f" {sink.strategy!r}) share the connection {participant!r}.",
-                    remedy="sinks of one connection are one participant and take one strategy; use two connections.",
+                    f" {sink.strategy!r}) share the connection {participant!r}. Sinks of one connection need the same"
+                    " kind and strategy.",
+                    code="connection_shared",
+                    remedy="Use the same strategy for both, or create a second connection.",
+                    conn_id=participant,
+                    sinks=[members[0][0], name],
                 )
         participants.append(
             ParticipantPlan(
@@ -111,15 +123,21 @@ def plan_delivery(
 def _at_least_once(participants: Sequence[ParticipantPlan], commit_point: str | None) -> Delivery:
     if commit_point is not None:
         raise ConfigurationError(
-            f"commit_point is {commit_point!r}, and with CheckpointingMode.AT_LEAST_ONCE nothing waits for a commit.",
-            remedy="leave commit_point out, or take EXACTLY_ONCE.",
+            f"commit_point is {commit_point!r}, but CheckpointingMode.AT_LEAST_ONCE has no commit point.",
+            code="arguments_conflict",
+            remedy="Leave out commit_point, or use CheckpointingMode.EXACTLY_ONCE.",
+            arguments=["commit_point", "mode"],
         )
-    reasons = ["It is decided as soon as it is planned (AT_LEAST_ONCE): each sink commits as soon as it can."]
+    reasons = ["A checkpoint is decided as soon as it is planned (AT_LEAST_ONCE). Each sink commits as soon as it can."]
     for participant in participants:
         if participant.promise is Promise.AT_LEAST_ONCE:
-            reasons.append(f"{participant.name} keeps no marker: what is interrupted is repeated, and may come twice.")
+            reasons.append(
+                f"{participant.name} keeps no marker: an interrupted delivery is repeated, so rows may arrive twice."
+            )
         else:
-            reasons.append(f"{participant.name} ({participant.strategy}) is repeated under its marker, so comes once.")
+            reasons.append(
+                f"{participant.name} ({participant.strategy}) is repeated under its marker, so rows arrive once."
+            )
     return Delivery(tuple(participants), None, tuple(reasons), CheckpointingMode.AT_LEAST_ONCE)
 
 
@@ -128,13 +146,18 @@ def _carrier(participants: Sequence[ParticipantPlan], wanted: str | None) -> tup
     if wanted is not None:
         if wanted not in atomic:
             raise ConfigurationError(
-                f"commit_point={wanted!r} is not the connection of an ATOMIC sink of this pipeline.",
-                remedy=f"choose one of {atomic}" if atomic else "leave it out: the decision log decides.",
+                f"commit_point is {wanted!r}, which is not the connection of an ATOMIC sink of this pipeline.",
+                code="argument_invalid",
+                remedy=f"Give one of {', '.join(atomic)}."
+                if atomic
+                else "Leave out commit_point: the decision log decides.",
+                argument="commit_point",
+                value=repr(wanted),
             )
-        return wanted, f"{wanted} carries the commit point: asked for by commit_point."
+        return wanted, f"{wanted} carries the commit point, as commit_point says."
     if not atomic:
         return None, "The decision log is the commit point: no participant commits in one local transaction."
-    text = f"{atomic[0]} carries the commit point: its own transaction holds marker and rows, and may still refuse"
+    text = f"{atomic[0]} carries the commit point: one local transaction has marker and rows, and may still refuse"
     return atomic[0], text + (" (the first of several)." if len(atomic) > 1 else ".")
 
 
@@ -218,9 +241,11 @@ def check_sinks_of_segments(pipeline: str, delivery: Delivery, segments: Iterabl
         for sink, rows in segment.rows.items():
             if rows and sink not in declared:
                 raise ConfigurationError(
-                    f"it holds {rows} staged rows for a sink that the pipeline no longer declares.",
-                    remedy="declare the sink again until they are delivered, or compute them anew with"
-                    f" `airflow ft rewind {pipeline}`.",
+                    f"it has {rows} staged rows for a sink that the pipeline no longer declares.",
+                    code="sink_undeclared",
+                    remedy="Declare the sink again until the rows are delivered. Or run `airflow ft rewind"
+                    f" {pipeline}`: the next run computes them again.",
+                    rows=rows,
                     pipeline=pipeline,
                     checkpoint=segment.number,
                     sink=sink,

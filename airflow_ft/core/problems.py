@@ -98,15 +98,15 @@ def _problem(
             name,
             Condition.LATE,
             f"nothing was confirmed for {timedelta(seconds=round(late.total_seconds()))}.",
-            f"see what its newest run waits for or failed of (`airflow ft checkpoints {name}`), and whether its DAG is"
-            " paused.",
+            f"Run `airflow ft checkpoints {name}` to see what its newest run waits for or why it failed. Check whether"
+            " its DAG is paused.",
         )
     if patience is not None and (needs := health(store, name, patience)).undelivered > patience:
         return Problem(
             name,
             Condition.IN_DOUBT if needs.in_doubt else Condition.WAITING,
             f"{needs.needs}.",
-            f"`airflow ft in-doubt --pipeline {name}` says what each sink holds, and what it waits for.",
+            f"Run `airflow ft in-doubt --pipeline {name}`: it shows what each sink has and waits for.",
         )
     return None
 
@@ -117,8 +117,8 @@ def _trouble(overview: Overview, condition: Condition) -> Problem:
         cause, remedy = f"{failed_text(replace(failure, remedy=''))}{overview.no_run_follows}", failure.remedy
     else:
         cause, _, remedy = overview.text_of(condition).partition("\nFix: ")
-    log_of = f"Its log is that of the task {failure.task_id}." if failure is not None and failure.task_id else ""
-    return Problem(overview.name, condition, cause, f"{remedy} {log_of}".strip() or "see the logs of its tasks.")
+    log_of = f"Look at the log of the task {failure.task_id}." if failure is not None and failure.task_id else ""
+    return Problem(overview.name, condition, cause, f"{remedy} {log_of}".strip() or "Look at the logs of its tasks.")
 
 
 def _late(store: Store, pipeline: str, late_after: timedelta | None) -> timedelta | None:

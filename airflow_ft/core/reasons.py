@@ -76,9 +76,9 @@ class OtherReason(str):
     """
 
     __slots__ = ()
-    cause = "A newer airflow-ft has written this reason, and this one does not know it."
-    rows = "They go where the checkpoint says: delivered by the next number, or computed again."
-    remedy = "See what the message says, and install that version everywhere."
+    cause = "A newer airflow-ft wrote this reason, which this version does not know."
+    rows = "The checkpoint says where they go: the next number delivers them, or they are computed again."
+    remedy = "Read the message, and install that version everywhere."
     counts = False
 
     @property
@@ -140,104 +140,104 @@ def failure_text(pipeline: str, number: int, reason: Reason, message: str) -> st
 
 FAILURE = re.compile(rf"checkpoint (?P<number>\d+) of \S+ failed \((?P<reason>{'|'.join(AbortReason)})\): ")
 
-_AGAIN = "They were not published; the next attempt computes the same input again (AT_MOST_ONCE: they are lost)."
+_AGAIN = "They were not published. The next attempt computes the same input again (AT_MOST_ONCE: they are lost)."
 _ABORTS = {
     AbortReason.JOB_FAILED: _Told(
-        "The job's own code raised, or returned what was not asked for.",
+        "The job's code raised an error, or returned something other than rows.",
         _AGAIN,
-        "Mend the job; the task's log names the error, with file and line.",
+        "Correct the job. The task's log names file and line.",
     ),
     AbortReason.TOO_MANY_DEAD_LETTERS: _Told(
         "More of its rows are dead letters than `DeadLetters` allows.",
         _AGAIN,
-        "Mend the source or the job, or allow more; `airflow ft dry-run` shows some of them.",
+        "Correct the source or the job, or allow more. `airflow ft dry-run` shows some of them.",
     ),
     AbortReason.STAGE_FAILED: _Told(
         "Spark, a source, the disk or memory failed, or the driver was killed.",
         _AGAIN,
-        "See to what the message names; it is tried again as the restart strategy says.",
+        "Repair what the message names. The restart strategy tries again.",
     ),
     AbortReason.DATA_LOSS: _Told(
-        "A source has lost what it still had to give: a topic was recreated, or retention was faster.",
+        "A source lost unread records: a topic was recreated, or retention was faster.",
         _AGAIN,
-        "Look at the source; `fail_on_data_loss=False` for one run goes on without the lost records.",
+        "Check the source. To continue without the lost records, set `fail_on_data_loss=False` for one run.",
     ),
     AbortReason.SEAL_FAILED: _Told(
-        "Its files or Spark's location could not be sealed: read again, summed up, or made durable on the disk.",
+        "Its files or Spark's location could not be read back, summed up or made durable.",
         _AGAIN,
-        "See whether the disk of `wal_root` is full, or away; it is tried again.",
+        "Check whether the disk of `wal_root` is full or away. The restart strategy tries again.",
         counts=True,
     ),
     AbortReason.PUBLISH_FAILED: _Told(
-        "The decision log refused its publication, or was out of reach.",
+        "The decision log refused the publication, or could not be reached.",
         _AGAIN,
-        "See to the decision log, as the message says; it is tried again.",
+        "Repair the decision log as the message says. The restart strategy tries again.",
     ),
     AbortReason.HALTED: _Told(
-        "The pipeline was HALTED while it was computed.",
+        "The pipeline was HALTED while the checkpoint was computed.",
         _AGAIN,
         "Settle what halted the pipeline (`airflow ft pipelines`), then run `airflow ft resume`.",
     ),
     AbortReason.STOPPED: _Told(
-        "The Spark driver was ended while it was computed: the stream was to stop at once, the task was ended, or the"
-        " delivery beside it had failed.",
+        "The Spark driver was ended meanwhile: `airflow ft stop --now`, a task that was marked or cleared, or a failed"
+        " delivery beside it.",
         _AGAIN,
-        "Nothing, unless its delivery failed: then see the task's error.",
+        "Do nothing, unless the delivery failed: then see the task's error.",
     ),
     AbortReason.FENCED: _Told(
-        "A newer owner took over while the one that computed it still held a lease: that one no longer renewed it, or"
-        " was an older try of the same task.",
+        "A newer owner took over while the older one held a lease. The older one no longer renewed it, or was an older"
+        " try of the same task.",
         _AGAIN,
-        "Nothing: an older owner can change nothing any more. If it comes often, see why its process stands still.",
+        "Do nothing: the older owner cannot change anything. If it is frequent, find out why its process hangs.",
     ),
     AbortReason.ATTEMPT_ENDED: _Told(
-        "The next owner found it unpublished, and nobody at work on it: whoever computed it had ended without a word.",
+        "The next owner found it unpublished, and its owner gone without a trace.",
         _AGAIN,
-        "Nothing. If it comes again, see how the log of that attempt ends.",
+        "Do nothing. If it repeats, read the end of that attempt's log.",
     ),
     AbortReason.EXPIRED: _Told(
-        "It was not staged, or in a stream not decided, within CheckpointConfig.timeout; the message says which.",
-        "Not staged: the next attempt computes the same input again (AT_MOST_ONCE: they are lost). Not decided: they"
-        " are delivered with the next number.",
-        "Raise the time-out, make the micro-batch smaller, or see why the sinks take so long.",
+        "It was not staged, or in a stream not decided, within CheckpointConfig.timeout. The message says which.",
+        "Not staged: the next attempt computes the same input again (AT_MOST_ONCE: they are lost). Not decided: the"
+        " next number delivers them.",
+        "Raise the timeout, make micro-batches smaller, or find out why the sinks are slow.",
         counts=True,
     ),
     AbortReason.DECLINED: _Told(
         "A sink refused the rows or their schema.",
         "The pipeline was rewound: the next run computes them again (AT_MOST_ONCE: they are lost).",
-        "Mend what the message names.",
+        "Correct what the message names.",
     ),
     AbortReason.SUPERSEDED: _Told(
-        "The pipeline's sinks were changed before it was prepared, or another number took over all of its rows.",
-        "They are delivered by the next number, into the sinks as they are declared now.",
-        "Nothing.",
+        "The pipeline's sinks were changed before it was prepared, or another number took its rows.",
+        "The next number delivers them into the sinks that are declared now.",
+        "Do nothing.",
     ),
     AbortReason.PREDECESSOR_ABORTED: _Told(
-        "An earlier checkpoint was aborted, and order is kept.",
-        "They go where that one's rows go: delivered by the next number, or computed again.",
-        "Nothing here: see the earlier one.",
+        "An earlier checkpoint was aborted, and later ones must follow it in order.",
+        "As those of the earlier one: the next number delivers them, or they are computed again.",
+        "See the earlier one.",
     ),
     AbortReason.USER: _Told(
-        "Somebody asked for it.",
-        "As was asked: delivered by the next number, or computed again.",
-        "Nothing; the event log says who it was, and why.",
+        "A person asked for it.",
+        "As asked: the next number delivers them, or they are computed again.",
+        "Do nothing. The event log has the user and the reason.",
     ),
 }
-_UNREAD = "They stay in the sources, and are read later."
+_UNREAD = "They stay in the sources and are read later."
 _WAITS = {
     WaitReason.MIN_PAUSE: _Told(
         "`min_pause` since the last confirmation is not over.",
         _UNREAD,
-        "Nothing: so it was asked for.",
+        "Do nothing: `min_pause` asks for it.",
     ),
     WaitReason.TOO_MANY_QUEUED: _Told(
         "As many checkpoints wait for delivery as `max_concurrent` allows, or as Spark keeps state for (998).",
         _UNREAD,
-        "Nothing, if the sinks catch up; else see what they wait for (`airflow ft in-doubt`), or make them faster.",
+        "Do nothing if the sinks catch up. Otherwise `airflow ft in-doubt` shows what they wait for.",
     ),
     WaitReason.NOT_ACTIVE: _Told(
         "The pipeline is suspended: a checkpoint is QUARANTINED, or it is HALTED.",
         _UNREAD,
-        "Settle it: `airflow ft in-doubt` says how; a HALTED pipeline needs `airflow ft resume`, too.",
+        "Settle it: `airflow ft in-doubt` shows how. A HALTED pipeline also needs `airflow ft resume`.",
     ),
 }

@@ -98,14 +98,14 @@ def recover(
     doubtful = _with_those_before(doubtful, store.open_checkpoints(pipeline))
     left_behind = stranded(store.open_checkpoints(pipeline)) if run is not None else []
     if not doubtful and not left_behind:
-        log.info("pipeline %s: nothing is in doubt", pipeline)
+        log.info("pipeline %s: no checkpoint is in doubt", pipeline)
         return Recovery()
     why = f"{who or 'recover'}: {len(doubtful)} in doubt, {len(left_behind)} to be carried"
     with coordinating(store, pipeline, participants, worker, why, lease_seconds) as (coordinator, keeper):
         settled = []
         for checkpoint in doubtful:
             keeper.check()
-            what = "rolling back what was prepared" if checkpoint.rollback_pending else "redoing it under its marker"
+            what = "rolling back its prepared rows" if checkpoint.rollback_pending else "delivering it under its marker"
             log.info("checkpoint %d is %s: %s", checkpoint.number, checkpoint.state, what)
             after = coordinator.deliver(checkpoint.number)
             settled.append((after.number, after.state))
@@ -133,8 +133,10 @@ def give_up_undecided(store: Store, pipeline: str, coordinator: Coordinator, why
     for planned in [*live_plans(opened), *quarantined(opened)]:
         if planned.state in (CheckpointState.COMMITTING, CheckpointState.QUARANTINED):
             raise StateConflictError(
-                f"it is {planned.state}, so a sink may show its rows already.",
-                remedy=f"settle it first: `airflow ft in-doubt --pipeline {pipeline}`.",
+                f"it is {planned.state}, so a sink may already show its rows.",
+                code="action_refused",
+                remedy=f"Settle it first: `airflow ft in-doubt --pipeline {pipeline}` shows how.",
+                state=planned.state.value,
                 pipeline=pipeline,
                 checkpoint=planned.number,
             )

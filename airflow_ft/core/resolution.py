@@ -18,6 +18,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_ft.core.coordinator import Coordinator, coordinating
 from airflow_ft.core.errors import (
@@ -63,9 +64,13 @@ class Resolver:
         it was committed by hand (HEURISTIC_COMMIT) goes on again; then it may be a planned one that is STAGED itself.
         """
         if self._halted() is HaltReason.HEURISTIC_COMMIT:
-            found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "its rows belong to a later checkpoint now")
+            found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "a later checkpoint has its rows now")
             if found.plan is None:
-                raise self._refusal(found, "nothing of it was prepared.", "`airflow ft in-doubt` names the one.")
+                raise self._refusal(
+                    found,
+                    "none of its rows was prepared.",
+                    f"Run `airflow ft in-doubt --pipeline {self.pipeline}` to see which checkpoint to commit.",
+                )
             self._first_in_line(number)  # what is refused leaves the pipeline as it was
             self.store.resume(self.pipeline, self.who, HaltReason.HEURISTIC_COMMIT)
         else:
@@ -84,8 +89,9 @@ class Resolver:
         if found.state is S.COMMITTING or found.decided_at is not None:
             raise self._refusal(
                 found,
-                f"it is {found.state} and was decided: a sink may show its rows already, so it can only be delivered.",
-                "mend what it waits for, then --commit; or --quarantine it meanwhile.",
+                f"it is {found.state} and was decided. A sink may already show its rows, so it can only be delivered.",
+                "Remove what it waits for, then use --commit. Or use --quarantine meanwhile.",
+                "already_decided",
             )
         with self._coordinating() as coordinator, self._taken_back(coordinator.epoch, number):
             return coordinator.abort(number, AbortReason.USER, self.who, after)
@@ -107,7 +113,8 @@ class Resolver:
         """
         found = self._require(number, MAY_BE_VISIBLE, "there is nothing to redeliver")
         if found.decided_at is None:
-            raise self._refusal(found, "it is not decided, so nothing was delivered yet.", "--commit delivers it.")
+            remedy = f"Run `airflow ft in-doubt --pipeline {self.pipeline} --commit {number}` to deliver it."
+            raise self._refusal(found, "it is not decided, so nothing was delivered yet.", remedy, "not_decided")
         if self._halted() is HaltReason.TOKEN_LOST:
             self._first_in_line(number)
             self.store.resume(self.pipeline, self.who, HaltReason.TOKEN_LOST)
@@ -127,8 +134,9 @@ class Resolver:
         if found.decided_at is None:
             raise self._refusal(
                 found,
-                "it is not decided: a refusal aborts it, and its rows are computed again.",
-                "--commit tries to deliver it, --abort gives it up.",
+                "it is not decided. If a sink refuses it, it is aborted and its rows are computed again.",
+                "Use --commit to deliver it, or --abort to give it up.",
+                "not_decided",
             )
         with self._coordinating() as coordinator:
             self._first_in_line(number)
@@ -147,14 +155,14 @@ class Resolver:
                     continue
                 if not isinstance(sink, Expiring):
                     raise StoreBehindSinkError(
-                        "it has lost all that it remembered of the pipeline, which does not go by itself.",
-                        remedy="bring it back: the tables, or the files, that it keeps beside its rows.",
+                        "the sink has lost its markers of the pipeline. They do not expire, so they were deleted.",
+                        remedy="Restore the tables or files in which the sink keeps its markers.",
                         pipeline=self.pipeline,
                         checkpoint=found.number,
                         participant=participant.name,
                     )
                 attempt = self.store.begin_attempt(self.pipeline, epoch, found.number, participant.name)
-                log.warning("the token of %s is set to %d by %s", participant.name, participant.predecessor, self.who)
+                log.warning("the token of %s is set to %d for %s", participant.name, participant.predecessor, self.who)
                 fence = Fence(self.pipeline, self.store.installation, epoch, attempt)
                 sink.seed(fence, participant.predecessor)
 
@@ -180,7 +188,7 @@ class Resolver:
             raise self._refusal(
                 found,
                 f"it is {found.state}: {otherwise}.",
-                f"`airflow ft show {self.pipeline} {number}` says how it stands.",
+                f"Run `airflow ft show {self.pipeline} {number}` to see its state.",
             )
         return found
 
@@ -190,8 +198,10 @@ class Resolver:
             if earlier.number < number and earlier.state in MAY_BE_VISIBLE:
                 raise self._refusal(
                     self.store.checkpoint(self.pipeline, number),
-                    f"checkpoint {earlier.number} is {earlier.state}, and goes first.",
-                    f"settle {earlier.number} first.",
+                    f"checkpoint {earlier.number} is {earlier.state} and comes first.",
+                    f"Settle checkpoint {earlier.number} first.",
+                    "earlier_first",
+                    earlier=earlier.number,
                 )
 
     @contextmanager
@@ -212,5 +222,8 @@ class Resolver:
                 self.store.quarantine(self.pipeline, epoch, number, f"{found.message} {self.who} failed: {why}")
             raise
 
-    def _refusal(self, found: Checkpoint, what: str, remedy: str) -> StateConflictError:
-        return StateConflictError(what, remedy=remedy, pipeline=self.pipeline, checkpoint=found.number)
+    def _refusal(
+        self, found: Checkpoint, what: str, remedy: str, code: str = "action_refused", **fields: Any
+    ) -> StateConflictError:
+        fields = {"state": found.state.value, "pipeline": self.pipeline, "checkpoint": found.number, **fields}
+        return StateConflictError(what, code=code, remedy=remedy, **fields)

@@ -47,7 +47,7 @@ def retain(
             if not store.forget_events(pipeline, config.num_retained_events, FORGOTTEN_TOGETHER):
                 break
     except (AirflowFtError, OSError) as error:
-        log.warning("old checkpoints of %s were not pruned this time (the next run tries again): %s", pipeline, error)
+        log.warning("cannot prune old checkpoints of %s (the next run tries again): %s", pipeline, error)
 
 
 def delete_delivered(store: Store, pipeline: str, archive: Archive, through: int) -> int:
@@ -87,7 +87,7 @@ def finalise(store: Store, pipeline: str, progress: Progress) -> bool:
             store.finalise(pipeline, told[-1].number)
         return not behind
     except AirflowFtError as error:
-        log.warning("the group offsets of %s do not follow this time (it is tried again): %s", pipeline, error)
+        log.warning("cannot commit the group offsets of %s (the next confirmation tries again): %s", pipeline, error)
         return False
 
 
@@ -126,8 +126,8 @@ def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fenc
         raise
     except Exception as error:
         log.warning(
-            "sink %s of %s did not forget its markers up to %d (the next pruning asks again; report it to whoever has"
-            " written the sink): %s: %s",
+            "sink %s of %s cannot delete its markers up to %d (the next pruning tries again). Report this to the author"
+            " of the sink: %s: %s",
             participant.name,
             fence.pipeline,
             floor,

@@ -178,13 +178,20 @@ def _declares(sink: Mapping[str, Any], theirs: _Target, places: Locating) -> boo
 
 def _refused(pipeline: str, mine: Mapping[str, _Target], filling: Filling, *, staged: bool) -> UnfitTargetError:
     other, places = filling.pipeline, ", ".join(sorted({target.written[1] for target in mine.values()}))
-    has = f"has delivered into it, up to checkpoint {filling.number}" if filling.number else "is about to deliver there"
+    has = (
+        f"has delivered into it, up to checkpoint {filling.number}" if filling.number else "is about to deliver into it"
+    )
     return UnfitTargetError(
-        f"another pipeline fills {places}: {other!r} {has}. Rows that both read would be there twice.",
+        f"another pipeline writes to {places}: {other!r} {has}. Rows that both read would arrive twice.",
+        code="target_shared",
         remedy=f"If {pipeline!r} is {other!r} under a new name: take a savepoint of {other!r}, then `airflow ft"
         f" savepoint restore PATH --pipeline {pipeline} --rename`. If it is a copy that continues where {other!r}"
-        " stopped: restore that savepoint without --rename. If both should fill it: set shared=True on the sink of"
-        f" both, and let {other!r} run once (in one DAG this sink is enough). Otherwise deliver into another place."
+        " stopped: restore that savepoint without --rename. If both should write to it: set shared=True on the"
+        f" sinks of both, and let {other!r} run once (in one DAG this sink is enough). Otherwise use another target."
         + (" The staged rows are kept." if staged else " Nothing was computed yet."),
         sink=next(iter(mine)) if len(mine) == 1 else "",
+        other=other,
+        targets=sorted({target.written[1] for target in mine.values()}),
+        number=filling.number,
+        staged=staged,
     )

@@ -100,14 +100,15 @@ def require_active(store: Store, pipeline: str) -> None:
     require_not_renamed(row.status, row.halt_message, pipeline)
     if row.status is PipelineStatus.HALTED:
         raise PipelineHaltedError(
-            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
-            remedy=f"when the cause is gone, `airflow ft resume {pipeline}`.",
+            f"the pipeline is HALTED ({row.halt_reason}): {row.halt_message}",
+            remedy=f"Remove the cause, then run `airflow ft resume {pipeline}`.",
             pipeline=pipeline,
+            reason=str(row.halt_reason),
         )
     for checkpoint in quarantined(store.open_checkpoints(pipeline)):
         raise QuarantinedError(
             f"it is QUARANTINED: {checkpoint.message}",
-            remedy=f"`airflow ft in-doubt --pipeline {pipeline}` says what each sink holds, and how to settle it.",
+            remedy=f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows what each sink has and what to do.",
             pipeline=pipeline,
             checkpoint=checkpoint.number,
         )
@@ -123,11 +124,13 @@ def require_own_stage(context: Context) -> None:
     row = context.store.run(context.pipeline, context.run)
     if row is not None and row.stage_task and not context.is_own_stage(row.stage_task):
         raise ConfigurationError(
-            f"{row.stage_task} has staged this pipeline in the same DAG run, and nothing of"
-            f" {context.worker.task or 'this process'} was computed.",
-            remedy="give each group of the DAG a pipeline of its own; the steps of one pipeline must stand before and"
-            " behind its stage in the DAG.",
+            f"{row.stage_task} has staged this pipeline in the same DAG run, so"
+            f" {context.worker.task or 'this process'} computed nothing.",
+            code="pipeline_twice_in_run",
+            remedy="Give each group of the DAG its own pipeline name. Put the other steps of a pipeline before and"
+            " after its stage.",
             pipeline=context.pipeline,
+            task=row.stage_task,
         )
 
 
@@ -143,14 +146,14 @@ def take_turn(context: Context, *, again: bool = False) -> bool:
         return False
     holder = store.enter_turn(pipeline, run, context.interval_end)
     if holder != run and context.run_is_over(holder):
-        log.info("run %s is over without having finished its turn: taking it", holder)
+        log.info("run %s ended before it was confirmed: this run takes over", holder)
         holder = store.enter_turn(pipeline, run, context.interval_end, ended=[holder])
     if holder != run:
         raise TurnHeldError(
-            f"run {holder} is at work on it.",
+            f"run {holder} works on the pipeline.",
             holder=holder,
             pipeline=pipeline,
-            remedy="nothing to do: this run continues when that one has ended.",
+            remedy="Do nothing: this run continues when that one has ended.",
         )
     return True
 
@@ -162,7 +165,7 @@ def recover_step(context: Context, *, again: bool = False) -> Recovery:
     require_active(store, pipeline)
     require_own_stage(context)
     if not take_turn(context, again=again):
-        log.info("run %s is finished: all its checkpoints are settled; nothing is taken over", context.run)
+        log.info("run %s is finished: all its checkpoints are settled, so there is nothing to do", context.run)
         return Recovery()
     return recover(
         store,
@@ -190,7 +193,7 @@ def delivering(context: Context) -> Iterator[Coordinator]:
         except FencedError as error:
             if epoch and worker.try_number == 1:
                 raise
-            log.info("the epoch of this run is fenced (%s): this try takes a new one", error.what)
+            log.info("the epoch of this run is fenced (%s): this try takes a new epoch", error.what)
             why = f"{worker.task or 'a process'} after FENCED"
             epoch, keeper = stack.enter_context(new_epoch(store, pipeline, worker, why, context.lease_seconds))
             store.adopt_run(pipeline, epoch, context.run)
@@ -206,7 +209,7 @@ def _forgiving(context: Context) -> Iterator[None]:
     except FencedError as error:
         if not context.is_finished():
             raise
-        log.info("%s; all checkpoints of this run are settled by then: nothing is left to do", error.what)
+        log.info("%s All checkpoints of this run are settled, so nothing is left to do", error.what)
 
 
 def has_work(context: Context) -> bool:
@@ -226,7 +229,7 @@ def prepare_step(
     require_active(context.store, context.pipeline)
     require_own_stage(context)
     if not take_turn(context) or not has_work(context):
-        log.info("nothing is staged that waits for delivery")
+        log.info("no staged rows wait for delivery")
         return []
     prepared: list[Checkpoint] = []
     with _forgiving(context), delivering(context) as coordinator:
@@ -246,7 +249,7 @@ def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
         if c.state is not CheckpointState.STAGED
     ]
     if not take_turn(context) or not waiting:
-        log.info("nothing is decided that waits for %s", participant)
+        log.info("no decided checkpoint waits for %s", participant)
         return []
     committed: list[Checkpoint] = []
     with _forgiving(context), delivering(context) as coordinator:
@@ -278,7 +281,7 @@ def confirm_step(
     store.register(pipeline)
     require_own_stage(context)
     try:
-        problems = _confirmed_or_why(context, config, archive, progress)
+        problems, left = _confirmed_or_why(context, config, archive, progress)
     except BaseException:
         with suppress(AirflowFtError):  # the decision log may be what is away: then a later run finds this one over
             store.leave_turn(pipeline, context.run)
@@ -287,31 +290,36 @@ def confirm_step(
     if problems:
         raise NotDeliveredError(
             "; ".join(problems) + ".",
-            remedy="look at the log of the task that failed; clear it, or let the next run deliver what is staged.",
+            code=NotDeliveredError.code if left else "stage_unfinished",
+            remedy="Look at the log of the task that failed. Clear it, or let the next run deliver the staged rows.",
             pipeline=pipeline,
+            open={checkpoint.number: checkpoint.state.value for checkpoint in left},
         )
     latest = store.latest_confirmed(pipeline)
     return Confirmation(store.confirmed(pipeline, context.run), latest.number if latest else 0)
 
 
-def _confirmed_or_why(context: Context, config: CheckpointConfig, archive: Archive, progress: Progress) -> list[str]:
-    """Retain; return why the run is not confirmed, nothing if it is."""
+def _confirmed_or_why(
+    context: Context, config: CheckpointConfig, archive: Archive, progress: Progress
+) -> tuple[list[str], list[Checkpoint]]:
+    """Retain; return why the run is not confirmed (nothing if it is), and the first of its open checkpoints."""
     store, pipeline = context.store, context.pipeline
     quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
     row = store.run(pipeline, context.run)
-    left = context.unsettled(PROBLEMS + 1)
+    left = list(context.unsettled(PROBLEMS + 1))
     problems = [_problem(checkpoint) for checkpoint in left[:PROBLEMS]]
     if len(left) > PROBLEMS:
-        problems.append("and more")
+        problems.append("and others")
     # Read before and after (I9): a rewind in between sets aside numbers that seem to be settled, and the stage's end.
     if row is None or not row.staged or store.run(pipeline, context.run) != row:
         newest = store.run_checkpoints(pipeline, context.run, PROBLEMS)
         why = next((c for c in reversed(newest) if c.message), None)
         problems.append(
-            "its stage has not finished" + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
+            "the stage of this run has not finished"
+            + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
         )
     retain(store, pipeline, config, context.participants, archive, progress)
-    return problems
+    return problems, left
 
 
 def confirmed_of(store: Store, pipeline: str, numbers: Iterable[int]) -> Confirmed:
@@ -336,5 +344,5 @@ def _problem(checkpoint: Checkpoint) -> str:
     if checkpoint.state is CheckpointState.COMMITTING and waiting:
         text += f", waiting for {', '.join(sorted(waiting))}"
     if checkpoint.state is CheckpointState.QUARANTINED:
-        text += f" ({checkpoint.message} `airflow ft in-doubt` says how to settle it)"
+        text += f" ({checkpoint.message} `airflow ft in-doubt` shows how to settle it)"
     return text

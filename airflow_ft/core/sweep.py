@@ -87,7 +87,7 @@ def recover_all(
         except StoreUnavailableError:
             raise
         except AirflowFtError as error:
-            log.warning("pipeline %s could not be settled: %s", name, error)
+            log.warning("cannot settle pipeline %s: %s", name, error)
             return Swept(name, error=error)
         return Swept(name, recovery)
 
@@ -131,7 +131,7 @@ def health(
     elif not_running:
         needs = standing.text_of(Condition.NOT_RUNNING)
     elif late is not None:
-        needs = f"{Condition.LATE.told} That is {late} by now."
+        needs = f"{Condition.LATE.told} It is {late} now."
     return Health(
         pipeline=pipeline,
         undecided=max((ages[c.number] for c in undecided), default=none),

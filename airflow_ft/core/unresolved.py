@@ -37,12 +37,11 @@ def quarantine_unresolved(
         if not waiting:
             return None
         age = store.now() - oldest.in_doubt_since
-        message = (
-            f"in doubt for {str(age).split('.')[0]} (quarantine_after), though its sinks answer: {'; '.join(waiting)}."
-        )
+        since = str(age).split(".")[0]
+        message = f"in doubt for {since} (quarantine_after), although its sinks answer: {'; '.join(waiting)}."
         kept = store.quarantine(pipeline, store.pipeline(pipeline).epoch, oldest.number, message)
     except AirflowFtError as error:
-        log.warning("what is in doubt in %s was not judged this time: %s", pipeline, error)
+        log.warning("cannot check what is in doubt in %s (the next run tries again): %s", pipeline, error)
         return None
     log.error("checkpoint %d of %s is QUARANTINED: %s", kept.number, pipeline, message)
     return kept

@@ -182,15 +182,18 @@ def _asked_for(store: Store, pipeline: str, numbers: Sequence[int]) -> list[Chec
         try:
             checkpoint = store.checkpoint(pipeline, number)
         except KeyError:
-            raise _refusal(pipeline, number, "there is no such checkpoint.") from None
-        if checkpoint.delivered_by not in (None, number):
             raise _refusal(
-                pipeline, number, f"checkpoint {checkpoint.delivered_by} delivered its rows: compare that one."
-            )
+                pipeline, number, "checkpoint_unknown", "the pipeline has no checkpoint of this number."
+            ) from None
+        if checkpoint.delivered_by not in (None, number):
+            what = f"checkpoint {checkpoint.delivered_by} delivered its rows. Compare that one."
+            raise _refusal(pipeline, number, "action_refused", what, delivered_by=checkpoint.delivered_by)
         if checkpoint.state is not CheckpointState.COMPLETED and checkpoint.state not in MAY_BE_VISIBLE:
-            raise _refusal(pipeline, number, f"it is {checkpoint.state}: no sink was given its rows under this number.")
+            what = f"it is {checkpoint.state}. No sink has received its rows under this number."
+            raise _refusal(pipeline, number, "action_refused", what, state=checkpoint.state.value)
         if not _is_there(checkpoint, there):
-            raise _refusal(pipeline, number, "its rows were pruned (num_retained), so there is nothing to compare.")
+            what = "its rows were pruned (num_retained), so there is nothing to compare."
+            raise _refusal(pipeline, number, "checkpoint_pruned", what)
         found.append(checkpoint)
     return found
 
@@ -229,6 +232,6 @@ def _proof_of(store: Store, pipeline: str, number: int, participant: str) -> Pro
     return vote.proof if vote else None
 
 
-def _refusal(pipeline: str, number: int, what: str) -> ConfigurationError:
-    remedy = f"`airflow ft checkpoints {pipeline}` lists them."
-    return ConfigurationError(what, remedy=remedy, pipeline=pipeline, checkpoint=number)
+def _refusal(pipeline: str, number: int, code: str, what: str, **fields: Any) -> ConfigurationError:
+    remedy = f"Choose another checkpoint: `airflow ft checkpoints {pipeline}` lists them."
+    return ConfigurationError(what, code=code, remedy=remedy, pipeline=pipeline, checkpoint=number, **fields)

@@ -56,4 +56,4 @@ def warn(store: TakesWarnings, pipeline: str, warning: PipelineWarning) -> None:
     try:
         store.tell_warning(pipeline, warning)
     except (AirflowFtError, KeyError) as error:
-        log.warning("the page does not show this warning, since it could not be stored: %s", error)
+        log.warning("cannot store this warning, so the page does not show it: %s", error)

@@ -53,8 +53,9 @@ def server_connections(conn_id: str) -> ConnectionInfo:
 
 def _missing(conn_id: str) -> SinkAccessError:
     return SinkAccessError(
-        "the Airflow connection is not defined, or cannot be read just now.",
-        remedy=f"define it: `airflow connections add {conn_id} ...`, or AIRFLOW_CONN_{conn_id.upper()}.",
+        "the Airflow connection is not defined, or cannot be read now.",
+        code="connection_missing",
+        remedy=f"Create it with `airflow connections add {conn_id} ...`, or set AIRFLOW_CONN_{conn_id.upper()}.",
         participant=conn_id,
     )
 
@@ -82,7 +83,11 @@ def _extra(conn_id: str, text: str | None) -> Mapping[str, Any]:
         extra = None  # the text may hold secrets: it is not quoted
     if not isinstance(extra, dict):
         raise ConfigurationError(
-            "its extra is not a JSON object.", remedy="mend the field 'extra' of the connection.", participant=conn_id
+            "its extra is not a JSON object.",
+            code="connection_invalid",
+            remedy="Correct the field 'extra' of the connection.",
+            participant=conn_id,
+            fields=["extra"],
         )
     return extra
 

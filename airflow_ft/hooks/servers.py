@@ -123,14 +123,17 @@ class SparkMasterHook(_TestedHook):
 
         master = spark_master(f"conn:{self.conn_id}", lambda _: connection)
         if not master.startswith("spark://"):
-            return f"{master}: it is asked for executors when a driver starts, nothing can be tried before"
+            return f"{master}: it starts executors with the driver, so there is nothing to test now"
         for address in master.removeprefix("spark://").split(","):
             host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
             try:
                 with socket.create_connection((host.strip("[]"), int(port or _SPARK_PORT)), timeout=_SECONDS):
-                    return f"{master}: {address} takes connections"
+                    return f"{master}: {address} accepts connections"
             except (OSError, ValueError) as error:
                 refused = f"{address}: {error}"
         raise SinkUnavailableError(
-            f"no Spark master answers at {master} ({refused}).", remedy="mend host and port, or start it."
+            f"no Spark master answers at {master} ({refused}).",
+            code="server_unreachable",
+            remedy="Start it, or correct host and port of the connection.",
+            master=master,
         )

@@ -24,13 +24,20 @@ def spark_master(setting: str, connections: ConnectionResolver = task_connection
     mode = str(connection.extra.get("deploy-mode") or connection.extra.get("deploy_mode") or "client")
     if mode != "client":
         raise ConfigurationError(
-            f"its deploy mode is {mode!r}.",
-            remedy="set it to 'client' in the connection's extra: the driver runs beside the task, and dies with it.",
+            f"its deploy mode is {mode!r}, but the driver must run beside the task.",
+            code="connection_invalid",
+            remedy="Set deploy-mode to 'client' in the connection's extra.",
             participant=conn_id,
+            fields=["extra"],
+            value=repr(mode),
         )
     if not connection.host:
         raise ConfigurationError(
-            "it has no host.", remedy="write the master there: spark://master, yarn, local[4].", participant=conn_id
+            "it has no host.",
+            code="connection_invalid",
+            remedy="Write the Spark master as its host, such as spark://master, yarn or local[4].",
+            participant=conn_id,
+            fields=["host"],
         )
     master = connection.host
     if "://" not in master and not master.startswith(_WITHOUT_HOST):

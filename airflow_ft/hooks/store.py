@@ -51,7 +51,10 @@ def store_url(setting: str | None = None, connections: ConnectionResolver = task
         connection = connections(conn_id)
     except SinkAccessError as error:
         raise StoreUnavailableError(
-            f"the decision log's connection {conn_id!r}: {error.what}", remedy=error.remedy
+            f"the decision log's connection {conn_id!r}: {error.what}",
+            code=error.code,
+            remedy=error.remedy,
+            conn_id=conn_id,
         ) from error
     return _postgres_url(connection)
 
@@ -63,8 +66,10 @@ def check_store(setting: str | None) -> str | None:
     check_text("store", setting, optional=True)
     if isinstance(setting, str) and "://" in setting and _holds_password(setting):
         raise ConfigurationError(
-            "the argument `store` holds a password, and Airflow shows the arguments of tasks.",
-            remedy="name an Airflow connection (conn:<connection id>), or put the URL into [airflow_ft] store.",
+            "the argument `store` has a password, but Airflow shows the arguments of tasks.",
+            code="password_visible",
+            remedy="Give an Airflow connection (conn:<connection id>), or write the URL into [airflow_ft] store.",
+            argument="store",
         )
     return setting
 
@@ -78,14 +83,19 @@ def _holds_password(url: str) -> bool:
 def _postgres_url(connection: ConnectionInfo) -> str:
     if connection.conn_type not in ("postgres", "postgresql"):
         raise ConfigurationError(
-            f"the decision log cannot lie in a connection of type {connection.conn_type!r}.",
-            remedy="name a connection of type postgres, or a sqlite:/// URL.",
+            f"the decision log cannot use a connection of type {connection.conn_type!r}.",
+            code="connection_invalid",
+            remedy="Give a connection of type postgres, or a sqlite:/// URL.",
             participant=connection.conn_id,
+            fields=["conn_type"],
+            conn_type=connection.conn_type,
         )
     try:
         require_text(connection)  # `quote` would fail with an error that holds the password
     except SinkAccessError as error:
-        raise ConfigurationError(error.what, remedy=error.remedy, participant=connection.conn_id) from None
+        raise ConfigurationError(
+            error.what, code=error.code, remedy=error.remedy, participant=connection.conn_id, **error.fields
+        ) from None
     login = quote(connection.login, safe="")
     if connection.password:
         login += ":" + quote(connection.password, safe="")

@@ -81,41 +81,52 @@ _FENCED = frozenset(
         KafkaError.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-_REFUSED = frozenset(
+# A retry is useless until the environment changes: the code of our error for each.
+_REFUSED: Mapping[int, str] = {
+    KafkaError._AUTHENTICATION: "login_refused",
+    KafkaError._SSL: "tls_failed",
+    KafkaError._UNKNOWN_TOPIC: "topic_missing",
+    KafkaError._UNKNOWN_PARTITION: "partition_missing",
+    KafkaError._INVALID_ARG: "request_refused",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "login_refused",
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: "login_refused",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "privilege_missing",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "privilege_missing",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "privilege_missing",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "privilege_missing",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "topic_missing",
+    KafkaError.TOPIC_EXCEPTION: "name_invalid",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "limit_reached",
+    KafkaError.MSG_SIZE_TOO_LARGE: "record_too_large",
+    KafkaError.INVALID_MSG_SIZE: "record_too_large",
+    KafkaError.RECORD_LIST_TOO_LARGE: "record_too_large",
+    KafkaError.INVALID_TIMESTAMP: "value_unfit",
+    KafkaError.INVALID_RECORD: "row_refused",
+    KafkaError.INVALID_REQUIRED_ACKS: "request_refused",
+    KafkaError.OFFSET_METADATA_TOO_LARGE: "limit_reached",
+    KafkaError.POLICY_VIOLATION: "request_refused",
+    KafkaError.INVALID_REPLICATION_FACTOR: "request_refused",
+    KafkaError.UNSUPPORTED_VERSION: "server_version",
+    KafkaError.SECURITY_DISABLED: "request_refused",
+}
+_REMEDIES: Mapping[int, str] = {
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "Lower transaction.timeout.ms in the connection's extra, or raise"
+    " transaction.max.timeout.ms of the brokers.",
+    KafkaError.MSG_SIZE_TOO_LARGE: "Raise max.message.bytes of the topic (and message.max.bytes in the extra, if set).",
+    KafkaError.OFFSET_METADATA_TOO_LARGE: "Raise offset.metadata.max.bytes of the brokers to at least 4096.",
+}
+_SILENT = frozenset(
     {
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._INVALID_ARG,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.UNSUPPORTED_SASL_MECHANISM,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError.INVALID_TRANSACTION_TIMEOUT,
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_MSG_SIZE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_REQUIRED_ACKS,
-        KafkaError.OFFSET_METADATA_TOO_LARGE,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.INVALID_REPLICATION_FACTOR,
-        KafkaError.UNSUPPORTED_VERSION,
-        KafkaError.SECURITY_DISABLED,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.BROKER_NOT_AVAILABLE,
     }
 )
-_REMEDIES: Mapping[int, str] = {
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: "Lower transaction.timeout.ms in the connection's extra, or raise the"
-    " broker's transaction.max.timeout.ms.",
-    KafkaError.MSG_SIZE_TOO_LARGE: "Raise the topic's max.message.bytes (and message.max.bytes in the extra, if set).",
-    KafkaError.OFFSET_METADATA_TOO_LARGE: "Raise the broker's offset.metadata.max.bytes to at least 4096.",
-}
 
 
 def is_fenced(error: KafkaError) -> bool:
@@ -163,8 +174,10 @@ class KafkaSettings:
         require_type(connection, "kafka")
         extra = with_fields(connection)
 
-        def refuse(what: str, remedy: str) -> SinkAccessError:
-            return SinkAccessError(what, remedy=remedy, participant=connection.conn_id)
+        def refuse(what: str, remedy: str, setting: str) -> SinkAccessError:
+            return SinkAccessError(
+                what, code="connection_invalid", remedy=remedy, participant=connection.conn_id, setting=setting
+            )
 
         own = {key: extra.pop(key) for key in list(extra) if key.startswith(_OURS)}
         token_topic = own.pop(f"{_OURS}token_topic", DEFAULT_TOKEN_TOPIC)
@@ -173,22 +186,34 @@ class KafkaSettings:
         except (TypeError, ValueError):
             timeout = 0
         if own or not token_topic or not isinstance(token_topic, str) or not timeout > 0:
+            wrong = ", ".join(own) or ("airflow_ft_token_topic" if timeout > 0 else "airflow_ft_timeout")
             raise refuse(
-                f"the extra has a setting that cannot be used: {', '.join(own) or 'airflow_ft_token_topic/_timeout'}.",
-                "Known are airflow_ft_token_topic (a topic) and airflow_ft_timeout (seconds, above 0).",
+                f"the extra has a setting that cannot be used: {wrong}.",
+                "Set airflow_ft_token_topic to the name of a topic and airflow_ft_timeout to seconds above 0, or remove"
+                " them. There are no other settings that begin with airflow_ft_.",
+                wrong,
             )
         if not extra.get(SERVERS):
             raise refuse(
                 "the connection has no bootstrap.servers.",
-                'Put {"bootstrap.servers": "host:9092"} into its extra.',
+                f'Add {{"bootstrap.servers": "HOST:9092"}} to the extra of connection {connection.conn_id}.',
+                SERVERS,
             )
         if lacking := missing(extra):
-            raise refuse(f"the connection logs in (security.protocol), and has no {lacking}.", LOG_IN)
+            raise refuse(
+                f"security.protocol of the connection needs a login, but the {lacking} is missing.", LOG_IN, lacking
+            )
         if not str(extra.get("transaction.timeout.ms", 1)).strip().isdigit():
-            raise refuse("transaction.timeout.ms is not a number.", "Give milliseconds, such as 900000.")
+            raise refuse(
+                "transaction.timeout.ms is not a number.",
+                "Give milliseconds, such as 900000.",
+                "transaction.timeout.ms",
+            )
         if isinstance(extra.get("oauth_cb"), str):
             raise refuse(
-                "oauth_cb is still the name of a function.", "Resolve it before, as Airflow's KafkaBaseHook does."
+                "oauth_cb is a name, not a function.",
+                "Replace the name by the function, as Airflow's KafkaBaseHook does.",
+                "oauth_cb",
             )
         extra = {key: value for key, value in extra.items() if key not in _CONSUMER_ONLY | _CALLBACKS}
         return cls(
@@ -336,8 +361,11 @@ class KafkaClients:
             named = [key for key in config if key in str(error)]
             raise SinkAccessError(
                 f"librdkafka refuses the connection's settings ({', '.join(named) or type(error).__name__}).",
-                remedy="Mend the extra of the connection; names and values are in librdkafka's CONFIGURATION.md.",
+                code="connection_invalid",
+                remedy=f"Correct the extra of connection {self.conn_id}. CONFIGURATION.md of librdkafka lists names and"
+                " values.",
                 participant=self.conn_id,
+                settings=named,
             ) from None
 
     def _on_error(self, error: KafkaError) -> None:
@@ -346,19 +374,26 @@ class KafkaClients:
         log.debug("connection %s: %s", self.conn_id, error)
 
     def error(self, error: KafkaError, doing: str) -> AirflowFtError:
-        """Our error for one of librdkafka's: SinkAccessError when somebody must act, else SinkUnavailableError."""
+        """Our error for one of librdkafka's: SinkAccessError when a person must act, else SinkUnavailableError."""
         if self._admin is not None:
             self._admin.poll(0)  # serves the callback
         if not is_refusal(error) and self._access_error is not None:
             error = self._access_error
+        what = f"{doing} failed: {error.str()} ({error.name()})."
         if is_refusal(error):
             return SinkAccessError(
-                f"{doing}: {error.str()} ({error.name()}).",
-                remedy=_REMEDIES.get(error.code(), "Mend the connection, the privileges or the topic; the rows stay."),
+                what,
+                code=_REFUSED[error.code()],
+                remedy=_REMEDIES.get(
+                    error.code(), "Correct the connection, the privileges or the topic. The staged rows are kept."
+                ),
                 participant=self.conn_id,
+                error=error.name(),
             )
         return SinkUnavailableError(
-            f"{doing}: {error.str()} ({error.name()}).",
-            remedy="Try again when the brokers can be reached; what happened is read from the token then.",
+            what,
+            code="server_unreachable" if error.code() in _SILENT else "request_failed",
+            remedy="Retry when the brokers answer. The retry reads from the token what was delivered.",
             participant=self.conn_id,
+            error=error.name(),
         )

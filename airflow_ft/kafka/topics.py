@@ -166,13 +166,15 @@ def longest_transaction(clients: KafkaClients) -> int | None:
 
 
 def missing_topic(name: str, conn_id: str, partitions: int | None = None) -> SinkAccessError:
-    """The error for a topic that is not there, with the command that makes it."""
+    """The error for a topic that does not exist, with the command that creates it."""
     number = partitions if partitions is not None else "<partitions>"
     return SinkAccessError(
-        f"topic {name!r} does not exist, or may not be seen.",
+        f"topic {name!r} does not exist, or this user may not see it.",
+        code="topic_missing",
         remedy=f"Create it: kafka-topics.sh --bootstrap-server <broker:9092> --create --topic {name}"
         f" --partitions {number}. {PROPOSED}",
         participant=conn_id,
+        topic=name,
     )
 
 
@@ -187,17 +189,26 @@ def check_topic(name: str, limits: TopicLimits | None, clients: KafkaClients) ->
         raise missing_topic(name, clients.conn_id)
     if not limits.writable:
         raise SinkAccessError(
-            f"topic {name!r} may not be written.",
+            f"this user may not write to topic {name!r}.",
+            code="privilege_missing",
             remedy="Grant WRITE: kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal <user>"
             f" --operation Write --topic {name}",
             participant=clients.conn_id,
+            topic=name,
         )
     if limits.leaderless or limits.in_sync < limits.min_in_sync:
         raise SinkUnavailableError(
-            f"topic {name!r}: {limits.leaderless} partitions have no leader, and the weakest has {limits.in_sync}"
-            f" replicas in sync of {limits.min_in_sync} demanded (min.insync.replicas).",
-            remedy="Try again when the brokers are back.",
+            f"topic {name!r}: {limits.leaderless} partitions have no leader. The weakest partition has {limits.in_sync}"
+            f" replicas in sync, and min.insync.replicas demands {limits.min_in_sync}.",
+            code="partitions_unavailable",
+            remedy="Start the missing brokers, then retry.",
             participant=clients.conn_id,
+            topic=name,
+        )
+    notes = {}
+    if limits.assumed:
+        notes[f"{name}.settings"] = (
+            "this user may not read the settings of the topic (DESCRIBE_CONFIGS), so Kafka's defaults are assumed"
         )
     notes = {}
     if limits.assumed:

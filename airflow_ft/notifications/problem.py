@@ -14,8 +14,7 @@ from airflow.sdk import BaseNotifier
 from asgiref.sync import sync_to_async
 
 from airflow_ft import settings
-from airflow_ft.core.arguments import check_texts, check_type
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.arguments import check_texts, check_type, shown, wrong
 from airflow_ft.core.overview import Condition, Overview
 from airflow_ft.core.problems import URGENT, Problem, problems
 from airflow_ft.hooks.store import check_store, open_configured_store
@@ -66,16 +65,19 @@ class ProblemNotifier(BaseNotifier):
     ) -> None:
         super().__init__(context)
         if to is not None and not isinstance(to, str) and not callable(to):
-            raise ConfigurationError(f"to is {to!r}.", remedy="give a notifier, a function, or the path of one.")
-        check_type("arguments", arguments, Mapping, 'give {"to": "ops@example.com"}, for example.', optional=True)
+            raise wrong("to", shown(to), "Give a notifier, a function, or the path of one as text.")
+        check_type(
+            "arguments", arguments, Mapping, 'Give a dictionary, such as {"to": "ops@example.com"}.', optional=True
+        )
         for name, names in (("pipelines", pipelines), ("conditions", conditions)):
             if names is not None:
                 check_texts(name, names if isinstance(names, str) or not isinstance(names, Collection) else [*names])
         for name, value in (("late_after", late_after), ("patience", patience)):
-            check_type(name, value, (timedelta, int, float), "give timedelta(hours=1).", optional=True)
+            check_type(name, value, (timedelta, int, float), f"Give a timedelta or seconds as {name}.", optional=True)
         wanted = [str(each).upper() for each in conditions or URGENT]
         if unknown := set(wanted) - set(URGENT):
-            raise ConfigurationError(f"conditions has {', '.join(unknown)}.", remedy=f"known: {', '.join(URGENT)}.")
+            bad = ", ".join(sorted(unknown))
+            raise wrong("conditions", bad, f"Give some of {', '.join(URGENT)}.", what=f"conditions has {bad}.")
         self.to, self.arguments, self.pipelines = to, dict(arguments or {}), pipelines
         self.conditions = tuple(Condition(each) for each in wanted)
         self.late_after, self.patience = _time(late_after), _time(patience)
@@ -99,7 +101,7 @@ class ProblemNotifier(BaseNotifier):
             try:
                 self._tell(problem, context)
             except Exception as error:  # of somebody else's notifier
-                log.exception("%s, and nobody could be told", problem.headline)
+                log.exception("%s. The notification failed", problem.headline)
                 failures.append(error)
         if failures:
             raise failures[0]

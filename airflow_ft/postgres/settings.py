@@ -98,7 +98,7 @@ class Settings:
             return f"{_SYNCHRONOUS} is {synchronous}"
         for (name, value), found in zip(self._wanted.items(), fixed, strict=True):
             if (found or "").lower() != value.lower():
-                return f"{name} is {found!r}, and has to be {value!r}"
+                return f"{name} is {found!r} and must be {value!r}"
         return ""
 
 

@@ -32,7 +32,9 @@ def source_from_json(data: Mapping[str, Any]) -> Source:
     kind = data.get("kind", "")
     if kind not in _KINDS:
         raise ConfigurationError(
-            f"there is no source of kind {kind!r}, only {', '.join(sorted(_KINDS))}.",
-            remedy="install the release of airflow-ft that wrote it, or a newer one.",
+            f"this version knows no source of kind {kind!r}, only {', '.join(sorted(_KINDS))}.",
+            code="newer_release",
+            remedy="Install the version of airflow-ft that wrote it, or a newer one.",
+            kind=kind,
         )
     return _KINDS[kind].from_json(data)

@@ -46,15 +46,18 @@ class CustomSource(PlainSource):
         of = "CustomSource"
         check_text("data_source", self.data_source, of=of)
         check_known("data_source", self.data_source, of=of)
-        check_type("replayable", self.replayable, bool, "give True or False.", of=of)
+        check_type("replayable", self.replayable, bool, "Give True or False.", of=of)
         check_options("options", self.options, of=of)
-        ddl = 'give the columns as in SQL, such as schema="id bigint, at date".'
+        ddl = 'Give the columns as in SQL, such as schema="id bigint, at date".'
         check_type("schema", self.schema, str, ddl, optional=True, of=of)
         module, colon, name = self.data_source.partition(":")
         if not (module and colon and name):
             raise ConfigurationError(
-                f"data_source of CustomSource is {self.data_source!r}.",
-                remedy='name a module and the class in it, as of a job: "package.module:Class".',
+                f"data_source of CustomSource is {self.data_source!r}, which names no class.",
+                code="argument_invalid",
+                remedy='Name a module and the class in it, as for a job: "package.module:Class".',
+                argument="data_source",
+                value=self.data_source,
             )
 
     def read(
@@ -84,12 +87,18 @@ class CustomSource(PlainSource):
                 found = getattr(found, part)
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(
-                f"data_source {self.data_source!r} of CustomSource is not there: {error}.",
-                remedy="mend the name; its module has to lie where the job's does, or be installed.",
+                f"data_source {self.data_source!r} of CustomSource cannot be imported: {error}.",
+                code="class_missing",
+                remedy="Correct the name. Its module must be installed, or be where the job's module is.",
+                argument="data_source",
+                value=self.data_source,
             ) from error
         if not (isinstance(found, type) and issubclass(found, DataSource)):
             raise ConfigurationError(
-                f"data_source {self.data_source!r} of CustomSource is no pyspark.sql.datasource.DataSource.",
-                remedy="derive the class from it.",
+                f"data_source {self.data_source!r} of CustomSource is not a pyspark.sql.datasource.DataSource.",
+                code="argument_invalid",
+                remedy="Derive the class from pyspark.sql.datasource.DataSource.",
+                argument="data_source",
+                value=self.data_source,
             )
         return found

@@ -24,9 +24,11 @@ def examine_source(name: str, source: Source, connections: ConnectionResolver) -
     if isinstance(source, FileSource):
         _files(exam, source)
     elif isinstance(source, SocketSource):
-        exam.ok("server", f"{source.host}:{source.port} was not connected to: who connects may take lines from others")
+        exam.ok(
+            "server", f"{source.host}:{source.port} was not contacted, because a connection may take lines from others"
+        )
     elif isinstance(source, CustomSource):
-        exam.ok("class", f"{source.data_source} is for the driver to import: it was not looked at")
+        exam.ok("class", f"{source.data_source} was not checked: only the driver imports it")
     else:
         exam.attempt("connect", lambda: _topics(exam, source, connections))
     return exam.checks
@@ -35,19 +37,19 @@ def examine_source(name: str, source: Source, connections: ConnectionResolver) -
 def _files(exam: Examination, source: FileSource) -> None:
     path = local(source.path) if scheme(source.path) == "file" else source.path
     if path is None or scheme(path) or (os.environ.get("HADOOP_CONF_DIR") and not scheme(source.path)):
-        exam.warn("folder", f"only Spark can reach {source.path}: it was not checked", "look at the first run.")
+        exam.warn("folder", f"{source.path} was not checked: only Spark can reach it", "Check the first run.")
         return
     if both := [prefix for prefix in literal_prefixes(path) if os.path.lexists(prefix)]:
-        text = f"{path} is a pattern, and {both[0]} is also the name of something that is there"
-        exam.problem("folder", text, f"rename it, so that no name on the path holds one of {GLOB}.")
+        text = f"{path} is a pattern, and {both[0]} is also the name of an existing file or folder"
+        exam.problem("folder", text, f"Rename it, so that no name on the path contains one of {GLOB}.")
         return
     found = local_folders(path)
     if not found:
-        exam.problem("folder", f"there is nothing at {path}", "make the folder, or mend the path (an absolute one).")
+        exam.problem("folder", f"{path} does not exist", "Create the folder, or correct the (absolute) path.")
     elif not all(os.access(each, os.R_OK) for each in found):
-        exam.problem("folder", f"{path} may not be read", "let the user of the workers read it.")
+        exam.problem("folder", f"{path} cannot be read", "Let the user of the workers read it.")
     elif not is_pattern(path) and not Path(path).is_dir():
-        exam.problem("folder", f"{path} is a file", "name the folder in which it lies.")
+        exam.problem("folder", f"{path} is a file", "Name the folder that contains it.")
     else:
         exam.ok("folder", f"{path} is there")
         options = {name.lower(): str(value).lower() for name, value in source.options.items()}
@@ -57,19 +59,19 @@ def _files(exam: Examination, source: FileSource) -> None:
 def _names(exam: Examination, found: Names) -> None:
     """Check the names of files: Spark leaves some out in silence, and cannot read others."""
     if found.hidden:
-        text = f"Spark leaves out names that begin with '_' or '.', or end with '._COPYING_': {_some(found.hidden)}"
-        exam.warn("names", text, "rename them, if they are to be read; else nothing.")
+        text = f"Spark skips names that begin with '_' or '.', or end with '._COPYING_': {_some(found.hidden)}"
+        exam.warn("names", text, "Rename them if Spark is to read them. Otherwise do nothing.")
     if found.nested:
-        text = f"Spark reads no folder below the folder, unless it is named name=value: {_some(found.nested)}"
-        exam.warn("folders", text, 'write a pattern, such as path="/data/orders/*"; or leave them, if that is meant.')
+        text = f"Spark reads no subfolder, unless it is named name=value: {_some(found.nested)}"
+        exam.warn("folders", text, 'Use a pattern, such as path="/data/orders/*". Do nothing if Spark is to skip them.')
     if found.colons:
-        exam.problem("names", f"Spark cannot read names with ':', and fails: {_some(found.colons)}", "rename them.")
+        exam.problem("names", f"Spark fails on names with ':': {_some(found.colons)}", "Rename them.")
     if found.foreign:
-        text = f"names that are no UTF-8 are left out in silence: {_some(found.foreign)}"
-        exam.problem("encoding", text, "rename them, in UTF-8.")
+        text = f"Spark silently skips names that are not UTF-8: {_some(found.foreign)}"
+        exam.problem("encoding", text, "Rename them in UTF-8.")
     if found.patterns:
-        text = f"Spark may take these names for patterns, and a run is refused then: {_some(found.patterns)}"
-        exam.warn("patterns", text, f"rename them, so that they hold none of {GLOB}.")
+        text = f"Spark may take these names for patterns, and then the run fails: {_some(found.patterns)}"
+        exam.warn("patterns", text, f"Rename them, so that they contain none of {GLOB}.")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -84,11 +86,15 @@ def _topics(exam: Examination, source: KafkaSource, connections: ConnectionResol
     clients = KafkaClients(KafkaSettings.from_connection(connections(source.conn_id)))
     if not source.topics:
         describe(clients, [])
-        exam.ok("topics", f"those that match {source.pattern!r}, whichever there will be")
+        exam.ok("topics", f"all that match {source.pattern!r}, present and future")
     for topic, found in describe(clients, source.topics).items():
         if found is None:
-            exam.problem("topics", f"{topic} does not exist, or may not be seen", "create it, or grant DESCRIBE.")
+            exam.problem(
+                "topics", f"{topic} does not exist, or this user may not see it", "Create it, or grant DESCRIBE."
+            )
         elif found.leaderless:
-            exam.problem("topics", f"{topic}: {found.leaderless} partitions have no leader", "bring the brokers back.")
+            exam.problem(
+                "topics", f"{topic}: {found.leaderless} partitions have no leader", "Start the missing brokers."
+            )
         else:
             exam.ok("topics", f"{topic}, {found.partitions} partitions")

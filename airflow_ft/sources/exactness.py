@@ -33,26 +33,37 @@ def refuse_inexact(format: str, schema: str, options: Mapping[str, Any]) -> None
     mode = given.get("mode", _FAILFAST)
     if mode.upper() not in (_FAILFAST, _PERMISSIVE):
         raise ConfigurationError(
-            f"mode {mode} is refused: rows would be lost without an error (I10)."
+            f"mode {mode} of FileSource is not allowed: Spark would drop malformed rows without an error."
             if mode.upper() == "DROPMALFORMED"
             else f"mode of FileSource is {mode!r}.",
-            remedy="leave it out: a record that cannot be read then fails the run. Or keep such records, with"
+            code="option_unsafe" if mode.upper() == "DROPMALFORMED" else "argument_invalid",
+            remedy="Remove it: a record that cannot be read then fails the run. Or keep such records, with"
             ' options={"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken"} and a column `broken string`.',
+            option="mode",
+            value=mode,
         )
     column = given.get("columnnameofcorruptrecord", "_corrupt_record")
     if mode.upper() == _PERMISSIVE and column.lower() not in schema.lower():
         raise ConfigurationError(
-            f"mode PERMISSIVE needs a column {column} in the schema: a malformed record is a row of nulls.",
-            remedy=f"add `{column} string` to the schema, and route these rows in `split`; or leave out the mode.",
+            f"mode PERMISSIVE needs a column {column} in the schema. Without it, a malformed record is a row of nulls.",
+            code="argument_invalid",
+            remedy=f"Add `{column} string` to the schema, and route these rows in `split`. Or remove the mode.",
+            argument="schema",
+            column=column,
         )
     for name in _OF_JSON if format == "json" else ("enforceSchema",):
         if given.get(name.lower(), "false").lower() != "false":
             raise ConfigurationError(
-                f"option {name} of FileSource is refused: values could be read as something else than was written.",
-                remedy="leave it out, and write the files so that they can be read without it.",
+                f"option {name} of FileSource is not allowed: Spark could read other values than were written.",
+                code="option_unsafe",
+                remedy="Remove it, and write the files so that they can be read without it.",
+                option=name,
             )
     if (locale := given.get("locale", "en-US")).lower() not in _LOCALES:
         raise ConfigurationError(
-            f"option locale={locale!r} of FileSource is refused: numbers and dates are read as en-US writes them.",
-            remedy="leave it out; declare such columns as string, and convert them in the job.",
+            f"option locale={locale!r} of FileSource is not allowed: numbers and dates are read as en-US writes them.",
+            code="option_unsafe",
+            remedy="Remove it. Declare such columns as string, and convert them in the job.",
+            option="locale",
+            value=locale,
         )

@@ -50,23 +50,36 @@ def _check_path(path: str) -> None:
     if not of and not path.startswith("/"):
         raise ConfigurationError(
             f"path of FileSource is {path!r}, a relative path: each process would look for it in another folder.",
-            remedy="give an absolute path, or a URI such as file:///data/orders or hdfs://NAMENODE:PORT/PATH.",
+            code="path_invalid",
+            remedy="Give an absolute path, or a URI such as file:///data/orders or hdfs://NAMENODE:PORT/PATH.",
+            argument="path",
+            path=path,
         )
     if of and of not in _SCHEMES:
         instead = f"{_INSTEAD[of]}{path[len(of) :]}" if of in _INSTEAD else ""
         raise ConfigurationError(
-            f"path of FileSource is {path!r}, and Hadoop has no file system for {of!r}.",
-            remedy=f"write {instead!r}." if instead else f"give an absolute path, or one of {', '.join(_SCHEMES)}.",
+            f"path of FileSource is {path!r}, but Hadoop has no file system for {of!r}.",
+            code="path_invalid",
+            remedy=f"Write {instead!r}." if instead else f"Give an absolute path, or one of {', '.join(_SCHEMES)}.",
+            argument="path",
+            path=path,
         )
     place = urlsplit(path) if of else None
     if place is not None and of == "file" and place.netloc not in ("", "localhost"):
         raise ConfigurationError(
             f"path of FileSource is {path!r}, a folder of the machine {place.netloc!r}.",
-            remedy=f"write 'file:///{path.removeprefix('file://')}', with three slashes.",
+            code="path_invalid",
+            remedy=f"Write 'file:///{path.removeprefix('file://')}', with three slashes.",
+            argument="path",
+            path=path,
         )
     if of and not path.partition(":")[2].startswith("/"):
         raise ConfigurationError(
-            f"path of FileSource is {path!r}, a relative path.", remedy="write file:///data/orders, for example."
+            f"path of FileSource is {path!r}, a relative path.",
+            code="path_invalid",
+            remedy="Write an absolute path, such as file:///data/orders.",
+            argument="path",
+            path=path,
         )
 
 
@@ -108,9 +121,9 @@ class FileSource(PlainSource):
     def __post_init__(self) -> None:
         of = "FileSource"
         if not is_template(self.path):
-            check_type("path", self.path, str, "give the folder as text: str(path).", of=of)
+            check_type("path", self.path, str, "Give the folder as text: str(path).", of=of)
         check_text("format", self.format, of=of)
-        ddl = 'give the columns as in SQL, such as schema="id bigint, at date".'
+        ddl = 'Give the columns as in SQL, such as schema="id bigint, at date".'
         if not is_template(self.schema):
             check_type("schema", self.schema, str, ddl, optional=True, of=of)
         for name, what in (("max_files_per_trigger", "files"), ("max_bytes_per_trigger", "bytes")):
@@ -118,43 +131,68 @@ class FileSource(PlainSource):
         bounds = (self.max_files_per_trigger, self.max_bytes_per_trigger)
         if None not in bounds and not any(map(is_template, bounds)):
             raise ConfigurationError(
-                "FileSource has both max_files_per_trigger and max_bytes_per_trigger: Spark takes one of them.",
-                remedy="leave one of them out.",
+                "FileSource has both max_files_per_trigger and max_bytes_per_trigger, but Spark takes only one.",
+                code="arguments_conflict",
+                remedy="Remove one of them.",
+                arguments=["max_files_per_trigger", "max_bytes_per_trigger"],
             )
         check_options("options", self.options, of=of)
         if not self.path:
-            raise ConfigurationError("FileSource needs the path of a folder.", remedy='give path="/data/orders".')
+            raise ConfigurationError(
+                "FileSource needs the path of a folder.",
+                code="argument_missing",
+                remedy='Give path="/data/orders", for example.',
+                argument="path",
+            )
         if not is_template(self.path):
             _check_path(self.path)
         if not is_template(self.format) and self.format not in _FORMATS:
             raise ConfigurationError(
-                f"format of FileSource is {self.format!r}.", remedy=f"choose one of {', '.join(_FORMATS)}."
+                f"format of FileSource is {self.format!r}.",
+                code="argument_invalid",
+                remedy=f"Use one of {', '.join(_FORMATS)}.",
+                argument="format",
+                value=self.format,
             )
         if not self.schema and self.format != "text":
-            raise ConfigurationError("FileSource needs a schema.", remedy=ddl)
+            raise ConfigurationError(
+                "FileSource needs a schema.", code="argument_missing", remedy=ddl, argument="schema"
+            )
         options = {name.lower(): value for name, value in self.options.items()}
         if str(options.get("cleansource", "off")).lower() != "off":
             raise ConfigurationError(
-                "cleanSource is refused: it removes files before their rows were delivered (I10).",
-                remedy="remove files yourself, when their checkpoint is confirmed and out of retention.",
+                "option cleanSource of FileSource is not allowed: Spark would remove files before their rows are"
+                " delivered.",
+                code="option_unsafe",
+                remedy="Remove files yourself, when their checkpoint is confirmed and its retention is over.",
+                option="cleanSource",
             )
         for name in _LEAVE_OUT:
             if str(options.get(name.lower(), "false")).lower() != "false":
                 raise ConfigurationError(
-                    f"{name} is refused: files that are gone or damaged would be left out, and count as read (I10).",
-                    remedy="leave it out; a file that cannot be read fails the stage, which names it.",
+                    f"option {name} of FileSource is not allowed: Spark would skip missing or damaged files and count"
+                    " them as read.",
+                    code="option_unsafe",
+                    remedy="Remove it. A file that cannot be read then fails the stage, which names the file.",
+                    option=name,
                 )
         if str(options.get("filenameonly", "false")).lower() != "false":
             raise ConfigurationError(
-                "fileNameOnly is refused: of two files with one name, in two folders, only the first would be read.",
-                remedy="leave it out; a file is known by its whole path.",
+                "option fileNameOnly of FileSource is not allowed: Spark would read only the first of two files with"
+                " the same name in different folders.",
+                code="option_unsafe",
+                remedy="Remove it. Spark then knows a file by its whole path.",
+                option="fileNameOnly",
             )
         if not is_template(self.format) and not is_template(self.schema):
             refuse_inexact(self.format, self.schema or "", options)
         for option, name in _BOUNDS.items():
             if option.lower() in options:
                 raise ConfigurationError(
-                    f"option {option!r} of FileSource is set by the package.", remedy=f"use {name}."
+                    f"option {option!r} of FileSource is reserved for airflow-ft.",
+                    code="option_reserved",
+                    remedy=f"Use the argument {name}.",
+                    option=option,
                 )
 
     @classmethod

@@ -21,6 +21,10 @@ def check_groups(sources: Mapping[str, Source]) -> None:
         both = sorted(set(first.topics) & set(second.topics))
         if both and (first.conn_id, first.group_id) == (second.conn_id, second.group_id):
             raise ConfigurationError(
-                f"sources {one!r} and {other!r} read {both[0]!r}, and group {first.group_id!r} cannot follow both.",
-                remedy="give each a group_id of its own; or commit_offsets=False to one of them.",
+                f"sources {one!r} and {other!r} read {both[0]!r}, and group {first.group_id!r} can follow only one.",
+                code="group_shared",
+                remedy="Give each source its own group_id, or set commit_offsets=False for one of them.",
+                sources=[one, other],
+                topic=both[0],
+                group=first.group_id,
             )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_ft.core.ports import ConnectionInfo
 
 GROUP_OFFSETS = "group_offsets"
-_STARTS = 'give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
+_STARTS = 'Give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 StartingOffsets = str | Mapping[str, Mapping[int, int]] | datetime
 
@@ -108,34 +108,42 @@ class KafkaSource:
     def __post_init__(self) -> None:
         if isinstance(self.topics, str):
             refuse_object("topics", self.topics, of="KafkaSource")
-            raise ConfigurationError("topics of KafkaSource is a list of names.", remedy=f'write ["{self.topics}"].')
+            raise _invalid("topics", "topics of KafkaSource is a text, not a list.", f'Write ["{self.topics}"].')
         self._check_types()
         if bool(self.topics) == bool(self.pattern):
             raise ConfigurationError(
-                "KafkaSource needs either topics or pattern.",
-                remedy='give topics=["orders"], or pattern="orders-.*", which also finds topics that are made later.',
+                "KafkaSource has both topics and pattern." if self.topics else "KafkaSource needs topics or pattern.",
+                code="arguments_conflict" if self.topics else "argument_missing",
+                remedy='Give topics=["orders"], or pattern="orders-.*", which also finds later topics.',
+                argument="topics",
             )
         if any(not topic or "," in topic for topic in self.topics if not is_template(topic)):
-            raise ConfigurationError(
-                f"topics of KafkaSource has an invalid name: {list(self.topics)}.",
-                remedy='give each topic as a text of its own: ["orders", "returns"].',
-            )
+            what = f"topics of KafkaSource has an invalid name: {list(self.topics)}."
+            raise _invalid("topics", what, 'Give each topic as its own text: ["orders", "returns"].')
         object.__setattr__(self, "topics", tuple(self.topics))
         if not self.conn_id:
-            raise ConfigurationError("KafkaSource needs the id of an Airflow connection.", remedy="set conn_id.")
-        if self.isolation_level not in ("read_committed", "read_uncommitted"):
             raise ConfigurationError(
-                f"isolation_level of KafkaSource is read_committed or read_uncommitted, not {self.isolation_level!r}.",
-                remedy="leave it out: read_committed reads what transactions have committed.",
+                "KafkaSource needs the id of an Airflow connection.",
+                code="argument_missing",
+                remedy="Set conn_id.",
+                argument="conn_id",
+            )
+        if self.isolation_level not in ("read_committed", "read_uncommitted"):
+            raise _invalid(
+                "isolation_level",
+                f"isolation_level of KafkaSource is {self.isolation_level!r}, not read_committed or read_uncommitted.",
+                "Remove it: the default read_committed reads what transactions have committed.",
             )
         if self.group_id is not None and not self.group_id:
-            raise ConfigurationError("group_id of KafkaSource is empty.", remedy="leave it out, or name a group.")
+            raise _invalid("group_id", "group_id of KafkaSource is empty.", "Remove it, or name a group.")
         self._check_start()
         for name in self.options:
             if name.lower() in _RESERVED:
                 raise ConfigurationError(
-                    f"option {name!r} of KafkaSource is set by the package.",
-                    remedy="use the field of KafkaSource, or the Airflow connection, instead.",
+                    f"option {name!r} of KafkaSource is reserved for airflow-ft.",
+                    code="option_reserved",
+                    remedy="Use the argument of KafkaSource, or the Airflow connection, instead.",
+                    option=name,
                 )
 
     def _check_types(self) -> None:
@@ -146,24 +154,28 @@ class KafkaSource:
         for name in ("conn_id", "isolation_level"):
             check_text(name, getattr(self, name), of=of)
         for name in ("fail_on_data_loss", "commit_offsets"):
-            check_type(name, getattr(self, name), bool, "give True or False.", of=of)
+            check_type(name, getattr(self, name), bool, "Give True or False.", of=of)
         most = bound("max_offsets_per_trigger", self.max_offsets_per_trigger, of, "offsets")
         object.__setattr__(self, "max_offsets_per_trigger", most)
         if not is_template(self.starting_offsets):
             check_type("starting_offsets", self.starting_offsets, (str, Mapping, datetime), _STARTS, of=of)
         if isinstance(self.starting_offsets, Mapping):
             for topic, offsets in self.starting_offsets.items():
-                check_type(f"starting_offsets[{topic!r}]", offsets, Mapping, "give {partition: offset}.", of=of)
+                check_type(f"starting_offsets[{topic!r}]", offsets, Mapping, "Give {partition: offset}.", of=of)
                 for partition, offset in offsets.items():
                     check_type(
-                        f"a partition of {topic!r} in starting_offsets", partition, int, "give its number.", of=of
+                        f"a partition of {topic!r} in starting_offsets",
+                        partition,
+                        int,
+                        "To name a partition, give its number.",
+                        of=of,
                     )
-                    check_type(f"starting_offsets[{topic!r}][{partition}]", offset, int, "give an offset.", of=of)
+                    check_type(f"starting_offsets[{topic!r}][{partition}]", offset, int, "Give an offset.", of=of)
                     if partition < 0 or offset < -2:
-                        raise ConfigurationError(
-                            f"starting_offsets[{topic!r}][{partition}] of {of} is {offset}",
-                            remedy="partitions count from 0, and so do offsets; -2 stands for the earliest, -1 for the"
-                            " latest",
+                        raise _invalid(
+                            "starting_offsets",
+                            f"starting_offsets[{topic!r}][{partition}] of {of} is {offset}.",
+                            "Count partitions and offsets from 0. Use -2 for the earliest offset, -1 for the latest.",
                         )
         check_options("options", self.options, of=of)
 
@@ -177,28 +189,34 @@ class KafkaSource:
                 object.__setattr__(self, "starting_offsets", start)
         if isinstance(start, str):
             if start not in ("earliest", "latest", GROUP_OFFSETS):
-                raise ConfigurationError(f"KafkaSource: starting_offsets is {shown(start)}.", remedy=_STARTS)
+                raise _invalid("starting_offsets", f"KafkaSource: starting_offsets is {shown(start)}.", _STARTS)
             if start == GROUP_OFFSETS and not self.group_id:
                 raise ConfigurationError(
-                    'starting_offsets="group_offsets" of KafkaSource needs group_id.', remedy="name the group."
+                    'starting_offsets="group_offsets" of KafkaSource needs group_id.',
+                    code="argument_missing",
+                    remedy="Set group_id to name the group.",
+                    argument="group_id",
                 )
             if start == GROUP_OFFSETS and self.pattern:
                 raise ConfigurationError(
                     'starting_offsets="group_offsets" of KafkaSource needs topics, not a pattern.',
-                    remedy="list the topics for the first run; a pattern may take their place later.",
+                    code="arguments_conflict",
+                    remedy="List the topics for the first run. A pattern may replace them later.",
+                    argument="pattern",
                 )
         elif isinstance(start, datetime):
             if start.tzinfo is None:
-                raise ConfigurationError(
+                raise _invalid(
+                    "starting_offsets",
                     f"starting_offsets of KafkaSource is a time without a zone: {start.isoformat()}.",
-                    remedy="give datetime(2026, 1, 2, tzinfo=UTC), or text such as 2026-01-02T00:00:00+00:00.",
+                    "Give datetime(2026, 1, 2, tzinfo=UTC), or text such as 2026-01-02T00:00:00+00:00.",
                 )
         elif self.pattern or set(start) != set(self.topics) or not all(start.values()):
-            raise ConfigurationError(
-                "starting_offsets of KafkaSource has to name every topic, and offsets of its partitions"
+            raise _invalid(
+                "starting_offsets",
+                "starting_offsets of KafkaSource must name every topic, and offsets of its partitions"
                 f"{self._differing(start)}.",
-                remedy="-2 stands for the earliest offset of a partition, as of those that are not named, -1 for the"
-                " latest.",
+                "Use -2 for the earliest offset of a partition (as for those that you do not name), -1 for the latest.",
             )
 
     def _differing(self, start: Mapping[str, Mapping[int, int]]) -> str:
@@ -256,8 +274,10 @@ class KafkaSource:
         if others := sorted(n for n, value in of_connection.items() if given.get(n.lower(), value) != value):
             raise ConfigurationError(
                 f"options of KafkaSource and its connection differ in {', '.join(others)}.",
+                code="arguments_conflict",
                 participant=self.conn_id,
-                remedy="say it in one of them.",
+                remedy="Set it in only one of them.",
+                settings=others,
             )
         options |= of_connection
         if self.pattern:  # Spark looks for it within the names (`findFirstIn`)
@@ -290,8 +310,10 @@ class KafkaSource:
         """A streaming DataFrame of the topics, or a static one of what is there now (from `starting_offsets` on)."""
         if connection is None:
             raise ConfigurationError(
-                f"the connection {self.conn_id!r} was not handed to the Spark driver.",
-                remedy="read it by sources[...] of the job, and not by itself.",
+                f"the Spark driver did not get the connection {self.conn_id!r}.",
+                code="argument_missing",
+                remedy="Read the source as sources[...] in the job. Do not call read() yourself.",
+                argument="connection",
             )
         options = self.reader_options(connection)
         if not streaming:
@@ -299,7 +321,9 @@ class KafkaSource:
             if self.starting_offsets in ("latest", GROUP_OFFSETS):
                 raise ConfigurationError(
                     f'starting_offsets="{self.starting_offsets}" makes no sense for a static read of a topic.',
-                    remedy='give "earliest", offsets or a time; and let a source of its own be read as a stream.',
+                    code="static_read_refused",
+                    remedy='Give "earliest", offsets or a time. Or declare another source, and read that as a stream.',
+                    argument="starting_offsets",
                 )
         reader = spark.readStream if streaming else spark.read
         return reader.format("kafka").options(**options, **(tags or {})).load()
@@ -329,14 +353,18 @@ def kafka_options(connection: ConnectionInfo) -> dict[str, str]:
     if not extra.get(SERVERS):
         raise ConfigurationError(
             "the connection names no broker.",
+            code="connection_invalid",
             participant=connection.conn_id,
-            remedy='put {"bootstrap.servers": "host:port"} into its extra.',
+            remedy=f'Add {{"bootstrap.servers": "HOST:PORT"}} to the extra of connection {connection.conn_id}.',
+            setting=SERVERS,
         )
     if lacking := missing(extra):
         raise ConfigurationError(
-            f"the connection logs in (security.protocol), and has no {lacking}.",
+            f"security.protocol of the connection needs a login, but the {lacking} is missing.",
+            code="connection_invalid",
             participant=connection.conn_id,
             remedy=LOG_IN,
+            setting=lacking,
         )
     options = {n: v for n, v in extra.items() if n in _PASSED or n.startswith(_PASSED_PREFIXES)}
     if "security.protocol" in options:
@@ -361,8 +389,10 @@ def _sasl(options: dict[str, str], connection: ConnectionInfo) -> None:
     else:
         raise ConfigurationError(
             f"the SASL mechanism {mechanism} needs settings of Java's client.",
+            code="connection_invalid",
             participant=connection.conn_id,
-            remedy="add sasl.jaas.config to the connection's extra.",
+            remedy=f"Add sasl.jaas.config to the extra of connection {connection.conn_id}.",
+            setting="sasl.jaas.config",
         )
     options["sasl.jaas.config"] = f'{module} required username="{_quoted(login)}" password="{_quoted(password)}";'
 
@@ -392,9 +422,15 @@ def _file(path: str, connection: ConnectionInfo) -> str:
     except OSError as error:
         raise ConfigurationError(
             f"{path!r} cannot be read: {error.strerror}.",
+            code="certificate_unreadable",
             participant=connection.conn_id,
-            remedy="mend the ssl.*.location settings of the connection.",
+            remedy="Correct the ssl.*.location settings of the connection.",
+            path=path,
         ) from error
+
+
+def _invalid(argument: str, what: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(what, code="argument_invalid", remedy=remedy, argument=argument)
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import CheckpointingMode
 from airflow_ft.sources import CustomSource, KafkaSource, SocketSource, Source
 
-_EXACTLY = "take mode=CheckpointingMode.EXACTLY_ONCE, which goes on where the last attempt ended, and loses no row."
+_EXACTLY = "Use mode=CheckpointingMode.EXACTLY_ONCE. It continues where the last attempt ended, and loses no row."
 
 
 def check_mode(name: str, source: Source, mode: CheckpointingMode) -> None:
@@ -18,12 +18,12 @@ def check_mode(name: str, source: Source, mode: CheckpointingMode) -> None:
             raise not_replayable(name, mode, "says replayable=False")
     elif isinstance(source, KafkaSource):
         if source.starting_offsets != "latest":
-            raise read_again(name, "its starting_offsets", f'set starting_offsets="latest"; or {_EXACTLY}')
+            raise read_again(name, "its starting_offsets", f'Set starting_offsets="latest". Or: {_EXACTLY}')
     elif isinstance(source, CustomSource):
         if source.replayable:
             raise read_again(name, "its initialOffset")
     elif not isinstance(source, SocketSource):
-        raise read_again(name, "all files that are there", _EXACTLY)
+        raise read_again(name, "all files", _EXACTLY)
 
 
 def not_replayable(
@@ -31,17 +31,23 @@ def not_replayable(
 ) -> ConfigurationError:
     """Return what to raise for a source such as a socket that is read in a mode which promises that no row is lost."""
     return ConfigurationError(
-        f"source {name!r} {what}: what was read of it, and not published when something"
-        f" dies, cannot be read again. So mode {mode} cannot be kept.",
-        remedy="say that rows may be lost, with mode=CheckpointingMode.AT_MOST_ONCE in a stream; or read what can be"
-        " replayed, such as Kafka.",
+        f"source {name!r} {what}: rows that were read but not published before a crash cannot be read again. So mode"
+        f" {mode} cannot be kept.",
+        code="source_not_replayable",
+        remedy="Accept that rows can be lost, with mode=CheckpointingMode.AT_MOST_ONCE in a stream. Or read a source"
+        " that can be replayed, such as Kafka.",
+        source=name,
+        mode=str(mode),
     )
 
 
 def read_again(name: str, begin: str, remedy: str = _EXACTLY) -> ConfigurationError:
     """Return what to raise for a source that each attempt would read again, from `begin` on, in AT_MOST_ONCE."""
     return ConfigurationError(
-        f"with mode {CheckpointingMode.AT_MOST_ONCE} nothing is remembered from one attempt to the next, and source"
-        f" {name!r} would be read from {begin} on by each: its rows would come twice.",
+        f"mode {CheckpointingMode.AT_MOST_ONCE} remembers nothing from one attempt to the next. So"
+        f" source {name!r} would be read from {begin} by each attempt, and its rows would come twice.",
+        code="source_read_again",
         remedy=remedy,
+        source=name,
+        mode=str(CheckpointingMode.AT_MOST_ONCE),
     )

@@ -51,7 +51,7 @@ class GroupOffsets:
         clients = KafkaClients(KafkaSettings.from_connection(self._connections(source.conn_id)))
         now = topic_ids(clients, ids)
         if left := {*other_topics(ids, now), *(topic for topic, found in now.items() if found is None)}:
-            log.warning("group %s: topics that were deleted since have no offsets: %s", group, ", ".join(sorted(left)))
+            log.warning("group %s: deleted topics have no offsets: %s", group, ", ".join(sorted(left)))
             ends = {topic: partitions for topic, partitions in ends.items() if topic not in left}
         offsets: list[Any] = [
             TopicPartition(topic, int(partition), offset)
@@ -68,4 +68,4 @@ class GroupOffsets:
                 raise clients.error(error.args[0], f"committing the offsets of group {group}") from None
         level = logging.DEBUG if group in self._told else logging.INFO  # a stream says so each few seconds, for days
         self._told.add(group)
-        log.log(level, "group %s stands at the end of what is confirmed (%d partitions)", group, len(offsets))
+        log.log(level, "group %s: committed the offsets of confirmed rows (%d partitions)", group, len(offsets))

@@ -28,11 +28,14 @@ def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) 
             asked.setdefault((source.conn_id, servers), []).append(name)
     for (conn_id, servers), names in asked.items():
         if refusals := _refusals(servers.split(",")):
+            which = f"source{'' if len(names) == 1 else 's'} {', '.join(map(repr, names))}"
             yield StageError(
-                f"no broker of {'source' if len(names) == 1 else 'sources'} {', '.join(map(repr, names))} can be"
-                f" reached: {'; '.join(refusals)}.",
+                f"no broker of {which} can be reached: {'; '.join(refusals)}.",
+                code="server_unreachable",
                 participant=conn_id,
-                remedy="see whether they run, and whether bootstrap.servers in the connection's extra names them.",
+                remedy="Start the brokers, or correct bootstrap.servers in the connection's extra.",
+                sources=names,
+                servers=servers,
             )
 
 

@@ -42,14 +42,23 @@ class SocketSource(PlainSource):
     def __post_init__(self) -> None:
         of = "SocketSource"
         check_text("host", self.host, of=of)
-        check_type("port", self.port, int, "give a number from 1 to 65535.", of=of)
-        check_type("include_timestamp", self.include_timestamp, bool, "give True or False.", of=of)
+        check_type("port", self.port, int, "Give a number from 1 to 65535.", of=of)
+        check_type("include_timestamp", self.include_timestamp, bool, "Give True or False.", of=of)
         if not self.host:
             raise ConfigurationError(
-                "SocketSource needs the name or address of a host.", remedy='give host="localhost", for example.'
+                "SocketSource needs the name or address of a host.",
+                code="argument_missing",
+                remedy='Give host="localhost", for example.',
+                argument="host",
             )
         if not 0 < self.port < 65536:
-            raise ConfigurationError(f"SocketSource: port is {self.port}.", remedy="give a number from 1 to 65535.")
+            raise ConfigurationError(
+                f"SocketSource: port is {self.port}.",
+                code="argument_invalid",
+                remedy="Give a number from 1 to 65535.",
+                argument="port",
+                value=self.port,
+            )
 
     def read(
         self,
@@ -62,7 +71,9 @@ class SocketSource(PlainSource):
         """A streaming DataFrame of the lines; there is no static one."""
         if not streaming:
             raise ConfigurationError(
-                "a socket has no end, so a static read of it makes no sense.", remedy="read it by sources[...]."
+                "a socket has no end, so a static read of it makes no sense.",
+                code="static_read_refused",
+                remedy="Read it as a stream, by sources[...].",
             )
         options = {"host": self.host, "port": str(self.port), "includeTimestamp": str(self.include_timestamp).lower()}
         return spark.readStream.format("socket").options(**options, **(tags or {})).load()

@@ -294,7 +294,7 @@ class PostgresDatabase:
         if unanswered or lost or (code is not None and _ENVIRONMENT.fullmatch(code)):
             raise StoreUnavailableError(
                 f"the decision log {self.url} {_what(code, unanswered)}: {self._scrubbed(error)}.",
-                code="commit_unanswered" if unanswered else _code(code),
+                code="commit_unanswered" if unanswered else _code(code, str(error)),
                 unanswered=unanswered,
                 remedy=_remedy(code),
                 store=self.url,
@@ -340,9 +340,9 @@ _CODES = (
 """Our codes by SQLSTATE; the first that matches."""
 
 
-def _code(code: str | None) -> str:
-    if code is None:
-        return "server_unreachable"
+def _code(code: str | None, text: str) -> str:
+    if code is None:  # an error of connecting has no SQLSTATE
+        return "login_refused" if "authentication failed" in text else "server_unreachable"
     return next((ours for pattern, ours in _CODES if pattern.fullmatch(code)), StoreUnavailableError.code)
 
 

@@ -152,7 +152,7 @@ class StagingOperations:
             )
             if triggered != 1:
                 raise StateConflictError(
-                    f"the stage of run {run} has ended and triggers no more checkpoints.",
+                    f"the stage of run {run} has ended, so it cannot trigger a checkpoint.",
                     code="stage_not_active",
                     remedy="Do nothing if the driver has ended. Otherwise begin the stage again.",
                     pipeline=pipeline,

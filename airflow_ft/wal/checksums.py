@@ -32,8 +32,10 @@ def read_checked(files: FileSystem, uri: str) -> bytes:
 def damaged(name: str) -> WalCorruptError:
     """Return the error for a file whose contents are not what was written."""
     return WalCorruptError(
-        f"{name}, a file of Spark's state, is damaged",
-        remedy="restore it from a backup, or rewind the pipeline to compute it again",
+        f"{name}, a file of Spark's state, does not match its checksum.",
+        code="checksum_mismatch",
+        remedy=f"Restore {name} from a backup. Or run `airflow ft rewind`: the next run computes the state again.",
+        path=name,
     )
 
 

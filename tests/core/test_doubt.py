@@ -16,7 +16,6 @@ from airflow_ft.core import steps
 from airflow_ft.core.coordinator import Coordinator, coordinating
 from airflow_ft.core.doubt import Doubt, Finding, doubts
 from airflow_ft.core.errors import (
-    AirflowFtError,
     NotDeliveredError,
     QuarantinedError,
     SinkUnavailableError,
@@ -31,6 +30,7 @@ from airflow_ft.core.resolution import Resolver
 from airflow_ft.core.set_aside import of_checkpoint
 from tests.core.systems import NoArchive, Systems
 from tests.core.world import PIPELINE, RUN, World
+from tests.raising import raises
 
 S = CheckpointState
 LATER = RunKey("dag", "run-2")
@@ -98,9 +98,9 @@ def test_each_sink_of_each_number_is_told_with_how_it_is_known(world: World) -> 
     first, second, *_ = found(world)
     assert (first.state, first.evidence.text) == (
         "COMMITTING",
-        "committed by epoch 1, as the decision log has recorded",
+        "committed by epoch 1, as recorded in the decision log",
     )
-    assert "stands at 0" in second.evidence.text
+    assert "newest is 0" in second.evidence.text
     assert timedelta(0) <= first.age < timedelta(minutes=5)
 
 
@@ -175,7 +175,7 @@ def test_commit_delivers_under_the_same_marker(world: World, how: Callable[[Worl
 
 def test_commit_keeps_the_order(world: World) -> None:
     numbers = decided(world, 2)
-    with pytest.raises(StateConflictError, match="checkpoint 1 is COMMITTING, and goes first"):
+    with raises(StateConflictError, "earlier_first", checkpoint=2, earlier=1):
         resolver(world).commit(2)
     assert world.store.pipeline(PIPELINE).status is PipelineStatus.ACTIVE
     for number in numbers:
@@ -191,7 +191,7 @@ def test_what_is_refused_for_its_order_leaves_the_pipeline_halted(
 ) -> None:
     decided(world, 2)
     world.store.halt(PIPELINE, reason, "a test.")
-    with pytest.raises(StateConflictError, match="checkpoint 1 is COMMITTING, and goes first"):
+    with raises(StateConflictError, "earlier_first", checkpoint=2, earlier=1):
         act(resolver(world), 2)
     assert world.store.pipeline(PIPELINE).halt_reason is reason
 
@@ -220,7 +220,7 @@ def test_abort_writes_the_tombstone_first(world: World) -> None:
 def test_what_is_decided_is_never_aborted(world: World) -> None:
     numbers = decided(world)
     for _ in range(2):
-        with pytest.raises(StateConflictError, match="was decided"):
+        with raises(StateConflictError, "already_decided", checkpoint=1):
             resolver(world).abort(1, AfterAbort.CARRIED)
         resolver(world).quarantine(1)
     assert resolver(world).commit(1).state is S.COMPLETED
@@ -237,7 +237,7 @@ def test_an_abort_that_meets_a_delivery_delivers(world: World) -> None:
         fence = Coordinator(world.store, PIPELINE, epoch, Systems(world.systems))._fence(attempt)
         Systems(world.systems)(plan.participant("db")).commit(plan, fence)
     resolver(world).quarantine(1)
-    with pytest.raises(StateConflictError, match="db has committed it"):
+    with raises(StateConflictError, "already_committed", checkpoint=1):
         resolver(world).abort(1, AfterAbort.REWOUND)
     assert state(world, 1) is S.QUARANTINED
     assert world.store.checkpoint(PIPELINE, 1).decided_at is not None, "I3: now it is known to be decided"
@@ -247,11 +247,11 @@ def test_an_abort_that_meets_a_delivery_delivers(world: World) -> None:
 
 def test_settled_numbers_are_refused_with_the_reason(world: World) -> None:
     world.stage(1)
-    with pytest.raises(StateConflictError, match="it is STAGED: there is nothing to commit"):
+    with raises(StateConflictError, "action_refused", checkpoint=1, state="STAGED"):
         resolver(world).commit(1)
     world.steps(world.context())
     for act in (resolver(world).commit, resolver(world).quarantine, resolver(world).redeliver):
-        with pytest.raises(StateConflictError, match="it is COMPLETED"):
+        with raises(StateConflictError, "action_refused", checkpoint=1, state="COMPLETED"):
             act(1)
 
 
@@ -267,9 +267,10 @@ def test_quarantine_closes_every_gate_and_stops_every_step(world: World) -> None
         lambda: steps.prepare_step(world.context(2), world.delivery, world.config, "db"),
         lambda: steps.commit_step(world.context(2), "log"),
     ):
-        with pytest.raises(QuarantinedError, match="a test by ada"):
+        with raises(QuarantinedError, "checkpoint_quarantined", checkpoint=1) as caught:
             step()
-    with pytest.raises(NotDeliveredError, match="checkpoint 1 is QUARANTINED"):
+        assert caught.error and "a test by ada" in caught.error.headline
+    with raises(NotDeliveredError, "not_delivered", open={1: "QUARANTINED"}):
         steps.confirm_step(world.context(2), world.config, NoArchive())
     assert Gate(number=1).is_open(world.store, PIPELINE) is None
     assert Gate(run=RUN).is_open(world.store, PIPELINE) is None
@@ -289,11 +290,11 @@ def test_recovery_leaves_it_and_what_comes_after_alone(world: World) -> None:
 def test_nothing_later_reaches_a_sink_by_hand_either(world: World) -> None:
     decided(world, 2)
     resolver(world).quarantine(1)
-    with pytest.raises(StateConflictError, match="checkpoint 1 is QUARANTINED, and goes first"):
+    with raises(StateConflictError, "earlier_first", checkpoint=2, earlier=1):
         resolver(world).commit(2)
     with (
         new_epoch(world.store, PIPELINE, Worker("a", 9), "a test", 0.03) as (epoch, _),
-        pytest.raises(StateConflictError, match="checkpoint 1 goes first and is QUARANTINED"),
+        raises(StateConflictError, "earlier_first", checkpoint=2, earlier=1, state="QUARANTINED"),
     ):
         Coordinator(world.store, PIPELINE, epoch, Systems(world.systems)).commit(2, "log")
     assert world.systems["log"].rows == []
@@ -363,7 +364,7 @@ def test_what_does_not_go_by_itself_is_not_set_anew(world: World) -> None:
     decided(world)
     log = world.systems["log"]
     log.token_is_gone, log.last, log.expires = True, 0, False
-    with pytest.raises(StoreBehindSinkError, match=r"lost all that it remembered .*\nFix: bring it back"):
+    with raises(StoreBehindSinkError, "store_behind_sink", participant="log"):
         resolver(world).redeliver(2)
     assert log.rows == [1] and state(world, 2) is S.COMMITTING
 
@@ -376,7 +377,7 @@ def test_redeliver_of_what_needs_none_is_a_commit(world: World) -> None:
 
 def test_nothing_undecided_is_redelivered(world: World) -> None:
     world.prepared()
-    with pytest.raises(StateConflictError, match="not decided"):
+    with raises(StateConflictError, "not_decided", checkpoint=1):
         resolver(world).redeliver(1)
 
 
@@ -387,8 +388,9 @@ def test_only_a_person_sets_aside_what_a_sink_refuses(world: World) -> None:
     numbers = decided(world, 2)
     world.systems["log"].declines_in_commit = True
     for act in (resolver(world).commit, resolver(world).redeliver):
-        with pytest.raises(SinkUnavailableError, match="--dead-letter 1"):
+        with raises(SinkUnavailableError, "refused_after_decision", checkpoint=1, participant="log") as caught:
             act(1)
+        assert caught.error and "--pipeline orders --dead-letter 1`" in caught.error.remedy
     assert state(world, 1) is S.COMMITTING
     found = resolver(world).dead_letter(1)
     assert found.state is S.COMPLETED
@@ -421,7 +423,7 @@ def test_a_proof_that_names_the_rows_is_taken_by_whoever_finds_it(world: World) 
 
 def test_what_is_not_decided_is_not_set_aside(world: World) -> None:
     world.prepared()
-    with pytest.raises(StateConflictError, match="not decided"):
+    with raises(StateConflictError, "not_decided", checkpoint=1):
         resolver(world).dead_letter(1)
 
 
@@ -447,5 +449,6 @@ def test_what_comes_after_a_young_doubt_waits_for_it(world: World, monkeypatch: 
 
 def test_every_error_of_an_act_names_pipeline_and_checkpoint(world: World) -> None:
     decided(world)
-    with pytest.raises(AirflowFtError, match=r"pipeline 'orders', checkpoint 1: .*\nFix: "):
+    with raises(StateConflictError, "already_decided", pipeline="orders", checkpoint=1) as caught:
         resolver(world).abort(1, AfterAbort.CARRIED)
+    assert caught.error and caught.error.remedy

@@ -21,6 +21,7 @@ from tests.through import Through
 S = CheckpointState
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("act", ["commit", "abort", "quarantine", "redeliver", "dead_letter"])

@@ -177,7 +177,7 @@ def test_an_error_names_the_key_and_shows_the_value_in_flinks_units(
     with raises(ConfigurationError, "argument_invalid", keys=[key], values=[value]) as caught:
         CheckpointConfig.from_flink({key: given})
     assert caught.error and f"at least {least}" in caught.error.headline and caught.error.remedy
-    assert "timedelta" not in str(caught.value)
+    assert caught.error and "timedelta" not in caught.error.headline
 
 
 def test_settings_that_do_not_fit_together_are_named_by_their_keys() -> None:

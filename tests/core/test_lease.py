@@ -12,6 +12,7 @@ from airflow_ft.core.errors import ConfigurationError, DeclinedError, FencedErro
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.ports import Store
 from airflow_ft.store import open_store
+from tests.raising import raises
 from tests.waiting import wait_for
 
 PIPELINE = "orders"
@@ -74,6 +75,6 @@ def test_a_lease_that_cannot_be_given_back_hides_nothing(
 ) -> None:
     """A terminal error would become one that is tried again, or the other way round."""
     monkeypatch.setattr(store, "release_lease", raising(error))
-    with pytest.raises(DeclinedError, match="refused"), new_epoch(store, PIPELINE, Worker(), "a test"):
+    with raises(DeclinedError, "declined"), new_epoch(store, PIPELINE, Worker(), "a test"):
         raise DeclinedError("refused.")
     assert store.leases(PIPELINE)

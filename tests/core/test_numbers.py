@@ -16,6 +16,7 @@ def test_the_numbers_of_an_ordinary_run_are_listed() -> None:
     assert str(found) == "3, 4, 7"
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_numbers_are_counted() -> None:
     found = Numbers()
     for number in range(5, 100_005):

@@ -4,8 +4,6 @@ import dataclasses
 import json
 from datetime import UTC, datetime
 
-import pytest
-
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.model import (
     AbortReason,
@@ -28,6 +26,7 @@ from airflow_ft.core.planning import (
     tombstone_detail,
 )
 from tests.core.systems import ModelSink
+from tests.raising import raises
 
 ATOMIC, REDO = Promise.ATOMIC, Promise.REDO
 
@@ -87,7 +86,7 @@ def test_the_first_atomic_participant_carries_the_commit_point_and_commits_first
 def test_the_commit_point_can_be_asked_for() -> None:
     sinks = {"b": ModelSink("db1", ATOMIC), "c": ModelSink("db2", ATOMIC)}
     assert plan_delivery(sinks, "db2").names == ("db2", "db1")
-    with pytest.raises(ConfigurationError, match="db3"):
+    with raises(ConfigurationError, "argument_invalid", argument="commit_point", value="'db3'"):
         plan_delivery(sinks, "db3")
 
 
@@ -98,12 +97,12 @@ def test_without_an_atomic_participant_the_decision_log_decides() -> None:
 def test_sinks_of_one_connection_are_one_participant_with_one_strategy() -> None:
     same = plan_delivery({"a": ModelSink("db", ATOMIC, table="x"), "b": ModelSink("db", ATOMIC, table="y")})
     assert [sorted(p.sinks) for p in same.participants] == [["a", "b"]]
-    with pytest.raises(ConfigurationError, match="share the connection 'db'"):
+    with raises(ConfigurationError, "connection_shared", conn_id="db", sinks=["a", "b"]):
         plan_delivery({"a": ModelSink("db", ATOMIC), "b": ModelSink("db", ATOMIC, strategy="other")})
 
 
 def test_a_pipeline_without_sinks_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no sinks"):
+    with raises(ConfigurationError, "argument_missing", argument="sinks"):
         plan_delivery({})
 
 
@@ -148,7 +147,7 @@ def test_a_number_without_a_segment_carries_the_others() -> None:
 def test_rows_of_a_sink_that_is_no_longer_declared_are_not_dropped() -> None:
     delivery = plan_delivery({"other": ModelSink("db", ATOMIC)})
     segments = [Segment(7, "d", "file:///x", {"rows": 3}, 1)]
-    with pytest.raises(ConfigurationError, match=r"checkpoint 7, sink 'rows': it holds 3 staged rows"):
+    with raises(ConfigurationError, "sink_undeclared", checkpoint=7, sink="rows", rows=3):
         check_sinks_of_segments("p", delivery, segments)
     check_sinks_of_segments("p", delivery, [Segment(7, "d", "file:///x", {"rows": 0}, 1)])
 

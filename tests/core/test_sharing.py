@@ -24,6 +24,7 @@ from airflow_ft.sinks.shared import Opener
 from airflow_ft.store import open_store
 from airflow_ft.testing.world import ROWS, SINK, World
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.raising import raises
 from tests.sinks.sqlite.test_sqlite import File
 
 RUN = RunKey("dag", "run-1")
@@ -108,10 +109,9 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.parametrize("sink", [into(), into("same"), into(table="ORDERS"), into(create=False)])
 def test_a_table_that_another_pipeline_has_filled_is_refused(scene: Scene, sink: SqliteSink) -> None:
     scene.deliver(OTHER, into())
-    with pytest.raises(UnfitTargetError) as raised:
+    with raises(UnfitTargetError, "target_shared", pipeline=MINE, sink=SINK, other=OTHER, staged=True) as raised:
         scene.deliver(MINE, sink)
-    assert (raised.value.pipeline, raised.value.sink) == (MINE, SINK)
-    assert OTHER in raised.value.what and "--rename" in raised.value.remedy and "shared=True" in raised.value.remedy
+    assert raised.error and "--rename" in raised.error.remedy and "shared=True" in raised.error.remedy
     assert scene.rows() == ROWS
     scene.go_on(MINE, into(table="orders_of_mine"))  # the rows have waited
     assert (scene.rows(), scene.rows(table="orders_of_mine")) == (ROWS, ROWS)
@@ -120,7 +120,7 @@ def test_a_table_that_another_pipeline_has_filled_is_refused(scene: Scene, sink:
 def test_what_is_refused_before_spark_begins_is_told_so(scene: Scene) -> None:
     scene.deliver(OTHER, into())
     scene.store.register(MINE)
-    with pytest.raises(UnfitTargetError, match="Nothing was computed yet"):
+    with raises(UnfitTargetError, "target_shared", other=OTHER, staged=False):
         require_own_targets(scene.store, MINE, delivery_of(into()).participants, scene.opener, staged=False)
 
 
@@ -237,7 +237,7 @@ def test_a_plan_that_is_not_delivered_yet_counts(scene: Scene) -> None:
     scene.stage(OTHER)
     scene.plan(OTHER, into())
     scene.stage(MINE)
-    with pytest.raises(UnfitTargetError, match="is about to deliver there"):
+    with raises(UnfitTargetError, "target_shared", other=OTHER, number=0):
         scene.go_on(MINE, into())
 
 

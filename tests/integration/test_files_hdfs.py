@@ -22,6 +22,7 @@ from airflow_ft.sinks.files import doctor, verify
 from airflow_ft.testing.world import SINK, Target, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import filesystem
+from tests.raising import raises
 from tests.sinks.files.dying import Acting
 from tools.servers import Hdfs
 
@@ -68,8 +69,9 @@ def test_a_folder_on_hdfs_shows_each_checkpoint_once_and_whole(hdfs: Hdfs, tmp_p
     following = world.plan(rows(4))
     vote = world.prepare(following)
     files.write(f"{target.url}/checkpoint=0000000003/mine", b"")
-    with pytest.raises(UnfitTargetError, match=r"checkpoint=0000000003 is there, and is none of ours"):
+    with raises(UnfitTargetError, "path_occupied") as told:
         world.commit(following, vote)
+    assert told.error is not None and told.error.fields["path"].endswith("checkpoint=0000000003")
     files.remove_tree(f"{target.url}/checkpoint=0000000003")
     files.remove_tree(f"{target.staged}")
     world.commit(following, vote)
@@ -115,7 +117,7 @@ def test_a_folder_on_hdfs_passes_to_what_its_pipeline_is_renamed_to(hdfs: Hdfs, 
     vote = old.prepare(late)
     passed(old, Former("old", 1, 3))
     assert old.target.ids() == [0, 1, 2, 3, 8, 9, 10, 11]
-    with pytest.raises(UnfitTargetError, match="is the folder of pipeline 'new'"):
+    with raises(UnfitTargetError, "target_shared", owner="new"):
         old.commit(late, vote)
     assert old.target.ids() == [0, 1, 2, 3, 8, 9, 10, 11]
 

@@ -141,8 +141,9 @@ def test_a_broker_that_does_not_answer_is_said_and_the_rows_come_when_it_does(
         with opened(world, first) as participant:
             participant.commit(first, world.fence())
             proxy.fate = lambda api: fate if api == PRODUCE else Fate.DELIVER
-            with pytest.raises(SinkUnavailableError, match="delivering without a transaction"):
+            with pytest.raises(SinkUnavailableError) as told:
                 participant.commit(second, world.fence())
+            assert "delivering without a transaction" in told.value.headline
             assert participant.proof(second) is None
             proxy.fate = lambda api: Fate.DELIVER
             participant.commit(second, world.fence())

@@ -34,10 +34,13 @@ from airflow_ft.sinks.kafka.participant import open_participant
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, value
+from tests.raising import raises
 from tools.servers import Kafka
 
 Make = Callable[..., World]
 NOW = datetime.now(UTC)
+MOON = datetime(1969, 7, 20)
+NESTED_KEYS = pa.map_(pa.list_(pa.int8()), pa.int8())
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -54,41 +57,55 @@ def column(name: str, values: list[Any], kind: pa.DataType | None = None) -> pa.
 
 
 @pytest.mark.parametrize(
-    ("settings", "table", "message"),
+    ("settings", "table", "kind", "code", "fields"),
     [
-        ({"key": "k"}, column("x", ["a"]), r"column for the key is there 0 times"),
-        ({"key": "k"}, column("k", [1.5]), r"type double cannot be the key.*Cast it to string"),
-        ({"value": "v"}, column("v", ["a"]), r"the columns id would be lost"),
-        ({"value": "v"}, pa.table({"v": [1]}), r"type int64 cannot be the value"),
-        ({"headers": "h"}, column("h", ["a"]), r"cannot be the headers.*array<struct"),
-        ({"headers": "h"}, column("h", [[(None, b"x")]], HEADERS), r"a header has no key"),
-        ({"headers": "h"}, column("h", [[None]], HEADERS), r"a header has no key"),
-        ({"partition": "p"}, column("p", ["a"]), r"cannot be the partition"),
-        ({"partition": "p"}, column("p", [0, 4], pa.int32()), r"partition 4 is asked for.*has 4 partitions"),
-        ({"partition": "p"}, column("p", [-1, 2], pa.int64()), r"partition -1 is asked for"),
-        ({"timestamp": "t"}, column("t", ["2020-01-01"]), r"cannot be the timestamp"),
-        ({"timestamp": "t"}, column("t", [-5], pa.int64()), r"from 1970 to 9999"),
-        ({"timestamp": "t"}, column("t", [datetime(1969, 7, 20)], pa.timestamp("us")), r"from 1970 to 9999"),
-        ({"timestamp": "t"}, column("t", [NOW + timedelta(hours=3)]), r"message.timestamp.before.max.ms or .after"),
-        ({}, column("x", [1.0, math.nan, math.inf]), r"1 values are NaN and 1 infinite"),
-        ({}, column("x", [[1.0, math.nan]]), r"NaN or infinity"),
-        ({}, column("x", [{"a": {"b": math.inf}}]), r"NaN or infinity"),
-        ({}, column("x", [[([1], 1)]], pa.map_(pa.list_(pa.int8()), pa.int8())), r"as JSON: a map with nested keys"),
-        ({}, column("x", ["a" * 1_100_000]), r"would have up to 1100\d\d\d bytes.*max.message.bytes"),
-        ({"key": "k"}, column("k", ["a", "a" * 1_100_000]), r"row '1 of alerts/part"),
-        ({}, column("x", [[b"a"] * 300_000]), r"would have up to \d+ bytes"),
+        ({"key": "k"}, column("x", ["a"]), DeclinedError, "job_column_missing", {"column": "k", "role": "key"}),
+        ({"key": "k"}, column("k", [1.5]), DeclinedError, "column_unfit", {"role": "key", "type": "double"}),
+        ({"value": "v"}, column("v", ["a"]), DeclinedError, "column_unused", {"columns": ["id"]}),
+        ({"value": "v"}, pa.table({"v": [1]}), DeclinedError, "column_unfit", {"role": "value", "type": "int64"}),
+        ({"headers": "h"}, column("h", ["a"]), DeclinedError, "column_unfit", {"role": "headers"}),
+        ({"headers": "h"}, column("h", [[(None, b"x")]], HEADERS), DeclinedError, "null_refused", {"column": "h"}),
+        ({"headers": "h"}, column("h", [[None]], HEADERS), DeclinedError, "null_refused", {"column": "h"}),
+        ({"partition": "p"}, column("p", ["a"]), DeclinedError, "column_unfit", {"role": "partition"}),
+        ({"partition": "p"}, column("p", [0, 4], pa.int32()), UnfitTargetError, "partition_missing", {"value": 4}),
+        ({"partition": "p"}, column("p", [-1, 2], pa.int64()), DeclinedError, "value_unfit", {"value": -1}),
+        ({"timestamp": "t"}, column("t", ["2020-01-01"]), DeclinedError, "column_unfit", {"role": "timestamp"}),
+        ({"timestamp": "t"}, column("t", [-5], pa.int64()), DeclinedError, "value_unfit", {"column": "t"}),
+        ({"timestamp": "t"}, column("t", [MOON], pa.timestamp("us")), DeclinedError, "value_unfit", {"column": "t"}),
+        ({"timestamp": "t"}, column("t", [NOW + timedelta(hours=3)]), UnfitTargetError, "value_unfit", {"column": "t"}),
+        ({}, column("x", [1.0, math.nan, math.inf]), DeclinedError, "value_unfit", {"column": "x"}),
+        ({}, column("x", [[([1], 1)]], NESTED_KEYS), DeclinedError, "type_unsupported", {"column": "x"}),
+        ({}, column("x", ["a" * 1_100_000]), UnfitTargetError, "record_too_large", {}),
+        ({"key": "k"}, column("k", ["a", "a" * 1_100_000]), UnfitTargetError, "record_too_large", {}),
+        ({}, column("x", [[b"a"] * 300_000]), UnfitTargetError, "record_too_large", {}),
     ],
 )  # fmt: skip
 def test_rows_that_cannot_be_sent_are_declined_before_the_decision(
-    settings: dict[str, Any], table: pa.Table, message: str, make: Make, kafka: Kafka, topic: str
+    settings: dict[str, Any],
+    table: pa.Table,
+    kind: type[AirflowFtError],
+    code: str,
+    fields: dict[str, Any],
+    make: Make,
+    kafka: Kafka,
+    topic: str,
 ) -> None:
     world = make(**settings)
     plan = world.plan(1, world.segment(1, {"alerts": table}))
-    by_topic = any(words in message for words in ("partitions", "message.timestamp", "bytes", "alerts/part"))
-    with pytest.raises(UnfitTargetError if by_topic else DeclinedError, match=message) as caught:
+    with raises(kind, code, sink="alerts", participant="kafka_default", **fields) as caught:
         world.prepare(plan)
-    assert (caught.value.sink, caught.value.participant) == ("alerts", "kafka_default")
+    assert caught.error is not None and bool(caught.error.row) == (code == "record_too_large")
+    if caught.error.row and "key" in settings:
+        assert caught.error.row.startswith("1 of alerts/part")
     assert read(kafka.bootstrap, topic, "read_uncommitted") == []
+
+
+@pytest.mark.parametrize("values", [[[1.0, math.nan]], [{"a": {"b": math.inf}}]], ids=["list", "struct"])
+def test_nested_values_that_json_cannot_hold_are_declined(values: list[Any], make: Make) -> None:
+    world = make()
+    with pytest.raises(DeclinedError) as caught:
+        world.prepare(world.plan(1, world.segment(1, {"alerts": column("x", values)})))
+    assert (caught.value.sink, caught.value.column) == ("alerts", "x")
 
 
 def test_the_largest_record_that_is_accepted_can_be_sent(make: Make, kafka: Kafka, topic_factory: TopicFactory) -> None:
@@ -133,10 +150,10 @@ def test_large_records_reach_a_topic_that_takes_them_beside_one_that_takes_small
 def test_a_compacted_topic_wants_keys(make: Make, topic_factory: TopicFactory) -> None:
     topic = topic_factory(partitions=1, config={"cleanup.policy": "compact"})
     world = make(topic=topic)
-    with pytest.raises(UnfitTargetError, match="compacted"):
+    with raises(UnfitTargetError, "key_required", topic=topic):
         world.prepare(world.checkpoint(1, 1))
     world = make(topic=topic, key="k")
-    with pytest.raises(UnfitTargetError, match="compacted"):
+    with raises(UnfitTargetError, "key_required", topic=topic):
         world.prepare(world.plan(1, world.segment(1, {"alerts": column("k", ["a", None])})))
     good = world.plan(1, world.segment(2, {"alerts": column("k", ["a", "b"])}))
     world.prepare(good)
@@ -163,8 +180,9 @@ def test_people_are_told_of_weak_durability(make: Make) -> None:
 def test_a_transaction_time_out_that_the_broker_refuses_is_found_in_prepare(make: Make) -> None:
     world = make()
     world.extra["transaction.timeout.ms"] = 1_000_000
-    with pytest.raises(SinkAccessError, match=r"transaction\.max\.timeout\.ms"):
+    with raises(SinkAccessError, "limit_reached", error="INVALID_TRANSACTION_TIMEOUT") as caught:
         world.prepare(world.checkpoint(1, 1))
+    assert caught.error is not None and "transaction.max.timeout.ms" in caught.error.remedy
 
 
 def test_the_doctor_tells_of_a_transaction_time_out_that_is_short(make: Make) -> None:
@@ -189,8 +207,9 @@ def test_a_topic_that_shrinks_after_the_decision_is_an_error_of_the_environment(
     plan = world.plan(1, world.segment(1, {"alerts": column("x", ["a" * 50_000])}))
     world.prepare(plan)
     set_config(kafka, topic, "max.message.bytes", "10000")
-    with pytest.raises(SinkAccessError, match=r"max\.message\.bytes"):
+    with raises(SinkAccessError, "record_too_large") as caught:
         world.commit(plan)
+    assert caught.error is not None and "max.message.bytes" in caught.error.remedy
     set_config(kafka, topic, "max.message.bytes", "1000000")
     assert world.commit(plan).counts == {"alerts": 1}
     assert len(read(kafka.bootstrap, topic)) == 1
@@ -206,9 +225,8 @@ def test_timestamps_are_not_replaced_by_a_topic_that_was_altered_after_the_vote(
     plan = world.plan(1, world.segment(1, {"alerts": column("at", [at, at + 1])}))
     world.prepare(plan)
     set_config(kafka, topic, "message.timestamp.type", "LogAppendTime")
-    with pytest.raises(UnfitTargetError, match="LogAppendTime") as unfit:
+    with raises(UnfitTargetError, "topic_setting_unfit", sink="alerts", column="at", checkpoint=1):
         world.commit(plan)
-    assert (unfit.value.sink, unfit.value.column, unfit.value.checkpoint) == ("alerts", "at", 1)
     set_config(kafka, topic, "message.timestamp.type", "CreateTime")
     assert world.commit(plan).counts == {"alerts": 2}
     found = [message.timestamp()[1] for message in read(kafka.bootstrap, topic)]
@@ -224,27 +242,27 @@ def set_config(kafka: Kafka, topic: str, name: str, setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "message"),
+    ("extra", "fields"),
     [
-        ({"bootstrap.servers": ""}, "has no bootstrap.servers"),
-        ({"airflow_ft_tokens": "x"}, "airflow_ft_tokens"),
-        ({"airflow_ft_timeout": "soon"}, "airflow_ft_timeout"),
-        ({"airflow_ft_timeout": 0}, "airflow_ft_timeout"),
-        ({"oauth_cb": "mod.func"}, "oauth_cb"),
-        ({"no.such.setting": "hunter2"}, r"no\.such\.setting"),
-        ({"linger.ms": "hunter2"}, r"refuses the connection's settings"),
-        ({"max.in.flight": 100}, r"."),
+        ({"bootstrap.servers": ""}, {"setting": "bootstrap.servers"}),
+        ({"airflow_ft_tokens": "x"}, {"setting": "airflow_ft_tokens"}),
+        ({"airflow_ft_timeout": "soon"}, {"setting": "airflow_ft_timeout"}),
+        ({"airflow_ft_timeout": 0}, {"setting": "airflow_ft_timeout"}),
+        ({"oauth_cb": "mod.func"}, {"setting": "oauth_cb"}),
+        ({"no.such.setting": "hunter2"}, {"settings": ["no.such.setting"]}),
+        ({"linger.ms": "hunter2"}, {}),
+        ({"max.in.flight": 100}, {}),
     ],
 )
 def test_connections_that_cannot_work_are_named_without_their_values(
-    extra: dict[str, Any], message: str, make: Make
+    extra: dict[str, Any], fields: dict[str, Any], make: Make
 ) -> None:
     world = make()
     world.extra = {**extra, "sasl.password": "hunter2"}
-    with pytest.raises(SinkAccessError, match=message) as caught:
+    with raises(SinkAccessError, "connection_invalid", participant="kafka_default", **fields) as caught:
         world.prepare(world.checkpoint(1, 1))
-    assert "'kafka_default'" in str(caught.value)
-    error: BaseException | None = caught.value
+    assert caught.error is not None and "hunter2" not in f"{caught.error.fields}"
+    error: BaseException | None = caught.error
     while error is not None:
         assert "hunter2" not in f"{error!r} {error}"
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -272,7 +290,7 @@ def test_a_host_stands_in_for_bootstrap_servers(make: Make, kafka: Kafka) -> Non
 def test_too_many_sinks_for_one_token_are_refused_before_anything_is_sent(make: Make, topic: str) -> None:
     world = make()
     world.sinks = {f"sink-{i}-{'x' * 50}": KafkaSink(topic=topic) for i in range(60)}
-    with pytest.raises(ConfigurationError, match="too many for one Kafka connection"):
+    with raises(ConfigurationError, "too_many_sinks", sinks=60):
         world.prepare(world.plan(1, world.segment(1, {})))
 
 
@@ -342,9 +360,9 @@ def allow(server: SecuredKafka, *grants: tuple[str, str, str]) -> None:
 def test_a_wrong_password_is_named_as_such_without_it(secured: SecuredKafka, tmp_path: Path) -> None:
     extra = {**as_user(secured, "admin", "hunter2"), "airflow_ft_timeout": 15}
     world = World(tmp_path, secured.bootstrap, {"alerts": KafkaSink(topic="alerts")}, extra=extra)
-    with pytest.raises(SinkAccessError, match=r"(?i)authentication") as caught:
+    with raises(SinkAccessError, "login_refused") as caught:
         world.prepare(world.checkpoint(1, 1))
-    assert "hunter2" not in str(caught.value)
+    assert caught.error is not None and "hunter2" not in f"{caught.error} {caught.error.fields}"
 
 
 def test_each_missing_privilege_is_named_and_the_granted_ones_suffice(
@@ -358,26 +376,26 @@ def test_each_missing_privilege_is_named_and_the_granted_ones_suffice(
     )
     plan = world.checkpoint(1, 5)
 
-    def refused() -> str:
+    def refused() -> AirflowFtError:
         began = monotonic()
         with pytest.raises(AirflowFtError) as caught:
             world.prepare(plan)
         assert monotonic() - began < 50, "a refusal is not waited for until the time-out of 60 s"
         assert isinstance(caught.value, SinkAccessError), caught.value
-        return str(caught.value)
+        return caught.value
 
-    assert "'airflow_ft.tokens'" in refused()
+    assert "'airflow_ft.tokens'" in refused().headline
     secured.create_topic("airflow_ft.tokens", 1)
     allow(secured, ("TOPIC", "airflow_ft.", "READ"))
-    assert "'alerts'" in refused()
+    assert "'alerts'" in refused().headline
     allow(secured, ("TOPIC", "alerts", "DESCRIBE"))
-    assert "GROUP_AUTHORIZATION_FAILED" in refused()
+    assert refused().fields["error"] == "GROUP_AUTHORIZATION_FAILED"
     allow(secured, ("GROUP", "airflow_ft.", "READ"))
-    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in refused()
+    assert refused().fields["error"] == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     allow(secured, ("TRANSACTIONAL_ID", "airflow_ft.", "WRITE"))
-    message = refused()
-    assert "may not be written" in message
-    assert "kafka-acls.sh" in message
+    error = refused()
+    assert (error.code, error.fields["topic"]) == ("privilege_missing", "alerts")
+    assert "kafka-acls.sh" in error.remedy
     allow(secured, ("TOPIC", "alerts", "WRITE"))
     notes = world.prepare(plan)
     assert any("DESCRIBE_CONFIGS" in note for note in notes.values())

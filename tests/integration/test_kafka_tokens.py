@@ -28,6 +28,7 @@ from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.wal import open_wal
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import CONN_ID, World, expected_ids, ids, read, read_ids
+from tests.raising import raises
 from tools.servers import Kafka
 
 
@@ -58,7 +59,7 @@ def test_a_vanished_token_stops_prepare_and_commit(world: World, kafka: Kafka, t
     world.prepare(plan)
     lose_tokens(world, kafka)
     for step in (world.commit, world.prepare):
-        with pytest.raises(TokenLostError, match=r"is gone; number 1 should stand there"):
+        with raises(TokenLostError, "token_lost", predecessor=1):
             step(plan)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))
 
@@ -84,7 +85,7 @@ def test_a_token_that_is_there_is_not_seeded_over_unless_a_person_says_so(world:
     world.deliver(1, 5)
     world.deliver(2, 5)
     part = world.open(world.plan(3))
-    with pytest.raises(TokenLostError, match="stands at 2 and is not gone"):
+    with raises(TokenLostError, "token_lost", number=2):
         part.seed(world.fence(), 1)
     part.adopt(world.fence(), 1)
     part.close()
@@ -95,7 +96,7 @@ def test_a_token_behind_the_predecessor_stops_the_commit(world: World, kafka: Ka
     world.deliver(1, 5)
     plan = world.checkpoint(3, 5, predecessor=2)
     world.prepare(plan)
-    with pytest.raises(TokenLostError, match="lower than the predecessor 2"):
+    with raises(TokenLostError, "token_lost", number=1, predecessor=2):
         world.commit(plan)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))
 
@@ -129,8 +130,9 @@ def test_another_installation_is_stopped_until_it_adopts(world: World, kafka: Ka
     world.installation = str(uuid.uuid4())
     plan = world.checkpoint(2, 5)
     for step in (world.prepare, world.commit):
-        with pytest.raises(ForeignOwnerError, match="airflow ft adopt"):
+        with raises(ForeignOwnerError, "foreign_owner") as told:
             step(plan)
+        assert told.error is not None and "airflow ft adopt" in told.error.remedy
     part = world.open(plan)
     with pytest.raises(ForeignOwnerError):
         part.abort(plan, world.fence(), {})
@@ -152,7 +154,7 @@ def test_a_group_offset_of_somebody_else_is_not_a_token(world: World, kafka: Kaf
     )
     consumer.close()
     plan = world.checkpoint(1, 5)
-    with pytest.raises(ForeignOwnerError, match="was not written by airflow-ft"):
+    with raises(ForeignOwnerError, "foreign_owner", group=group):
         world.prepare(plan)
 
 
@@ -283,7 +285,7 @@ def test_a_prepare_that_comes_late_does_not_set_a_vanished_token_anew(world: Wor
     sleeper.prepare(plan, late)
     sleeper.close()
     assert numbers(world) == [0], "it looks as if nothing had been delivered"
-    with pytest.raises(TokenLostError, match="not the one that prepare found"):
+    with raises(TokenLostError, "token_replaced"):
         world.commit(plan)
     assert read_ids(kafka.bootstrap, topic) == expected_ids((1, 5))
 

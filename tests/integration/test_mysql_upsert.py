@@ -409,7 +409,7 @@ def test_rows_that_do_not_fit_are_declined_before_the_decision(
     world: MySqlWorld, rows: pa.Table, code: str, fields: dict[str, str]
 ) -> None:
     plan = world.plan(orders=rows)
-    with raises(DeclinedError, code, sink="orders", **fields):
+    with raises(DeclinedError, code, **fields):
         world.participant(plan).prepare(plan, world.fence())
 
 

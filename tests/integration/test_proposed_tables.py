@@ -60,7 +60,7 @@ def proposed(module: Any, fitting: Any, sink: Any, database: Database, columns: 
     [statement] = module.propose(plan, where, schemas)
     for _ in range(2):
         database.sql(statement)
-    fit = pa.schema([column for column in columns if f"-- {column.name}: nothing takes" not in statement])
+    fit = pa.schema([column for column in columns if f"-- {column.name}: no column takes" not in statement])
     assert [str(problem) for problem in fitting.misfits(plan, where, {"rows": fit})] == []
     return str(statement)
 
@@ -86,7 +86,7 @@ def test_postgres(postgres_database: Database) -> None:
     assert '"tags" text[]' in text and '"local at" timestamp' in text
     nested = PostgresSink(table="nested", conn_id="shop")
     text = proposed(postgres_proposal, postgres_fitting, nested, database, NESTED)
-    assert "-- place: nothing takes struct<x: double> as it is" in text and '"place"' not in text
+    assert "-- place: no column takes struct<x: double>" in text and '"place"' not in text
     upsert = PostgresSink(table="changes", conn_id="shop", strategy="upsert", **KEYS)
     text = proposed(postgres_proposal, postgres_fitting, upsert, database, CHANGES)
     assert 'PRIMARY KEY ("id", "part")' in text and '"op"' not in text
@@ -108,7 +108,7 @@ def test_columns_that_the_rows_lack_and_types_of_no_column_are_told() -> None:
     columns = pa.schema([("id", pa.int64()), ("for_long", pa.duration("us"))])
     [text] = mysql_proposal.propose(plan_of(sink), ConnectionInfo("shop", "mysql"), {"rows": columns})
     assert text.splitlines()[:2] == [
-        "-- the rows have no column gone",
-        "-- for_long: nothing takes duration[us] as it is: CAST(for_long AS STRING) in the job, or to_json",
+        "-- The rows have no column gone.",
+        "-- for_long: no column takes duration[us]. Write CAST(for_long AS STRING) or to_json(for_long) in the job.",
     ]
     assert "CREATE TABLE IF NOT EXISTS `shop`.`t` (\n  `id` BIGINT\n) ENGINE=InnoDB" in text

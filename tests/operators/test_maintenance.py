@@ -306,7 +306,7 @@ def test_a_checkpoint_in_doubt_is_settled_once_in_the_name_of_who_has_asked(
     world.prepared()
     told = trigger(action, checkpoint=1, reason="a test")
     assert world.store.checkpoint(PIPELINE, 1).state is state
-    assert "db: it stands at 0" in told or "db: it remembers nothing" in told, told.log
+    assert "db: its newest is 0" in told or "db: it has no marker" in told, told.log
     assert "Checkpoint 1 (PREPARED, 20 rows): " in told and f"checkpoint 1 is {state}" in told
     assert f"`{action} 1` by ada (airflow_ft_maintenance/manual__1/act): a test" in signed(world)
     before = world.store.checkpoint(PIPELINE, 1), {name: list(system.rows) for name, system in world.systems.items()}

@@ -336,6 +336,7 @@ def test_a_pipeline_stays_in_its_own_log(saved: tuple[Pipelines, str]) -> None:
     assert restored.position.location.startswith((pipelines.folder / "wal" / NEW).as_uri())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("name", ["link_tree", "sync_tree", "rename"])
 def test_whoever_dies_while_it_is_renamed_leaves_either_name_and_the_next_one_goes_on(

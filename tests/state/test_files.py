@@ -93,7 +93,7 @@ def test_codecs() -> None:
         b"another codec",
         compressed(data)[:25] + b"\xff" * 30,
     ):
-        with pytest.raises(WalCorruptError) as damaged:
+        with raises(WalCorruptError, "checksum_mismatch") as damaged:
             decompressed(broken, "7.delta")
         assert "7.delta" in damaged.value.headline
 

@@ -184,6 +184,7 @@ def check_laws(scene: Scene, before: dict[int, Checkpoint]) -> dict[int, Checkpo
     return now
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(8))
 def test_the_laws_hold_on_every_walk(tmp_path: Path, seed: int) -> None:

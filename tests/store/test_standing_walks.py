@@ -160,6 +160,7 @@ def everything(database: Database) -> list[list[dict[str, Any]]]:
 
 
 class TestWalks:
+    @pytest.mark.slow
     @pytest.mark.sampled
     @pytest.mark.parametrize("few", [FEW, 2])
     @pytest.mark.parametrize("seed", range(4))

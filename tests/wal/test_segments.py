@@ -249,6 +249,7 @@ def test_the_longest_values_of_dictionaries_are_known(tmp_path: Path) -> None:
     assert found == {"short": 5, "falls_back": 2000, "late": 2000}
 
 
+@pytest.mark.slow
 def test_many_columns_of_values_that_repeat_are_looked_at_in_small_batches(
     folder: SegmentFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

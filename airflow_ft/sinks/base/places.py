@@ -90,7 +90,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
     object.__setattr__(sink, "partition_by", columns)
     if len(set(columns)) < len(columns) or not all(columns):
         raise ConfigurationError(
-            f"partition_by of {of} is {list(columns)}: a name is empty or appears twice.",
+            f"{of}: partition_by is {list(columns)}. A name is empty or appears twice.",
             code="argument_invalid",
             remedy="Name each column once in partition_by.",
             argument="partition_by",
@@ -99,7 +99,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
     check_type("file_bytes", size, int, "Give a number of bytes.", of=of)
     if not 1 <= size <= _MAX_FILE_BYTES:
         raise ConfigurationError(
-            f"file_bytes of {of} is {size}. It can be 1 to {_MAX_FILE_BYTES} bytes.",
+            f"{of}: file_bytes is {size}. It can be 1 to {_MAX_FILE_BYTES} bytes.",
             code="argument_invalid",
             remedy="Give another size: file_bytes=128 << 20 is 128 MB.",
             argument="file_bytes",
@@ -107,7 +107,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
         )
     if is_late(name) or not re.fullmatch(r"[A-Za-z0-9_.-]*", name):
         raise ConfigurationError(
-            f"name of {of} is {name!r}, which cannot be part of a task's name.",
+            f"{of}: name is {name!r}, which cannot be part of a task's name.",
             code="name_invalid",
             remedy="Use only letters, digits, '_', '-' and '.' in name.",
             argument="name",
@@ -115,7 +115,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
         )
     if not is_late(at) and {".", ".."} & set(str(at).split("/")):
         raise ConfigurationError(
-            f"{place} of {of} is {at!r}. Two spellings of one place would be two sinks.",
+            f"{of}: {place} is {at!r}. Two spellings of one place would be two sinks.",
             code="path_invalid",
             remedy=f"Write {place} without '.' and '..'.",
             argument=place,
@@ -123,7 +123,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
         )
     if is_late(at) and not name:
         raise ConfigurationError(
-            f"{place} of {of} is {shown(at)}, which is known only in a run. The sink needs a name, because tasks are"
+            f"{of}: {place} is {shown(at)}, which is known only in a run. The sink needs a name, because tasks are"
             " named by it.",
             code="argument_missing",
             remedy=f'Give the sink a name: name="{example}".',

@@ -37,7 +37,7 @@ class SqlSink:
             refuse_object("conn_id", self.conn_id, of=of)
         if not isinstance(self.conn_id, str) or not self.conn_id or self.conn_id != self.conn_id.strip():
             raise ConfigurationError(
-                f"{of}: conn_id is {shown(self.conn_id)}, which is no connection id.",
+                f"{of}: {shown(self.conn_id)} is not a connection id.",
                 code="argument_invalid",
                 remedy="Give the id of an Airflow connection as conn_id, without blanks around it.",
                 argument="conn_id",

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.partitions import can_partition
 
@@ -181,17 +182,19 @@ def unholdable(sink: DeltaSink, schema: pa.Schema, name: str) -> Iterator[Airflo
     seen: set[str] = set()
     for field in schema:
         if not type_of(field.type):
-            remedy = "cast it in the job: to string, or to a timestamp."
-            yield _declined(f"Delta has no type for {field.type}.", remedy, name, field.name)
+            remedy = "Cast it in the job, to a string or a timestamp."
+            yield _declined(f"Delta has no type for {field.type}.", "type_unsupported", remedy, name, field.name)
         if field.name.lower() in seen:
-            yield _declined("Delta does not tell names apart by case.", "rename one of both.", name, field.name)
+            what = f"another column is called {field.name!r} in other case, and Delta ignores case."
+            yield _declined(what, "column_ambiguous", "Rename one of them in the job.", name, field.name)
         if _ODD.search(field.name) or field.name == PLACEHOLDER:
-            yield _declined("Delta has no such name for a column.", "use letters, digits and '_'.", name, field.name)
+            what = f"Delta allows no column name {field.name!r}."
+            remedy = "Rename it in the job: use letters, digits and '_'."
+            yield _declined(what, "name_invalid", remedy, name, field.name)
         seen.add(field.name.lower())
     for column in sink.partition_by:
         if len(schema) and column not in schema.names:
-            remedy = f"have the job return it, or change partition_by; there are {', '.join(schema.names)}."
-            yield _declined(f"rows have no column {column!r} to partition by.", remedy, name, column)
+            yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
 
 
 def misfits(
@@ -205,30 +208,37 @@ def misfits(
     kinds = {field.name.lower(): field.type for field in schema}
     for one in by:
         if one.lower() in kinds and not can_partition(kinds[one.lower()]):
-            remedy = "partition by text, whole numbers, booleans or dates."
-            yield _declined(f"{kinds[one.lower()]} cannot be a partition column here.", remedy, name, one)
+            remedy = "Partition by columns of text, whole numbers, booleans or dates."
+            what = f"a column of type {kinds[one.lower()]} cannot be a partition column."
+            yield _declined(what, "partition_unfit", remedy, name, one)
     if set(map(str.lower, schema.names)) <= set(map(str.lower, by)):
-        yield _declined("no column is left for the files.", "partition by fewer columns.", name)
+        what = "all columns are partition columns, so no column is left for the files."
+        yield _declined(what, "partition_unfit", "Set partition_by= to fewer columns.", name)
     if columns is None:
         return
     if sink.partition_by and list(sink.partition_by) != list(partitions):
         yield UnfitTargetError(
             f"the table is partitioned by {list(partitions)}, and partition_by is {list(sink.partition_by)}.",
-            remedy="leave partition_by out, or deliver into another table.",
+            code="partition_unfit",
+            remedy="Leave partition_by= out, or deliver into another table.",
             sink=name,
+            partitions=list(partitions),
+            partition_by=list(sink.partition_by),
         )
     there = {column.name.lower(): column for column in columns}
     for field in schema:
         yield from _misfit(sink, field, there.get(field.name.lower()), name)
     for column in columns:
         if column.name.lower() not in kinds and not column.nullable:
-            yield _declined(
-                "it is NOT NULL in the table, and rows lack it.", "have the job return it.", name, column.name
-            )
+            what = f"column {column.name!r} of the table is NOT NULL, and the rows do not have it."
+            yield _declined(what, "column_required", "Return the column in the job.", name, column.name)
         if column.oddity:
-            remedy = "Spark's own writer heeds that; have it copied from another table, or deliver into another one."
             yield UnfitTargetError(
-                f"it {column.oddity}, which is not supported.", remedy=remedy, sink=name, column=column.name
+                f"column {column.name!r} of the table {column.oddity}, which this sink does not support.",
+                code="table_unsupported",
+                remedy="Deliver into another table, and copy the rows from there with Spark, which supports this.",
+                sink=name,
+                column=column.name,
             )
 
 
@@ -236,18 +246,22 @@ def _misfit(sink: DeltaSink, field: pa.Field, column: Column | None, name: str) 
     kind = type_of(field.type)
     if column is None and not sink.schema_evolution:
         yield UnfitTargetError(
-            "the table has no such column.",
-            remedy=f"add it (ALTER TABLE ... ADD COLUMNS (`{field.name}` {kind or field.type})), leave it out in"
-            " the job, or say schema_evolution=True.",
+            f"the table has no column {field.name!r}.",
+            code="column_missing",
+            remedy=f"Add it in Spark (ALTER TABLE ... ADD COLUMNS (`{field.name}` {kind or field.type})), drop it in"
+            " the job, or set DeltaSink(schema_evolution=True).",
             sink=name,
             column=field.name,
         )
     if column is not None and kind and not holds(column, field.type):
         yield UnfitTargetError(
-            f"it is {kind}, and {column.type} in the table.",
-            remedy="cast it in the job, or deliver into another table.",
+            f"the rows have {kind}, and the table has {column.type}, which does not hold it exactly.",
+            code="column_unfit",
+            remedy=f"Cast it to {column.type} in the job, or deliver into another table.",
             sink=name,
             column=field.name,
+            declared=column.type,
+            type=kind,
         )
 
 
@@ -257,8 +271,8 @@ def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([field for field in schema if field.name.lower() not in there])
 
 
-def _declined(what: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
-    return DeclinedError(what, remedy=remedy, sink=sink, column=column)
+def _declined(what: str, code: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
+    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column)
 
 
 # --- how rows become the table's -------------------------------------------------------------------------------------
@@ -270,8 +284,9 @@ def as_it_is(schema: pa.Schema, columns: Sequence[Column]) -> bool:
     for field in schema:
         if field.name.lower() not in there:
             raise UnfitTargetError(
-                "the table has no such column any more.",
-                remedy="bring it back: rows that are decided wait for it.",
+                f"the table no longer has the column {field.name!r}.",
+                code="column_missing",
+                remedy=f"Add the column {field.name!r} to the table again. The staged rows wait for it.",
                 column=field.name,
             )
     return all(
@@ -307,10 +322,10 @@ def too_long(column: Column, values: pa.Array) -> dict[int, str]:
     """Return the rows whose text a varchar(n) or char(n) of Spark would not keep, and why; by position."""
     kind = f"{'char' if column.padded else 'varchar'}({column.characters})"
     length = pc.greater(pc.utf8_length(values), column.characters)
-    found = dict.fromkeys(_positions(length), f"column {column.name!r}: longer than its {kind}")
+    found = dict.fromkeys(_positions(length), f"column {column.name!r}: longer than {kind}")
     if column.padded:  # readers fill char(n) with spaces, which look like the value's own
         ends = pc.ends_with(values, " ")
-        why = f"column {column.name!r}: ends with a space, which {kind} does not keep apart"
+        why = f"column {column.name!r}: a space at the end, which {kind} does not preserve"
         found = dict.fromkeys(_positions(ends), why) | found
     return found
 

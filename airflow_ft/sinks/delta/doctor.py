@@ -35,11 +35,11 @@ def _described(participant: str, connection: ConnectionInfo, settings: Mapping[s
     place = Place.of(sink, connection)
     with told(place):
         there = Snapshot.newest(place)
-        free = "" if place.is_bucket else f", {room(sink.path):,} bytes are free"
+        free = "" if place.is_bucket else f", {room(sink.path):,} bytes free"
         if there is None and not sink.create:
             raise place.lacks_its_table()
         if there is None:
-            return f"{place} will be made{free}"
+            return f"{place} will be created{free}"
         if problems := list(there.oddities()):
             raise together(problems)
         return f"{place}, version {there.version:,}, {len(there.columns)} columns{free}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Set
+from typing import Any
 
 from airflow_ft.core.errors import UnfitTargetError
 
@@ -21,26 +22,32 @@ _IDENTITY = 6
 _NEWEST_READER, _NEWEST_WRITER = 3, 7
 
 
-def unfit(what: str) -> UnfitTargetError:
+def unfit(what: str, **fields: Any) -> UnfitTargetError:
     """Return the error for a table that only other writers can write."""
-    return UnfitTargetError(what, remedy="deliver into a table without, and copy from there by Spark.")
+    remedy = "Deliver into a table without this feature, and copy the rows from there with Spark."
+    return UnfitTargetError(what, code="table_unsupported", remedy=remedy, **fields)
 
 
-def unsupported(reader: int, writer: int, features: Set[str]) -> Iterator[str]:
+def unsupported(reader: int, writer: int, features: Set[str]) -> Iterator[UnfitTargetError]:
     """Yield what keeps rows from being added, by the protocol of a table: versions, and names of features."""
     implied = {"identityColumns"} if writer == _IDENTITY else set()
     for feature in sorted((features | implied) - SUPPORTED):
-        yield f"the table has the feature {feature!r}, which is not supported here."
+        yield unfit(f"the table has the feature {feature!r}, which this sink does not support.", feature=feature)
     if reader > _NEWEST_READER or writer > _NEWEST_WRITER:
-        yield f"the table needs readers of version {reader} and writers of version {writer}, which are not supported."
+        what = f"the table needs readers of version {reader} and writers of version {writer}, which are not supported."
+        yield unfit(what, reader=reader, writer=writer)
 
 
-def feature_of_error(text: str) -> str | None:
-    """Return what an error of delta-rs says of a table that it does not even open; None: nothing of features."""
+def feature_of_error(table: str, text: str) -> UnfitTargetError | None:
+    """Return the error for a table that delta-rs refuses to open because of a feature; None: it says something else."""
     if match := re.search(r"[Ff]eature '?(\w[\w-]*)'? is not supported", text):
-        return f"has the feature {match[1]!r}, which is not supported here."
+        what = f"{table} has the feature {match[1]!r}, which this sink does not support."
+        return unfit(what, table=table, feature=match[1])
     if "catalog-managed" in text:
-        return "has the feature 'catalogManaged': a catalog keeps its commits. That is not supported here."
+        what = (
+            f"{table} has the feature 'catalogManaged' (a catalog keeps its commits), which this sink does not support."
+        )
+        return unfit(what, table=table, feature="catalogManaged")
     if "Unsupported table features" in text or "Invalid protocol action" in text:
-        return f"cannot be written by delta-rs: {text}."
+        return unfit(f"delta-rs cannot write {table}: {text.rstrip('.')}.", table=table)
     return None

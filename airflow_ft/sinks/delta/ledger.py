@@ -79,11 +79,13 @@ class Ledger:
         try:
             data = self._table.files.read(self.uri)
         except WalCorruptError as error:
-            raise FileNotFoundError(errno.ENOENT, "it is gone", self.uri) from error
+            raise FileNotFoundError(errno.ENOENT, "the file is gone", self.uri) from error
         if _checksum(data) != self._version & 0xFFFFFFFF:
             raise StoreBehindSinkError(
                 f"{self.uri} is damaged: it does not match the checksum in the table's log.",
-                remedy="bring it back from a backup; compare before resuming.",
+                code="ledger_damaged",
+                remedy="Restore the file from a backup. Compare table and decision log before you resume.",
+                path=self.uri,
             )
         found: dict[str, Any] = json.loads(data)
         return found

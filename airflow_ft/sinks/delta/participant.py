@@ -159,8 +159,11 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
                 cause = error.__cause__
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.005 * 2**tried)))
         raise SinkUnavailableError(
-            f"others keep committing into {self.place} while {doing}{f' ({cause})' if cause is not None else ''}.",
-            remedy="it is tried again.",
+            f"{doing}: other writers committed into {self.place} during each of {_TRIES} tries"
+            f"{f' ({cause})' if cause is not None else ''}.",
+            code="commit_conflict",
+            remedy="Pause the other writers of the table. Airflow retries the task.",
+            path=str(self.place),
         ).located(**self._where(plan))
 
     def _where(self, plan: Plan | None) -> dict[str, Any]:
@@ -207,6 +210,8 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
 
     def _lost(self) -> StoreBehindSinkError:
         return StoreBehindSinkError(
-            f"the sink has lost its head: {self.place} is gone, or was made anew, or its app transaction is lost.",
-            remedy=f"bring the table back, with {OURS} in it; compare before resuming.",
+            f"the sink has lost its head: {self.place} is gone or was created again, or its app transaction is lost.",
+            code="ledger_lost",
+            remedy=f"Restore the table, with {OURS} in it. Compare table and decision log before you resume.",
+            path=str(self.place),
         )

@@ -70,9 +70,11 @@ class Place:
     def lacks_its_table(self, sink: str = "") -> UnfitTargetError:
         """The error where none is there, and the sink makes none."""
         return UnfitTargetError(
-            f"there is no table {self}, and it is not made: create=False.",
-            remedy="create it, or name another one.",
+            f"there is no table {self}, and the sink does not create it: create=False.",
+            code="table_missing",
+            remedy="Create the table, or set DeltaSink(create=True).",
             sink=sink,
+            table=str(self),
         )
 
     # --- delta-rs ------------------------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class Rows:
         for name in self._required:
             if name in rows.schema.names and rows.column(name).null_count:
                 empty = pc.indices_nonzero(rows.column(name).is_null())
-                found |= dict.fromkeys(numbers(empty).tolist(), f"column {name!r} is NOT NULL")
+                found |= dict.fromkeys(numbers(empty).tolist(), f"column {name!r}: NULL in a NOT NULL column")
         for column in self._limited(rows.schema.names):
             found |= too_long(column, rows.column(column.name))
         return found

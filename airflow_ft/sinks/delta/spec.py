@@ -72,19 +72,31 @@ class DeltaSink:
             check_bucket(self.table, r"[\w.=+-]+")
             return
         if not self.table.startswith(("/", "file:///")):
-            what = f"on {parts.scheme}" if parts.scheme else "a relative path"
+            what = f"on {parts.scheme}, which is not supported" if parts.scheme else "a relative path"
             raise ConfigurationError(
                 f"table of DeltaSink is {self.table!r}, which is {what}.",
-                remedy="give an absolute path, or a file:/// URI, of a file system that all tasks have mounted, or"
-                " s3://BUCKET/FOLDER. HDFS is not supported: FilesSink delivers Parquet there.",
+                code="path_invalid",
+                remedy="Give an absolute path or a file:/// URI of a file system that all tasks have mounted, or"
+                " s3://BUCKET/FOLDER. For HDFS, use FilesSink, which delivers Parquet there.",
+                argument="table",
+                value=self.table,
             )
         if unquote(str(self.path)) != str(self.path):
             raise ConfigurationError(
-                f"{str(self.path)!r} has a '%' and two digits in it, which delta-rs takes for another character.",
-                remedy="name another folder.",
+                f"table of DeltaSink is {str(self.path)!r}: delta-rs decodes the '%' and the two digits after it.",
+                code="path_invalid",
+                remedy="Choose a folder without such a '%'.",
+                argument="table",
+                value=self.table,
             )
         if self.path == Path("/"):
-            raise ConfigurationError(f"{self.table!r} is the root of a file system.", remedy="name a folder in it.")
+            raise ConfigurationError(
+                f"table of DeltaSink is {self.table!r}, the root of a file system.",
+                code="path_invalid",
+                remedy="Give a folder below it.",
+                argument="table",
+                value=self.table,
+            )
 
     @property
     def path(self) -> Path:

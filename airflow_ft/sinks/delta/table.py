@@ -94,8 +94,10 @@ class Snapshot:
             if all(name == LOG for name in place.files.names(place.root)):
                 return None
         raise UnfitTargetError(
-            f"{place} is not empty, and no Delta table: it has no {LOG}.",
-            remedy="name another folder; or make a table of it: CONVERT TO DELTA.",
+            f"the folder {place} is not empty and is not a Delta table: it has no {LOG}.",
+            code="not_a_table",
+            remedy="Choose another folder, or convert the files with Spark (CONVERT TO DELTA).",
+            path=str(place),
         )
 
     @classmethod
@@ -157,19 +159,16 @@ class Snapshot:
                 raise OvertakenError from error
             raise StoreBehindSinkError(
                 f"the sink has lost its head: {error.filename} is gone.",
-                remedy=f"bring {self.place.below(OURS)} back; compare before resuming.",
+                code="ledger_lost",
+                remedy=f"Restore {self.place.below(OURS)}. Compare table and decision log before you resume.",
+                path=str(error.filename),
             ) from error
 
     def unsupported(self) -> Iterator[UnfitTargetError]:
         """Yield what delta-rs cannot commit beside, rows or not: features and versions of the table's protocol."""
         protocol = self.table.protocol()
-        yield from map(
-            unfit,
-            unsupported(
-                protocol.min_reader_version, protocol.min_writer_version,
-                {*(protocol.writer_features or ()), *(protocol.reader_features or ())},
-            ),
-        )  # fmt: skip
+        features = {*(protocol.writer_features or ()), *(protocol.reader_features or ())}
+        yield from unsupported(protocol.min_reader_version, protocol.min_writer_version, features)
 
     def oddities(self) -> Iterator[UnfitTargetError]:
         """Yield what keeps anybody but Spark from adding rows here."""
@@ -177,13 +176,22 @@ class Snapshot:
         properties = self.table.metadata().configuration
         for name in properties:
             if name.startswith("delta.constraints."):
-                yield unfit(f"the table has the constraint {name.rpartition('.')[2]!r}, which is not checked here.")
+                yield unfit(
+                    f"the table has the constraint {name.rpartition('.')[2]!r}, which this sink does not check.",
+                    setting=name,
+                )
         if properties.get("delta.columnMapping.mode") not in (None, "none"):
-            yield unfit("the table maps columns to other names in its files (delta.columnMapping.mode).")
+            yield unfit(
+                "the table maps columns to other names in its files (delta.columnMapping.mode), which this sink does"
+                " not support.",
+                setting="delta.columnMapping.mode",
+            )
         if "delta.setTransactionRetentionDuration" in properties:
             yield UnfitTargetError(
-                "the table forgets what was delivered: delta.setTransactionRetentionDuration drops app transactions.",
-                remedy="ALTER TABLE ... UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration').",
+                "delta.setTransactionRetentionDuration of the table drops app transactions, which prove deliveries.",
+                code="table_setting_unsafe",
+                remedy="Run `ALTER TABLE ... UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')` in Spark.",
+                setting="delta.setTransactionRetentionDuration",
             )
 
     def sync(self, ledger: Ledger) -> None:
@@ -225,7 +233,7 @@ class Snapshot:
                 raise OvertakenError(nothing=found == before and taken) from failure
             raise failure
         if failure is not None:
-            log.warning("%s: the commit is there, but what follows it failed: %s", self.place, failure)
+            log.warning("%s: committed, but a step after the commit failed: %s", self.place, failure)
         self.place.sync_log(range(self.version + 1, now.version + 1))
         ledger.sweep()
         return now
@@ -307,10 +315,12 @@ def _told(place: Place, error: Exception) -> Exception:
     if type(error).__module__.partition(".")[0] not in ("_internal", "deltalake"):
         return error
     if type(error).__name__ == "DeltaProtocolError" or "features" in text:
-        return unfit(f"{place} cannot be used by delta-rs: {text}")
-    if (feature := feature_of_error(text)) is not None:
-        return unfit(f"{place} {feature}")
+        return unfit(f"delta-rs cannot use {place}: {text.rstrip('.')}.", place=str(place))
+    if (found := feature_of_error(str(place), text)) is not None:
+        return found
     return SinkAccessError(
-        f"the log of the table {place} cannot be used: {text}.",
-        remedy=f"if a file in {place.below(LOG)} is damaged or gone, bring it back from a backup.",
+        f"delta-rs cannot read the log of the table {place}: {text.rstrip('.')}.",
+        code="log_unreadable",
+        remedy=f"Check {place.below(LOG)}, and restore damaged or missing files from a backup.",
+        path=str(place),
     )

@@ -45,17 +45,22 @@ def _verify(sent: Sequence[Sent], participant: str, place: Place, log: Delivered
     with told(place, participant=participant):
         there = Snapshot.newest(place)
         if there is None:
-            raise SinkUnavailableError(f"the table {place} is not there.", remedy="bring it back.")
+            raise SinkUnavailableError(
+                f"the table {place} does not exist.",
+                code="table_missing",
+                remedy=f"Restore {place}.",
+                table=str(place),
+            )
         written: set[str] = set()
         for _, name, reader in readers:
             schema = reader.schema(name)
             if gone := lacking(schema, there.columns).names:
-                return replace(report, error=f"it has no column {gone[0]!r}")
+                return replace(report, error=f"the table has no column {gone[0]!r}")
             types = {field.name.lower(): field.type for field in schema}
             for column in there.columns:  # cast like the table's values, the log's would look the same
                 kind = types.get(column.name.lower())
                 if kind is not None and not holds(column, kind):
-                    what = f"its column {column.name!r} is {column.type}, which does not hold {kind} as it is"
+                    what = f"column {column.name!r} is {column.type}, which does not hold {kind} exactly"
                     return replace(report, error=what)
             written |= {each.lower() for each in schema.names}
         columns = [column for column in there.columns if column.name.lower() in written]

@@ -44,57 +44,72 @@ def misfits(
     if len(schema) == 0:
         return
     for field in schema:
+        kind = str(field.type)
         if field.name.lower() == LABEL:
             yield _declined(
-                f"rows have a column {field.name!r}, and readers take that name from the folders of checkpoints.",
-                "rename it in the job.",
+                f"rows have a column {field.name!r}, but readers take that name from the folders of checkpoints.",
+                "Rename it in the job.",
                 name,
+                "column_reserved",
                 field.name,
             )
         elif field.name not in sink.partition_by and (why := unwritable(sink.format, field.type)):
-            yield _declined(f"{sink.format} cannot hold {field.type}: {why}.", "change the job.", name, field.name)
+            what = f"{sink.format} cannot hold {kind}: {why}."
+            remedy = "Cast or drop the column in the job, or use another format."
+            yield _declined(what, remedy, name, "type_unsupported", field.name, type=kind)
     for column in sink.partition_by:
         if column not in schema.names:
-            remedy = f"have the job return it, or change partition_by; there are {', '.join(schema.names)}."
-            yield _declined(f"rows have no column {column!r} to partition by.", remedy, name, column)
+            remedy = f"Have the job return it, or change partition_by. The rows have {', '.join(schema.names)}."
+            yield _declined(
+                f"the rows lack the partition column {column!r}.", remedy, name, "job_column_missing", column
+            )
         elif not can_partition(kind := schema.field(column).type):
-            remedy = "partition by text, whole numbers, booleans or dates."
-            yield _declined(f"{kind} does not read back from the name of a folder.", remedy, name, column)
+            what = f"values of type {kind} do not read back from the name of a folder."
+            remedy = "Partition by text, whole numbers, booleans or dates."
+            yield _declined(what, remedy, name, "column_unfit", column, type=str(kind))
     if set(schema.names) <= set(sink.partition_by):
-        yield _declined("no column is left for the files.", "partition by fewer columns.", name)
+        yield _declined("no column is left for the files.", "Partition by fewer columns.", name, "no_column_left")
     if before is not None:
         yield from _changes(layout(sink, schema), before, name)
 
 
 def _changes(now: Mapping[str, Any], before: Mapping[str, Any], name: str) -> Iterator[AirflowFtError]:
-    elsewhere = "deliver into another folder, and have readers take both; or undo the change."
+    remedy = "Deliver into another folder, and have readers read both. Or undo the change."
     for setting in ("format", "partition_by"):
         if now[setting] != before[setting]:
             yield UnfitTargetError(
-                f"the folder's {setting} is {before[setting]!r}, and now {now[setting]!r}: no reader takes both.",
-                remedy=elsewhere,
+                f"the folder has {setting} {before[setting]!r}, the sink has {now[setting]!r}: no reader reads both.",
+                code="layout_changed",
+                remedy=remedy,
                 sink=name,
+                setting=setting,
             )
             return
     known, columns = dict(before["columns"]), dict(now["columns"])
     for column in columns:
         if column in known and columns[column] != known[column]:
             yield UnfitTargetError(
-                f"it is {columns[column]}, and {known[column]} in the files that are there: no reader takes both.",
-                remedy=elsewhere,
+                f"its type is {columns[column]}, but {known[column]} in the existing files: no reader reads both.",
+                code="layout_changed",
+                remedy=remedy,
                 sink=name,
                 column=column,
+                type=columns[column],
+                before=known[column],
             )
     if now["format"] == "csv" and list(columns) != list(known):
         different = [column for column in [*columns, *known] if (column in known) != (column in columns)]
         yield UnfitTargetError(
-            f"the columns are {', '.join(columns)}, and {', '.join(known)} in the files that are there: readers of CSV"
-            " go by their order.",
-            remedy=elsewhere,
+            f"the columns are {', '.join(columns)}, but {', '.join(known)} in the existing files. Readers of CSV go by"
+            " the order of columns.",
+            code="layout_changed",
+            remedy=remedy,
             sink=name,
             column=different[0] if different else "",
+            columns=list(columns),
+            before=list(known),
         )
 
 
-def _declined(what: str, remedy: str, sink: str, column: str = "") -> DeclinedError:
-    return DeclinedError(what, remedy=remedy, sink=sink, column=column)
+def _declined(what: str, remedy: str, sink: str, code: str, column: str = "", **fields: Any) -> DeclinedError:
+    return DeclinedError(what, code=code, remedy=remedy, sink=sink, column=column, **fields)

@@ -38,10 +38,10 @@ def _described(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo,
         owner = ledger.pipeline()
         if (error := refused(sink.folder, owner, pipeline, plan.former)) is not None:
             raise error
-        told = f"{sink.folder}, {sink.format}, {len(ledger.visible()):,} checkpoints are visible"
+        text = f"{sink.folder}, {sink.format}, {len(ledger.visible()):,} checkpoints are visible"
         if owner not in ("", pipeline):
-            told += f", and the next one takes it over from {owner!r}"
+            text += f", and the next checkpoint takes it over from {owner!r}"
         if isinstance(ledger.files, Objects):
             ledger.require_folder()
-            return told
-        return told if is_hdfs(sink.folder) else f"{told}, {room(local_path(sink.folder)):,} bytes are free"
+            return text
+        return text if is_hdfs(sink.folder) else f"{text}, {room(local_path(sink.folder)):,} bytes are free"

@@ -17,29 +17,44 @@ def telling(root: str, **where: Any) -> Iterator[None]:
     try:
         yield
     except AirflowFtError as error:
-        if isinstance(error, OSError):  # of HDFS, which says by itself what to do
-            told = SinkUnavailableError(error.what, remedy=error.remedy)
-            raise told.located(**where) from error
+        if isinstance(error, OSError):  # of HDFS, which says what to do
+            failure = SinkUnavailableError(error.what, code=error.code, remedy=error.remedy, **error.fields)
+            raise failure.located(**where) from error
         raise error.located(**where) from error.__cause__
     except OSError as error:
         raise _told(root, error).located(**where) from error
 
 
 def _told(root: str, error: OSError) -> AirflowFtError:
+    path = str(error.filename or root)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return SinkUnavailableError(
-            f"the disk of {root} is full.", remedy="make room; it is tried again, and nothing half is visible."
+            f"the disk of {root} is full.",
+            code="disk_full",
+            remedy="Free space, then retry. No partial file is visible.",
+            path=root,
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return SinkAccessError(
-            f"{error.filename or root} cannot be written: {error.strerror}.",
-            remedy=f"let the user who runs tasks own {root}, and mount it to be written.",
+            f"{path} cannot be written: {error.strerror}.",
+            code="folder_unusable",
+            remedy=f"Let the user who runs tasks own {root}, and mount it writable.",
+            path=path,
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return SinkAccessError(f"{error.filename or root} is no folder.", remedy="move it away; or name another one.")
+        return SinkAccessError(
+            f"{path} is not a folder.",
+            code="folder_unusable",
+            remedy=f"Move {path} away, or deliver into another folder.",
+            path=path,
+        )
     if error.errno == errno.EXDEV:
         return SinkAccessError(
-            f"{root} and the folder where its rows are prepared lie on different file systems by now.",
-            remedy="bring back what was mounted: rows become visible by a rename.",
+            f"{root} and the folder where its rows are prepared are now on different file systems.",
+            code="file_systems_differ",
+            remedy="Mount them as before: a rename makes rows visible, and it works only within one file system.",
+            path=root,
         )
-    return SinkUnavailableError(f"{root}: {error}.", remedy="it is tried again.")
+    return SinkUnavailableError(
+        f"{root}: {error}.", code="file_system_failed", remedy="Check the disk or mount, then retry.", path=root
+    )

@@ -77,10 +77,16 @@ class Owned(Head):
 
 
 def refused(folder: str, owner: str, pipeline: str, former: Former | None) -> UnfitTargetError | None:
-    """Why a folder that belongs to `owner` cannot be a pipeline's; None: it is its own, nobody's, or its `former`'s."""
+    """Return why a folder of `owner` cannot be a pipeline's; None if it can: its own, its former's, unowned."""
     if owner in ("", pipeline) or (former is not None and owner == former.pipeline):
         return None
-    return UnfitTargetError(f"{folder} is the folder of pipeline {owner!r}.", remedy="name another one.")
+    return UnfitTargetError(
+        f"{folder} is the folder of pipeline {owner!r}.",
+        code="target_shared",
+        remedy="Name another folder.",
+        path=folder,
+        owner=owner,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +173,14 @@ class Ledger:
         """UnfitTargetError when the folder is another pipeline's, by a head that was read."""
         if (owner := self.owner(head)) != pipeline:
             raise UnfitTargetError(
-                f"{self.told(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} has numbers of its own.",
-                remedy="give each pipeline a folder of its own; readers take several. One that is renamed takes its"
-                f" folder along: `airflow ft savepoint restore PATH --pipeline {pipeline} --rename`, with a savepoint"
-                f" of {owner}.",
+                f"{self.told(self.root)} is the folder of pipeline {owner!r}, and {pipeline!r} counts its own"
+                " checkpoints.",
+                code="target_shared",
+                remedy="Give each pipeline its own folder. Readers can read several. Has the pipeline been renamed?"
+                f" Then run `airflow ft savepoint restore PATH --pipeline {pipeline} --rename` with a savepoint of"
+                f" {owner}, and it keeps the folder.",
+                path=self.told(self.root),
+                owner=owner,
             )
 
     # --- where rows are prepared ---------------------------------------------------------------------------------
@@ -200,8 +210,12 @@ class Ledger:
             return False
         if isinstance(self.files, LocalFileSystem) and not self.files.has_links(self.uri(_probe())):
             raise UnfitTargetError(
-                f"the file system of {self.told(self.root)} has no hard links, by which a name is given once.",
-                remedy="exactly-once rests on them: name a folder on one that has (ext4, XFS, Btrfs).",
+                f"the file system of {self.told(self.root)} lacks hard links, which are needed to create files"
+                " atomically.",
+                code="file_system_unsupported",
+                remedy="Name a folder on a file system with hard links (ext4, XFS, Btrfs).",
+                path=self.told(self.root),
+                feature="hard links",
             )
         return self._can_rename_from(self._beside)
 
@@ -301,7 +315,12 @@ class Ledger:
 
     def _too_fast(self) -> SinkUnavailableError:
         where = self.told(self.uri("head"))
-        return SinkUnavailableError(f"others keep changing the head in {where}.", remedy="it is tried again.")
+        return SinkUnavailableError(
+            f"other processes keep changing the head in {where}.",
+            code="changed_meanwhile",
+            remedy="Retry. If it happens again, check whether two processes deliver this pipeline.",
+            path=where,
+        )
 
     def _versions(self) -> list[int]:
         return self._numbers("head")
@@ -328,7 +347,9 @@ class Ledger:
         self.files.sync_folders(self.uri("markers"), self.root)
         found = self.marker(number)
         if found is None:
-            raise SinkUnavailableError(f"the marker of number {number} was removed.", remedy="it is tried again.")
+            raise SinkUnavailableError(
+                f"the marker of number {number} was removed.", code="changed_meanwhile", remedy="Retry.", number=number
+            )
         return found
 
     def markers(self, above: int) -> Iterator[tuple[int, Marker]]:

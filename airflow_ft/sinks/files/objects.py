@@ -180,7 +180,7 @@ class Objects:
         try:
             manifest = self.read(self.uri(source, self.manifest))
         except WalCorruptError as error:
-            raise FileNotFoundError(errno.ENOENT, "nothing is prepared any more", source) from error
+            raise FileNotFoundError(errno.ENOENT, "the prepared files are gone", source) from error
         self.write(claim, manifest)
         try:
             self.copy(source, target, json.loads(manifest)["files"])
@@ -205,7 +205,7 @@ class Objects:
         if there == size:
             return
         if there is not None:
-            raise FileExistsError(errno.EEXIST, "it is there already", place)
+            raise FileExistsError(errno.EEXIST, "the object exists already", place)
         try:  # one request: who sleeps does so before it, or behind it
             self._ask(self.uri(source, path), lambda key: obstore.copy(self.store, key, _split(place)[1]))
         except FileNotFoundError:
@@ -225,9 +225,11 @@ class Objects:
         finally:
             self.remove(probe)
         raise UnfitTargetError(
-            f"the store of bucket {self.bucket!r} replaces an object that is there, though it is asked not to.",
-            remedy="exactly-once rests on conditional puts (If-None-Match): use a store, or a release of it, that has"
-            " them.",
+            f"the store of bucket {self.bucket!r} overwrites objects although If-None-Match forbids it.",
+            code="file_system_unsupported",
+            remedy="Use a store, or a version of it, with conditional puts (If-None-Match). Exactly-once needs them.",
+            bucket=self.bucket,
+            feature="If-None-Match",
         )
 
     # --- asking --------------------------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ class Objects:
         try:
             return self._ask(uri, call)
         except FileNotFoundError as error:
-            raise WalCorruptError(f"{uri} is missing", remedy="bring it back from a backup.") from error
+            raise WalCorruptError(f"{uri} is missing.", remedy="Restore it from a backup.", path=uri) from error
 
     def _ask(self, uri: str, call: Callable[[str], T]) -> T:
         with self._telling(uri):
@@ -266,7 +268,7 @@ class Objects:
         try:
             yield
         except AlreadyExistsError as error:
-            raise FileExistsError(errno.EEXIST, "it is there already", uri) from error
+            raise FileExistsError(errno.EEXIST, "the object exists already", uri) from error
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
                 self._tell(uri, error)
@@ -286,15 +288,22 @@ class Objects:
         if "NoSuchBucket" in text:
             return SinkAccessError(
                 f"there is no bucket {self.bucket!r} at {_endpoint(self.store)}.",
-                remedy="make it; or name another one, or the connection that reaches it: s3://CONNECTION@BUCKET/FOLDER.",
+                code="bucket_missing",
+                remedy="Create it, or name another bucket, or the connection that reaches it:"
+                " s3://CONNECTION@BUCKET/FOLDER.",
+                bucket=self.bucket,
             )
         if refused or _REFUSED.search(text):
             return SinkAccessError(
-                f"{uri} is refused: {_code(text) or said}.",
-                remedy="see whether login and password of the connection are right, and may list, get, put and delete"
+                f"the store refuses {uri}: {_code(text) or said}.",
+                code="access_refused",
+                remedy="Check login and password of the connection. They must allow to list, get, put and delete"
                 " objects there.",
+                path=uri,
             )
-        return SinkUnavailableError(f"{uri}: {said}", remedy="it is tried again.")
+        return SinkUnavailableError(
+            f"{uri}: {said}", code="server_unreachable", remedy="Retry when the store answers.", path=uri
+        )
 
 
 class _Download(io.RawIOBase):
@@ -368,8 +377,10 @@ def config_of(connection: ConnectionInfo) -> dict[str, str]:
     require_text(connection)
     if unknown := sorted(set(connection.extra) - set(_KEYS)):
         raise ConfigurationError(
-            f"the extra of connection {connection.conn_id!r} has {', '.join(unknown)}, which this sink does not know.",
-            remedy=f"give {', '.join(_KEYS)}; or name no connection, and let the environment of the worker say it.",
+            f"the extra of connection {connection.conn_id!r} has unknown settings: {', '.join(unknown)}.",
+            code="connection_invalid",
+            remedy=f"Use only {', '.join(_KEYS)}. Or name no connection, and set the environment of the worker.",
+            settings=unknown,
         )
     given = {_KEYS[name]: str(value) for name, value in connection.extra.items()}
     if connection.login:

@@ -135,7 +135,7 @@ class FilesParticipant:
                 rank, manifest = self._prepared(plan, (counted, fence.rank))
                 if manifest is None:
                     rank = fence.rank
-                    log.warning("%s: checkpoint %d is not prepared here: it is delivered from the write-ahead log",
+                    log.warning("%s: checkpoint %d is not prepared here, so it is delivered from the write-ahead log",
                                 self.name, plan.number)  # fmt: skip
                     letters = Refused(self.wal.dead_letters(plan)) if set_aside else None
                     readers = [self.wal.open(each) for each in plan.segments]
@@ -165,12 +165,14 @@ class FilesParticipant:
                 marked = standing is not None and standing.outcome is Outcome.COMMITTED
                 marker = f" and {self.ledger.told(self.ledger.marker_uri(plan.number))}" if marked else ""
                 raise HeuristicCommitError(
-                    f"it is ABORTED, and cannot be rolled back: {early}",
-                    remedy="its rows are delivered by a later checkpoint, or computed again, so these have to go:"
-                    f" remove that folder{marker}, then `airflow ft resume {plan.pipeline}`.",
+                    f"the checkpoint is ABORTED, but it cannot be rolled back: {early}",
+                    remedy=f"Remove that folder{marker}, then run `airflow ft resume {plan.pipeline}`. A later"
+                    " checkpoint delivers its rows, or they are computed again.",
                 )
             if standing is None:
-                raise SinkUnavailableError("what stood in its place has just gone.", remedy="it is tried again.")
+                raise SinkUnavailableError(
+                    "another process has just removed what replaced it.", code="changed_meanwhile", remedy="Retry."
+                )
         return standing.proof(self.name, plan.number)
 
     def proof(self, plan: Plan) -> Proof | None:
@@ -271,7 +273,7 @@ class FilesParticipant:
         with self._telling(plan):
             where = self.ledger.published(plan.number)
             manifest = self.ledger.manifest(where) if self.ledger.has_been_of(plan.pipeline) else None
-        return f"{self.ledger.told(where)} is there, and shows its {manifest['rows']:,} rows." if manifest else ""
+        return f"{self.ledger.told(where)} exists and shows its {manifest['rows']:,} rows." if manifest else ""
 
     def close(self) -> None:
         """Nothing is held between calls."""
@@ -288,8 +290,10 @@ class FilesParticipant:
                     raise UnfitTargetError(
                         f"sinks {other!r} and {self.staged.name!r} lead to one folder,"
                         f" {self.ledger.told(self.ledger.root)}.",
-                        remedy="give each of them a folder of its own.",
+                        code="folder_shared",
+                        remedy="Give each sink its own folder.",
                         sink=self.staged.name,
+                        path=self.ledger.told(self.ledger.root),
                     )
 
     def misfits(self, readers: Sequence[SegmentReader], before: Mapping[str, Any] | None) -> list[AirflowFtError]:
@@ -338,10 +342,13 @@ class FilesParticipant:
         check_owner(head, replace(fence, epoch=head.epoch, attempt=head.attempt))  # ranks are of two pipelines
         if head.last_delivered != former.number:
             raise UnfitTargetError(
-                f"{self.ledger.told(self.ledger.root)} is the folder of pipeline {former.pipeline!r}, which goes on as"
-                f" {fence.pipeline!r} behind checkpoint {former.number}; but the last one in it is"
+                f"{self.ledger.told(self.ledger.root)} is the folder of pipeline {former.pipeline!r}, which continues"
+                f" as {fence.pipeline!r} after checkpoint {former.number}. But the last checkpoint in it is"
                 f" {head.last_delivered}.",
-                remedy="give the new name a folder of its own; readers take both.",
+                code="number_differs",
+                remedy="Give the new name its own folder. Readers can read both.",
+                number=former.number,
+                found=head.last_delivered,
             )
         return replace(
             head,
@@ -377,14 +384,15 @@ class FilesParticipant:
     def _required(self, head: Owned | None) -> Owned:
         if head is None:
             raise StoreBehindSinkError(
-                f"the sink has lost its head: {self.ledger.told(self.ledger.uri())} is gone, or what is in it.",
+                f"the sink has lost its head: {self.ledger.told(self.ledger.uri())} is gone or empty.",
+                code="ledger_lost",
                 remedy=self._bring_back,
             )
         return head
 
     @property
     def _bring_back(self) -> str:
-        return f"bring {self.ledger.told(self.ledger.uri())} back; compare before resuming."
+        return f"Restore {self.ledger.told(self.ledger.uri())}, and compare it before you resume."
 
     def _settled(self, plan: Plan, head: Owned, fence: Fence, *, exactly: bool) -> Marker | None:
         """What settles the number: its marker; or, where one died before he wrote it, what the visible folder says."""
@@ -460,15 +468,18 @@ class FilesParticipant:
                     return standing
                 if isinstance(error, FileExistsError):
                     raise self._in_the_way(number) from error
-                what = "what was prepared was removed just now."
-                raise SinkUnavailableError(what, remedy="it is tried again.") from error
+                what = "another process has just removed the prepared files."
+                raise SinkUnavailableError(what, code="changed_meanwhile", remedy="Retry.") from error
         return self._marker(number, manifest)
 
     def _in_the_way(self, number: int) -> AirflowFtError:
+        path = self.ledger.told(self.ledger.published(number))
         return UnfitTargetError(
-            f"{self.ledger.told(self.ledger.published(number))} is there, and is none of ours.",
-            remedy="move it away; it is tried again.",
+            f"{path} exists, and airflow-ft did not write it.",
+            code="path_occupied",
+            remedy=f"Move {path} away, then retry.",
             sink=self.staged.name,
+            path=path,
         )
 
     def _remnant(self, number: int, rank: Rank, manifest: Mapping[str, Any]) -> Remnant:
@@ -479,7 +490,7 @@ class FilesParticipant:
             "",
             RemnantKind.PREPARED,
             manifest["installation"],
-            f"{manifest['rows']:,} rows in {folder}, which nobody sees",
+            f"{manifest['rows']:,} rows in {folder}, invisible to readers",
             of=1,
             commit=f"rename {folder} to {visible}",
             roll_back=f"remove {folder}",
@@ -490,7 +501,8 @@ class FilesParticipant:
         if left and ending is None:
             raise StateConflictError(
                 f"{self.ledger.told(self.staged.uri(*left[0][:2]))} is prepared.",
-                remedy="say what becomes of it: --prepared.",
+                code="prepared_foreign",
+                remedy="Decide about it with `--prepared commit` or `--prepared rollback`.",
             )
         for number, rank, manifest in left if ending is PreparedEnding.COMMIT else ():
             if manifest["files"]:

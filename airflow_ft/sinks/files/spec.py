@@ -81,12 +81,15 @@ class FilesSink:
     def __post_init__(self) -> None:
         for name in ("folder", "format", "compression", "name"):
             check_text(name, getattr(self, name), of="FilesSink")
-        check_type("success_file", self.success_file, bool, "give True or False.", of="FilesSink")
+        check_type("success_file", self.success_file, bool, "Give True or False.", of="FilesSink")
         check_sink(self, "folder", "files")
         if hidden := [column for column in self.partition_by if column[0] in "._"]:
             raise ConfigurationError(
-                f"partition_by of FilesSink names {hidden[0]!r}, and readers pass folders by that begin so.",
-                remedy="rename the column in the job.",
+                f"partition_by of FilesSink names {hidden[0]!r}, but readers skip folders that begin with '.' or '_'.",
+                code="argument_invalid",
+                remedy="Rename the column in the job.",
+                argument="partition_by",
+                value=hidden[0],
             )
         self._check_folder()
         self._check_format()
@@ -96,20 +99,31 @@ class FilesSink:
             return
         if not self.folder.startswith(_SCHEMES):
             raise ConfigurationError(
-                f"{self.folder!r} is no folder to deliver into.",
-                remedy="give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH, or s3://BUCKET/FOLDER; others"
-                " are not supported yet.",
+                f"{self.folder!r} is not a folder that this sink supports.",
+                code="path_invalid",
+                remedy="Give an absolute path, a file:/// URI, hdfs://NAMENODE:PORT/PATH, or s3://BUCKET/FOLDER.",
+                argument="folder",
+                path=self.folder,
             )
         if not re.sub(r"^(file|hdfs|s3)://[^/]*", "", self.folder).strip("/"):
-            raise ConfigurationError(f"{self.folder!r} is the root of a file system.", remedy="name a folder in it.")
+            raise ConfigurationError(
+                f"{self.folder!r} is the root of a file system.",
+                code="path_invalid",
+                remedy="Name a folder in it.",
+                argument="folder",
+                path=self.folder,
+            )
         if not is_object_store(self.folder):
             check_client(self.folder)
         else:
             check_bucket(self.folder)
             if self.file_bytes > LARGEST:
                 raise ConfigurationError(
-                    f"file_bytes of FilesSink is {self.file_bytes}, and S3 copies {LARGEST} at most.",
-                    remedy="give 128 << 20, for example: 128 MB.",
+                    f"file_bytes of FilesSink is {self.file_bytes}, but S3 copies at most {LARGEST} bytes.",
+                    code="argument_invalid",
+                    remedy="Give 128 << 20, for example: 128 MB.",
+                    argument="file_bytes",
+                    value=self.file_bytes,
                 )
 
     def _check_format(self) -> None:
@@ -117,12 +131,19 @@ class FilesSink:
             return
         if self.format not in FORMATS:
             raise ConfigurationError(
-                f"format of FilesSink is {self.format!r}.", remedy=f"choose one of {', '.join(FORMATS)}."
+                f"format of FilesSink is {self.format!r}.",
+                code="argument_invalid",
+                remedy=f"Use one of {', '.join(FORMATS)}.",
+                argument="format",
+                value=self.format,
             )
         if self.compression and self.compression not in FORMATS[self.format]:
             raise ConfigurationError(
-                f"compression of FilesSink: {self.format} cannot be compressed by {self.compression!r}.",
-                remedy=f"choose one of {', '.join(FORMATS[self.format])}.",
+                f"FilesSink cannot compress {self.format} by {self.compression!r}.",
+                code="argument_invalid",
+                remedy=f"Use one of {', '.join(FORMATS[self.format])}.",
+                argument="compression",
+                value=self.compression,
             )
 
     @property

@@ -138,11 +138,16 @@ class Staged:
             return
         there = self.ledger.files.tree(folder)
         if lost := sorted(path for path in paths if path not in there):
+            folder_of = lost[0].rpartition("/")[0]
             raise UnfitTargetError(
-                f"the file system of {self.ledger.told(self.ledger.root)} ignores case or the form of letters: it takes"
-                f" the folder of the partition {lost[0].rpartition('/')[0]} for that of another value.",
-                remedy="name a folder on a file system that keeps them apart; or make one value of both in the job.",
+                f"the file system of {self.ledger.told(self.ledger.root)} ignores case or the form of letters. It takes"
+                f" the folder of partition {folder_of} for that of another value.",
+                code="file_system_unsupported",
+                remedy="Name a folder on a file system that distinguishes them, or make them one value in the job.",
                 sink=self.name,
+                path=self.ledger.told(self.ledger.root),
+                feature="case",
+                partition=folder_of,
             )
 
     def publish(self, number: int, rank: Rank) -> None:
@@ -160,8 +165,9 @@ class Staged:
                 files.copy(self.uri(number, tuple(manifest["rank"])), target, manifest["files"])
             except FileNotFoundError as error:
                 raise StoreBehindSinkError(
-                    f"{target} lacks files of its manifest, and what was prepared for it is gone.",
-                    remedy=f"remove all that is below {target}: it is delivered from the write-ahead log.",
+                    f"{target} lacks files of its manifest, and the prepared files are gone.",
+                    remedy=f"Remove everything below {target}. The write-ahead log delivers it again.",
+                    path=target,
                 ) from error
         self.sync()
 

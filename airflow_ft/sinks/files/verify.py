@@ -39,7 +39,12 @@ def verify(
 def _verify(sent: Sequence[Sent], participant: str, folder: str, connection: ConnectionInfo) -> SinkReport:
     ledger = Ledger.of(folder, connection)
     if not ledger.files.exists(ledger.root):
-        raise SinkUnavailableError(f"{folder} is not there.", remedy="bring it back.")
+        raise SinkUnavailableError(
+            f"{folder} does not exist.",
+            code="folder_missing",
+            remedy=f"Restore {folder}, or mount its disk.",
+            path=folder,
+        )
     report = SinkReport.begun(participant, (name for _, name in sent), folder, [each for each, _ in sent])
     there = _seen(ledger.files.tree(ledger.root))
     wanted: dict[str, tuple[int, Mapping[str, Any]]] = {}
@@ -50,14 +55,15 @@ def _verify(sent: Sequence[Sent], participant: str, folder: str, connection: Con
         manifest = _manifest(ledger, each)
         if manifest is None and rows:
             where = ledger.label(each.plan.number)
-            differences.append(Difference(each.plan.number, where, rows, ("its manifest is gone, or is another one",)))
+            what = ("its manifest is gone or was changed",)
+            differences.append(Difference(each.plan.number, where, rows, what))
         for file in manifest["files"] if manifest else ():
             place = f"{ledger.label(each.plan.number)}/{file['path']}"
             wanted[place] = (each.plan.number, file)
             if why := _wrong(ledger, place, file, there):
                 differences.append(Difference(each.plan.number, place, file["rows"], (why,)))
     doubled, copies = _copies(ledger, wanted, there)
-    notes += [f"{place} is a copy of a file that was delivered" for place in copies]
+    notes += [f"{place} is a copy of a delivered file" for place in copies]
     return replace(
         report,
         missing=sum(difference.rows for difference in differences),
@@ -85,8 +91,8 @@ def _wrong(ledger: Ledger, place: str, file: Mapping[str, Any], there: Mapping[s
     if place not in there:
         return "it is gone"
     if there[place] != file["bytes"]:
-        return f"it has {there[place]:,} bytes, delivered were {file['bytes']:,}"
-    return "" if _checksum(ledger, place) == file["sha256"] else "it was changed: its checksum is another one"
+        return f"it has {there[place]:,} bytes; {file['bytes']:,} were delivered"
+    return "" if _checksum(ledger, place) == file["sha256"] else "it was changed: its checksum differs"
 
 
 def _copies(

@@ -74,9 +74,10 @@ class Files:
                 checksum = hashlib.file_digest(cast("io.BufferedReader", copied), "sha256").hexdigest()
         if checksum != file.sha256:
             raise WalCorruptError(
-                f"{source} does not match its checksum",
+                f"{source} does not match its checksum.",
                 sink=sink,
-                remedy="restore the file from a backup; the rows are not delivered as they are",
+                remedy=f"Restore {source} from a backup. These rows are not delivered.",
+                path=source,
             )
         self._written.append(WalFile(name, file.rows, file.bytes, file.sha256))
 
@@ -214,9 +215,9 @@ def unwritable(format: str, kind: pa.DataType) -> str:
         why = json_columns.unsupported(kind)
         return f"{why}; cast it" if why else ""
     if pa.types.is_nested(kind):
-        return "a value of several parts has no form there; give to_json(column)"
+        return "csv has no form for nested values; use to_json(column)"
     if is_binary(kind):
-        return "bytes have no form there; give base64(column), or hex(column)"
+        return "csv has no form for bytes; use base64(column) or hex(column)"
     return ""
 
 

@@ -133,8 +133,8 @@ class KafkaParticipant:
             return self._proof(plan, tokens)
         if Standing.DONE in standings:
             raise StateConflictError(
-                "some transactional ids have delivered this checkpoint already: it was decided.",
-                remedy="Commit it; the rest is delivered then.",
+                "some transactional ids have already delivered this checkpoint, so it was decided to commit it.",
+                remedy="Let the next attempt commit it. It delivers the rest.",
                 pipeline=plan.pipeline,
                 checkpoint=plan.number,
                 participant=self._plan.name,
@@ -283,11 +283,10 @@ class KafkaParticipant:
             ends = merge_ends(tallies.values())
             after = topic_ids(self._clients, ends)
             if others := [topic for topic in ends if ids[topic] is None or after[topic] != ids[topic]]:
-                raise SinkUnavailableError(
-                    f"topics were deleted or recreated before all rows were sent to them: {', '.join(others)}.",
-                    remedy="Nothing was committed; try again.",
-                    participant=self._plan.name,
-                )
+                what = f"topics were deleted or recreated before all rows were sent to them: {', '.join(others)}."
+                where: dict[str, Any] = {"participant": self._plan.name, "topics": others}
+                remedy = "Retry. Nothing was committed."
+                raise SinkUnavailableError(what, code="topic_recreated", remedy=remedy, **where)
         counts = {name: tally.total for name, tally in tallies.items()}
         delivery = Delivery(plan.number, plan.digest, counts)
         into = {topic: found for topic in ends if (found := ids[topic])}
@@ -383,10 +382,10 @@ class KafkaParticipant:
         try:
             worst.metadata()
         except ValueError as error:
+            what = f"{len(self._sinks)} sinks are too many for one Kafka connection: {error}."
+            remedy = "Create a second Airflow connection to the same cluster, and divide the sinks between both."
             raise ConfigurationError(
-                f"{len(self._sinks)} sinks are too many for one Kafka connection: {error}.",
-                remedy="Declare a second Airflow connection to the same cluster, and divide the sinks among both.",
-                participant=self._plan.name,
+                what, code="too_many_sinks", remedy=remedy, participant=self._plan.name, sinks=len(self._sinks)
             ) from error
 
 

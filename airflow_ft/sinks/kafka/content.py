@@ -97,12 +97,15 @@ class PlanContent:
                 raise replaced_times(self._sinks[name], name).located(pipeline=plan.pipeline, checkpoint=plan.number)
             if tally.total != expected[name]:  # I2: never commit what was not acknowledged to the last row
                 raise SinkUnavailableError(
-                    f"{tally.total} records were acknowledged, {expected[name]} rows are in the log.",
-                    remedy="Nothing was committed; try again.",
+                    f"the brokers acknowledged {tally.total} records, but the log has {expected[name]} rows.",
+                    code="records_unacknowledged",
+                    remedy="Retry. Nothing was committed.",
                     pipeline=plan.pipeline,
                     checkpoint=plan.number,
                     participant=self._participant,
                     sink=name,
+                    acknowledged=tally.total,
+                    rows=expected[name],
                 )
         return tallies
 
@@ -121,9 +124,11 @@ class PlanContent:
 
 def _missing(plan: Plan, segment: Segment, sink: str) -> NoReturn:
     raise WalCorruptError(
-        f"segment {segment.number} should have {segment.rows.get(sink, 0)} rows for the sink; its files have not.",
-        remedy="Restore the log from a backup; the rows are not delivered as they are.",
+        f"segment {segment.number} should have {segment.rows.get(sink, 0)} rows for the sink, but its files do not have"
+        " them.",
+        remedy="Restore the write-ahead log from a backup. These files are not delivered.",
         pipeline=plan.pipeline,
         checkpoint=plan.number,
         sink=sink,
+        segment=segment.number,
     )

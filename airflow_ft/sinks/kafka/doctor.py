@@ -83,17 +83,17 @@ def _token_topic(exam: Examination, clients: KafkaClients, grants: Sequence[Gran
     try:
         found = describe(clients, [name])[name]
     except SinkAccessError:
-        exam.problem("token topic", f"{name} may not be described", f"{read.command}.")
+        exam.problem("token topic", f"this user may not describe {name}", f"Run {read.command}.")
         return
     if found is not None and not found.readable:
-        exam.problem("token topic", f"{name} may not be read, so no token can be written", f"{read.command}.")
+        exam.problem("token topic", f"this user may not read {name}, so it cannot write tokens", f"Run {read.command}.")
     elif found is not None:
         exam.ok("token topic", name)
     elif may_create(clients, name):
-        exam.ok("token topic", f"{name} is not there yet; the first prepare makes it (one partition, always empty)")
+        exam.ok("token topic", f"{name} does not exist yet; the first prepare creates it (one partition, always empty)")
     else:
         remedy = missing_topic(name, clients.conn_id, 1).remedy
-        exam.problem("token topic", f"{name} is not there, and this user may not create it", remedy)
+        exam.problem("token topic", f"{name} does not exist, and this user may not create it", remedy)
 
 
 def _topic(exam: Examination, clients: KafkaClients, name: str) -> TopicLimits | None:
@@ -102,7 +102,7 @@ def _topic(exam: Examination, clients: KafkaClients, name: str) -> TopicLimits |
     assert found is not None  # check_topic raises
     exam.ok(f"topic {name}", f"{found.partitions} partitions, up to {found.max_message_bytes:,} bytes a batch")
     for note in notes.values():
-        exam.warn(f"topic {name}", note, "replicate the topic, and let this user describe it.")
+        exam.warn(f"topic {name}", note, "Replicate the topic, and let this user describe it.")
     return found
 
 
@@ -120,9 +120,9 @@ def _permissions(
         if strategy != "held":  # else it is told there
             exam.warn(
                 name,
-                "whether this user may write its transactional ids was not tried: the client for it (kafka-python)"
+                "it is not known whether this user may write its transactional ids: the client that asks (kafka-python)"
                 f" {why_not}",
-                f"make sure of it: {'; '.join(grant.command for grant in grants if grant.is_prefix)}.",
+                f"Grant it: {'; '.join(grant.command for grant in grants if grant.is_prefix)}.",
             )
         return
     from airflow_ft.sinks.kafka.authorization import Permissions
@@ -139,7 +139,7 @@ def _permissions(
             if allowed:
                 exam.ok(name, f"this user may use {what}")
             elif allowed is not None:
-                exam.problem(name, f"this user may not use {what} ({grant.use})", f"{grant.command}.")
+                exam.problem(name, f"this user may not use {what} ({grant.use})", f"Run {grant.command}.")
 
 
 def _broker(exam: Examination, clients: KafkaClients) -> None:
@@ -148,7 +148,7 @@ def _broker(exam: Examination, clients: KafkaClients) -> None:
         exam.warn(
             "broker settings",
             "this user may not read them (DESCRIBE_CONFIGS on the cluster)",
-            "make sure that transaction.max.timeout.ms, offsets.retention.minutes, offset.metadata.max.bytes suffice.",
+            "Check transaction.max.timeout.ms, offsets.retention.minutes and offset.metadata.max.bytes of the brokers.",
         )
         return
     wanted = clients.settings.transaction_timeout
@@ -157,29 +157,29 @@ def _broker(exam: Examination, clients: KafkaClients) -> None:
         exam.problem(
             "transaction time-out",
             f"the producer asks for {wanted} ms, the broker allows {longest} (transaction.max.timeout.ms)",
-            "lower transaction.timeout.ms in the connection's extra, or raise the broker's maximum.",
+            "Lower transaction.timeout.ms in the connection's extra, or raise the broker's maximum.",
         )
     else:
         exam.ok("transaction time-out", f"{wanted} ms of at most {longest}")
     minutes = int(found.get("offsets.retention.minutes", _WEEK_MINUTES))
-    text = f"tokens are forgotten {minutes / 1440:g} days after the last commit (offsets.retention.minutes)"
+    text = f"Kafka deletes tokens {minutes / 1440:g} days after the last commit (offsets.retention.minutes)"
     if minutes < _WEEK_MINUTES:
         exam.warn(
-            "token retention", text, "raise it above the longest rest of the pipeline, or let recovery run daily."
+            "token retention", text, "Raise it above the longest pause of the pipeline, or let recovery run daily."
         )
     else:
         exam.ok("token retention", text)
     room = int(found.get("offset.metadata.max.bytes", METADATA_LIMIT + 1))
     if room <= METADATA_LIMIT:
         exam.problem(
-            "token size", f"offset.metadata.max.bytes is {room}", f"raise it to {METADATA_LIMIT + 1} on the brokers."
+            "token size", f"offset.metadata.max.bytes is {room}", f"Raise it to {METADATA_LIMIT + 1} on the brokers."
         )
 
 
 def _duration(exam: Examination, clients: KafkaClients, longest: float, rows: Sequence[SegmentReader]) -> None:
     """Return whether a transaction may be too long for its time-out, in seconds; the brokers end it then."""
     remedy = (
-        "raise transaction.timeout.ms in the connection's extra (with 'held': KafkaSink(transaction_timeout=...)), and"
+        "Raise transaction.timeout.ms in the connection's extra (with 'held': KafkaSink(transaction_timeout=...)), and"
         " the brokers' transaction.max.timeout.ms where it is lower."
     )
     size = max((reader.segment.bytes for reader in rows), default=0)
@@ -187,7 +187,7 @@ def _duration(exam: Examination, clients: KafkaClients, longest: float, rows: Se
         exam.warn(
             "transaction time-out",
             f"{longest:g} s (transaction.timeout.ms) is less than the {clients.timeout:g} s for which a broker may be"
-            " silent (airflow_ft_timeout): a transaction that is delayed so long is ended, and begins again",
+            " silent (airflow_ft_timeout): the brokers end a transaction that waits so long, and it begins again",
             remedy,
         )
     elif size > longest * _SLOW:
@@ -207,7 +207,7 @@ def _holding(exam: Examination, clients: KafkaClients, sinks: Mapping[str, Kafka
     if settings is not None:
         milliseconds = settings.get("transaction.timeout.ms")
         how_long = "without a time-out" if milliseconds is None else f"for up to {milliseconds} ms"
-        exam.ok("held transactions", f"the brokers hold one {how_long}, and have another process end it")
+        exam.ok("held transactions", f"the brokers hold a transaction {how_long}, and another process can end it")
 
 
 def _broker_settings(clients: KafkaClients) -> Mapping[str, str] | None:
@@ -237,10 +237,14 @@ def _rows(
             part = SegmentRows(name, sink, reader)
             exam.passes(
                 f"rows for {sink.topic}",
-                f"those of checkpoint {reader.segment.number} would be accepted",
+                f"the topic would accept the rows of checkpoint {reader.segment.number}",
                 lambda part=part, sink=sink: check_rows(part, limits[sink.topic], largest),  # type: ignore[misc]
             )
-            for told in short_lived(part, limits[sink.topic]).values():
-                exam.warn(f"rows for {sink.topic}", told, "raise retention.ms of the topic; or leave out timestamp=.")
+            for text in short_lived(part, limits[sink.topic]).values():
+                exam.warn(f"rows for {sink.topic}", text, "Raise retention.ms of the topic, or remove timestamp=.")
         if not judged:
-            exam.warn(f"rows for {sink.topic}", "no published rows to judge: their schema is not known", "run it once.")
+            exam.warn(
+                f"rows for {sink.topic}",
+                "there are no published rows to check, so their schema is not known",
+                "Run the DAG once.",
+            )

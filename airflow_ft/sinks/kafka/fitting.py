@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.core.model import ParticipantPlan
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.kafka.client import KafkaClients, KafkaSettings
@@ -15,7 +15,7 @@ from airflow_ft.kafka.topics import TopicLimits, check_topic, describe
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.kafka import records
 from airflow_ft.sinks.kafka.spec import KafkaSink
-from airflow_ft.sinks.kafka.vote import check_times
+from airflow_ft.sinks.kafka.vote import check_times, keyless
 
 
 def misfits(
@@ -50,10 +50,5 @@ def _of_topic(sink: KafkaSink, limits: TopicLimits | None, clients: KafkaClients
     except SinkAccessError as error:
         return [error]
     if limits is not None and limits.compacted and sink.key is None:
-        return [
-            UnfitTargetError(
-                f"topic {sink.topic!r} is compacted and takes no record without a key.",
-                remedy="Name a key column without nulls, or set cleanup.policy of the topic to delete.",
-            )
-        ]
+        return [keyless(sink)]
     return []

@@ -42,7 +42,7 @@ from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, 
 
 log = logging.getLogger(__name__)
 
-_REDELIVER = "If the topics do not hold the rows of this checkpoint, `airflow ft in-doubt --redeliver` sends them."
+_REDELIVER = "If the topics lack the rows of this checkpoint, run `airflow ft in-doubt --redeliver` to send them."
 TIMEOUT = "timeout_ms"  # the note that says how long a transaction was to be held
 _SETTING = "transaction.timeout.ms"
 HELD = "held"  # the note that names the open transactions, by transactional id
@@ -113,7 +113,7 @@ class HeldParticipant(KafkaParticipant):
             if others := other_topics(voted[slot.group], now):
                 self._coordinator.end(slot.group, identity, commit=False)
                 log.warning(
-                    "checkpoint %d: transactional id %s: %s was recreated since: the rows are sent once more",
+                    "checkpoint %d: transactional id %s: %s was recreated, so the rows are sent again",
                     plan.number,
                     slot.group,
                     ", ".join(others),
@@ -122,8 +122,8 @@ class HeldParticipant(KafkaParticipant):
                 slot.await_number(plan.number, fence)  # from here on the token proves it
             else:
                 log.warning(
-                    "checkpoint %d: transactional id %s: the transaction that was held is gone (time-out, another"
-                    " producer, or committed before): the token tells",
+                    "checkpoint %d: transactional id %s: the held transaction is gone (time-out, another producer, or"
+                    " committed before). The token shows which",
                     plan.number,
                     slot.group,
                 )
@@ -143,8 +143,9 @@ class HeldParticipant(KafkaParticipant):
         proof = super().abort(plan, fence, detail)
         if proof.outcome is Outcome.COMMITTED:
             raise StoreBehindSinkError(
-                "it is ABORTED in the decision log, and delivered by its token: the log was restored from a backup.",
-                remedy="Compare both, then `airflow ft resume`; `airflow ft adopt` accepts what the sinks hold.",
+                "the decision log says ABORTED, but the token says delivered: the log was restored from a backup.",
+                remedy="Compare both. Then run `airflow ft resume`, or `airflow ft adopt` to accept what the sinks"
+                " hold.",
                 pipeline=plan.pipeline,
                 checkpoint=plan.number,
                 participant=self._plan.name,
@@ -172,8 +173,11 @@ class HeldParticipant(KafkaParticipant):
                 raise SinkUnavailableError(
                     f"transactional id {slot.group!r} holds a transaction open (producer id"
                     f" {found.producer.producer_id}, epoch {found.producer.epoch}).",
-                    remedy="Nothing to do: the next try or run commits or ends it, else the brokers do in time.",
+                    code="transaction_open",
+                    remedy="Wait for the next attempt or run, which commits or ends it. Otherwise the brokers end it"
+                    " after its time-out.",
                     participant=self._plan.name,
+                    group=slot.group,
                 )
         return super().proof(plan)
 
@@ -250,23 +254,26 @@ class HeldParticipant(KafkaParticipant):
             raise ProducerLostError(KafkaError(KafkaError.PRODUCER_FENCED), "holding the transaction open")
         if not written <= found.partitions:
             raise SinkUnavailableError(
-                f"the coordinator of transactional id {slot.group!r} does not know all partitions that were written.",
-                remedy="Nothing was committed; try again. Only a principal that may DESCRIBE the topics is shown them.",
+                f"the coordinator of transactional id {slot.group!r} does not show all partitions that were written.",
+                code="transaction_incomplete",
+                remedy="Retry. Nothing was committed. If it happens again, grant the user DESCRIBE on the topics.",
                 participant=self._clients.conn_id,
+                group=slot.group,
             )
 
     def _token_lost(self, slot: Slot, plan: Plan, identity: ProducerIdentity) -> TokenLostError:
         """Ends the slot's transaction, so that readers do not wait for it, and says what has become of its rows."""
         aborted = self._coordinator.end(slot.group, identity, commit=False) is Ending.DONE
         rows = (
-            "The transaction was ended without a commit: none of its rows is visible."
+            "The transaction was aborted, so none of its rows is visible."
             if aborted
-            else "The transaction is gone as well: its rows may have become visible before."
+            else "The transaction is gone as well, so its rows may already be visible."
         )
         return TokenLostError(
-            f"the token of group {slot.group!r} is gone, though it stood there when the transaction was opened: the"
-            f" consumer group was deleted. {rows}",
+            f"the token of group {slot.group!r} is gone. It was there when the transaction was opened, so the consumer"
+            f" group was deleted. {rows}",
             remedy=_REDELIVER,
+            is_aborted=aborted,
             **self._tokens.expectation(slot, plan).where(),
         )
 
@@ -307,9 +314,14 @@ def holding(
         wanted = int(own) if own is not None else longest or int(BROKERS_DEFAULT_MAXIMUM.total_seconds() * 1000)
     if longest is not None and wanted > longest:
         raise SinkAccessError(
-            f"a transaction is to be held for {wanted} ms; the brokers' transaction.max.timeout.ms is {longest}.",
+            f"the sink holds a transaction for up to {wanted} ms; transaction.max.timeout.ms of the brokers is"
+            f" {longest}.",
+            code="limit_reached",
             remedy="Raise transaction.max.timeout.ms of the brokers, or lower KafkaSink(transaction_timeout=...).",
             participant=clients.conn_id,
+            setting="transaction.max.timeout.ms",
+            value=wanted,
+            limit=longest,
         )
     return {"transaction.timeout.ms": wanted}
 

@@ -45,13 +45,13 @@ def client_settings(settings: KafkaSettings) -> dict[str, Any]:
     if protocol.startswith("SASL_"):
         mechanism = str(given.pop("sasl.mechanism", given.pop("sasl.mechanisms", "GSSAPI"))).upper()
         if mechanism not in _MECHANISMS:
-            raise _refused(settings.conn_id, f"sasl.mechanism={mechanism}", f"It can: {', '.join(_MECHANISMS)}.")
+            raise _refused(settings.conn_id, f"sasl.mechanism={mechanism}", f"Use one of {', '.join(_MECHANISMS)}.")
         taken["sasl_mechanism"] = mechanism
         taken["sasl_plain_username"] = given.pop("sasl.username", "")
         taken["sasl_plain_password"] = given.pop("sasl.password", "")
     relevant = tuple(prefix for prefix in _SECURITY if protocol != "PLAINTEXT" or prefix == "security.")
     if left := sorted(name for name in given if name.startswith(relevant) and not _is_idle(name, protocol)):
-        raise _refused(settings.conn_id, ", ".join(left), "Leave it out of a connection that is used with held.")
+        raise _refused(settings.conn_id, ", ".join(left), "Remove it from the connection.")
     return taken
 
 
@@ -76,7 +76,8 @@ def _tls(given: dict[str, Any], conn_id: str) -> ssl.SSLContext:
     except (OSError, ssl.SSLError, ValueError, TypeError) as error:
         raise SinkAccessError(
             f"the certificates of the connection cannot be loaded ({type(error).__name__}).",
-            remedy="Look at ssl.ca.location, ssl.certificate.location and ssl.key.location: PEM files are needed.",
+            code="certificate_unreadable",
+            remedy="Check ssl.ca.location, ssl.certificate.location and ssl.key.location. Each must name a PEM file.",
             participant=conn_id,
         ) from None  # the text may contain a path, or the cause the password
     context.check_hostname = verify and names
@@ -85,9 +86,11 @@ def _tls(given: dict[str, Any], conn_id: str) -> ssl.SSLContext:
     return context
 
 
-def _refused(conn_id: str, what: str, remedy: str) -> SinkAccessError:
+def _refused(conn_id: str, setting: str, remedy: str) -> SinkAccessError:
     return SinkAccessError(
-        f"strategy 'held' cannot use this connection: its second client, kafka-python, does not know {what}.",
-        remedy=f'{remedy} Or take strategy="transaction", which needs no second client.',
+        f"strategy 'held' cannot use this connection: its second client, kafka-python, does not support {setting}.",
+        code="connection_invalid",
+        remedy=f'{remedy} Or use strategy="transaction", which needs no second client.',
         participant=conn_id,
+        setting=setting,
     )

@@ -65,8 +65,8 @@ class PlainParticipant(KafkaParticipant):
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
         """Never: it is decided before anything is sent."""
         raise StateConflictError(
-            "it was decided when it was planned (AT_LEAST_ONCE).",
-            remedy="Deliver it.",
+            "the checkpoint was decided when it was planned (AT_LEAST_ONCE), so it cannot be aborted.",
+            remedy="Run `airflow ft recover` to deliver it.",
             pipeline=plan.pipeline,
             checkpoint=plan.number,
             participant=self._plan.name,

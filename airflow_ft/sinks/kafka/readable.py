@@ -26,11 +26,12 @@ def require_same_topics(clients: KafkaClients, before: Mapping[str, str]) -> Non
         raise _records_lost(
             clients,
             "; ".join(
-                f"the rows were delivered into topic {name!r} of id {before[name]}, which was deleted: the one of that"
-                f" name has id {now[name]}"
+                f"the rows were delivered into topic {name!r} with id {before[name]}, which was deleted. The present"
+                f" topic {name!r} has id {now[name]}"
                 for name in others
             )
             + ".",
+            "topic_recreated",
         )
     for name, found in now.items():
         if found is None:
@@ -81,27 +82,30 @@ def _not_readable(clients: KafkaClients, waiting: Mapping[tuple[str, int], int])
     stalled = [_name(place) for place, end in waiting.items() if lengths[place] >= end]
     if stalled:
         return SinkUnavailableError(
-            f"delivered, but not yet visible to read_committed readers in {', '.join(stalled)}: an open"
-            " transaction of another producer stands before the records.",
-            remedy="Try again when that transaction has ended; nothing is sent twice.",
+            f"the records are delivered, but read_committed readers of {', '.join(stalled)} cannot see them yet: an"
+            " open transaction of another producer precedes them.",
+            code="transaction_open",
+            remedy="Retry when that transaction has ended. Nothing is sent twice.",
             participant=clients.conn_id,
+            partitions=stalled,
         )
     return _records_lost(
         clients,
         "; ".join(
-            f"{_name(place)} ends at {lengths[place]}, before the end {end} that was acknowledged"
+            f"{_name(place)} ends at {lengths[place]}, before the acknowledged end {end}"
             for place, end in waiting.items()
         )
         + ": the topic was recreated, or its cluster has lost records.",
     )
 
 
-def _records_lost(clients: KafkaClients, what: str) -> TokenLostError:
+def _records_lost(clients: KafkaClients, what: str, code: str = "records_lost") -> TokenLostError:
     return TokenLostError(
         what,
-        remedy="Find out what the topic holds. To send the rows of this checkpoint once more, delete the token of each"
-        f" slot (kafka-consumer-groups.sh --delete-offsets --topic {clients.settings.token_topic} --group"
-        f" airflow_ft.<pipeline>.{clients.conn_id}.<slot>), then `airflow ft in-doubt --redeliver`.",
+        code=code,
+        remedy="Find out what the topic holds. To send the rows of this checkpoint again, delete the token of each slot"
+        f" (kafka-consumer-groups.sh --delete-offsets --topic {clients.settings.token_topic} --group"
+        f" airflow_ft.<pipeline>.{clients.conn_id}.<slot>), then run `airflow ft in-doubt --redeliver`.",
         participant=clients.conn_id,
     )
 

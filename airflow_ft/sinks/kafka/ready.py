@@ -44,8 +44,10 @@ def _of_token_topic(name: str, there: TopicLimits | None, clients: KafkaClients)
         return []
     return [
         SinkAccessError(
-            f"topic {name!r} may not be read, so no token can be written.",
+            f"this user may not read topic {name!r}, so it cannot write tokens.",
+            code="privilege_missing",
             remedy="Grant READ: kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal <user>"
             f" --operation Read --topic {name}",
+            topic=name,
         )
     ]

@@ -164,12 +164,14 @@ class RecordEncoder:
                 continue
             low, high = offsets[row], offsets[row + 1]
             if None in keys[low:high]:
-                raise self._declined("a header has no key.", self._sink.headers or "", "Give every header a key.")
+                raise self._declined(
+                    "a header has no key.", self._sink.headers or "", "Give every header a key.", "null_refused"
+                )
             result.append(list(zip(keys[low:high], contents[low:high], strict=True)))
         return result
 
-    def _declined(self, what: str, column: str, remedy: str) -> DeclinedError:
-        return DeclinedError(what, column=column, remedy=remedy, participant=self._sink.conn_id)
+    def _declined(self, what: str, column: str, remedy: str, code: str) -> DeclinedError:
+        return DeclinedError(what, code=code, column=column, remedy=remedy, participant=self._sink.conn_id)
 
 
 def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
@@ -181,33 +183,47 @@ def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
 def misfits(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedError]:
     """All that makes a schema one that the sink's settings do not fit."""
 
-    def refuse(what: str, column: str, remedy: str) -> DeclinedError:
-        return DeclinedError(what, column=column, remedy=remedy, participant=sink.conn_id)
+    def refuse(what: str, column: str, remedy: str, code: str, **fields: Any) -> DeclinedError:
+        return DeclinedError(what, code=code, column=column, remedy=remedy, participant=sink.conn_id, **fields)
 
     for role, name in sink.roles.items():
         found = schema.get_all_field_indices(name)
         if len(found) != 1:
+            times = f"{len(found)} columns of this name" if found else "no column of this name"
             yield refuse(
-                f"the column for the {role} is there {len(found)} times; columns are {', '.join(schema.names)}.",
+                f"the rows have {times}, which the sink needs as its {role}. Their columns are"
+                f" {', '.join(schema.names)}.",
                 name,
-                "Name a column of the job's output.",
+                f"Have the job return one column {name!r}, or name another one as {role}= of the sink.",
+                "column_ambiguous" if found else "job_column_missing",
+                role=role,
             )
         elif why := _ROLE_CHECKS[role](schema.field(name).type):
-            yield refuse(f"its type {schema.field(name).type} cannot be the {role}.", name, why)
+            kind = str(schema.field(name).type)
+            yield refuse(f"type {kind} cannot be the {role}.", name, why, "column_unfit", role=role, type=kind)
     rest = [field for field in schema if field.name not in sink.roles.values()]
     if sink.value is not None:
         if rest:
+            lost = [field.name for field in rest]
             yield refuse(
-                f"with value={sink.value!r} the columns {', '.join(field.name for field in rest)} would be lost.",
+                f"with value={sink.value!r}, the columns {', '.join(lost)} would be lost.",
                 rest[0].name,
-                "Drop them in the job, or leave value= out to send a JSON object.",
+                "Drop them in the job, or remove value= from the sink to send a JSON object.",
+                "column_unused",
+                columns=lost,
             )
         return
     for name in sorted({name for name in schema.names if schema.names.count(name) > 1} - set(sink.roles.values())):
-        yield refuse("there are several columns of this name.", name, "Rename them in the job.")
+        yield refuse("the rows have several columns of this name.", name, "Rename them in the job.", "column_ambiguous")
     for field in rest:
         if reason := json_columns.unsupported(field.type):
-            yield refuse(f"it cannot be written as JSON: {reason}.", field.name, "Cast it in the job.")
+            yield refuse(
+                f"JSON cannot hold the column: {reason}.",
+                field.name,
+                "Cast it in the job.",
+                "type_unsupported",
+                type=str(field.type),
+            )
 
 
 def _text_or_bytes(kind: pa.DataType) -> str:

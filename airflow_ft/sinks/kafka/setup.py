@@ -19,14 +19,14 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     topics = sorted({str(given["topic"]) for given in plan.sinks.values()})
     user = str(settings.common.get("sasl.username") or "<user>")
     tools = "kafka-topics.sh --bootstrap-server <broker:9092> --create --if-not-exists"
-    yield f"# connection {plan.name}: by somebody who may create topics and manage access lists."
+    yield f"# connection {plan.name}: run this as a user who may create topics and manage access lists."
     yield f"{tools} --topic {settings.token_topic} --partitions 1"
-    yield "# Its records go into these, which must exist; choose partitions and replicas."
+    yield "# The topics for the records must exist. Choose partitions and replicas."
     for topic in topics:
         yield f"{tools} --topic {topic} --partitions 3 --replication-factor 3 --config min.insync.replicas=2"
     for grant in needed(pipeline, plan.name, settings.token_topic, topics):
         yield grant.command.replace("<user>", user)
-    yield "# It can do without these:"
+    yield "# Optional permissions:"
     for grant in helpful(settings.token_topic, topics):
         yield f"# {grant.command.replace('<user>', user)}   # {grant.use}"
 

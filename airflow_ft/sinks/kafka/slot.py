@@ -121,16 +121,19 @@ class Slot:
         while (token := self.last_committed(fence)) is None or token.number < number:
             if token is None:
                 raise TokenLostError(
-                    f"transactional id {self.group!r} is committed, and its token is gone: the consumer group was"
+                    f"transactional id {self.group!r} is committed, but its token is gone: the consumer group was"
                     " deleted at the same moment.",
-                    remedy="The rows are in the topics. Look at them before anything else.",
+                    remedy="Compare the topics with the checkpoint before anything else: the rows are in the topics.",
                     participant=self._clients.conn_id,
+                    group=self.group,
                 )
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
-                    f"transactional id {self.group!r} is committed, but its token does not say so yet.",
-                    remedy="Try again; when it stays so, look at the broker that leads __consumer_offsets.",
+                    f"transactional id {self.group!r} is committed, but its token does not show it yet.",
+                    code="token_late",
+                    remedy="Retry. If it happens again, check the broker that leads __consumer_offsets.",
                     participant=self._clients.conn_id,
+                    group=self.group,
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.25)
@@ -192,7 +195,7 @@ class Slot:
                 if transaction is not None and transaction.took >= transaction.timeout and not _is_silence(failure):
                     too_long = transaction.took, transaction.timeout
                     break
-                log.warning("transactional id %s: %s; beginning again", self.group, failure)
+                log.warning("transactional id %s: %s; starting the transaction again", self.group, failure)
                 if is_refusal(failure.error) or _is_silence(failure):
                     break
             finally:
@@ -206,20 +209,24 @@ class Slot:
         if is_fenced(lost.error):
             raise FencedError(
                 f"another process keeps taking the transactional id {self.group!r}.",
-                remedy="Two processes deliver the same pipeline under one epoch; let one of them end.",
+                remedy="End one of the two processes that deliver this pipeline under the same epoch.",
                 pipeline=fence.pipeline,
                 participant=self._clients.conn_id,
+                group=self.group,
             ) from lost
         raise self._clients.error(lost.error, f"transactional id {self.group!r}: {lost.doing}") from lost
 
     def _timed_out(self, took: float, timeout: float) -> SinkAccessError:
         return SinkAccessError(
-            f"the transaction of {self.group!r} took {took:.1f} s, and the brokers end one after {timeout:g} s"
-            " (transaction.timeout.ms): nothing of it is visible.",
-            remedy="raise transaction.timeout.ms in the connection's extra (with strategy 'held':"
-            " KafkaSink(transaction_timeout=...)), up to the brokers' transaction.max.timeout.ms (900000 unless it was"
-            " changed); or deliver fewer rows at a time: CheckpointConfig(max_delivery_rows=...).",
+            f"the transaction of {self.group!r} took {took:.1f} s, but the brokers end one after {timeout:g} s"
+            " (transaction.timeout.ms). None of its rows is visible.",
+            code="transaction_timeout",
+            remedy="Raise transaction.timeout.ms in the connection's extra (with strategy 'held':"
+            " KafkaSink(transaction_timeout=...)), up to transaction.max.timeout.ms of the brokers (900000 by default)."
+            " Or deliver fewer rows at a time: CheckpointConfig(max_delivery_rows=...).",
             participant=self._clients.conn_id,
+            setting="transaction.timeout.ms",
+            group=self.group,
         )
 
     def _expect_another(self, limits: Mapping[str, Any]) -> None:
@@ -263,11 +270,14 @@ class Slot:
             raise
         except ValueError as error:
             raise ForeignOwnerError(
-                f"the offset {position.offset} of group {self.group!r} on topic {topic!r} was not written by"
-                f" airflow-ft ({error}).",
-                remedy="Give the group back to its owner, or rename the pipeline; `airflow ft adopt` overwrites it.",
+                f"airflow-ft did not write offset {position.offset} of group {self.group!r} on topic {topic!r}"
+                f" ({error}).",
+                remedy="Give the group back to its owner, or rename the pipeline. `airflow ft adopt` overwrites the"
+                " offset.",
                 participant=self._clients.conn_id,
                 pipeline=fence.pipeline if fence is not None else "",
+                group=self.group,
+                topic=topic,
             ) from error
 
     def _refusal(self, isolation: str) -> KafkaError | None:

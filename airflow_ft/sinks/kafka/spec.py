@@ -33,7 +33,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms where nobody has changed it
 FORMATS = ("json", "raw")
 INSTALL_HELD = (
-    'pip install "airflow-ft[held]" wherever its DAG is parsed and its tasks run; or take strategy="transaction".'
+    'Run `pip install "airflow-ft[held]"` wherever the DAG is parsed and its tasks run, or use strategy="transaction".'
 )
 MAX_SLOTS = 16  # transactional ids are few and fixed: each must take part in every checkpoint
 
@@ -99,39 +99,67 @@ class KafkaSink:
         for name in (*_ROLES, "format", "strategy"):
             check_known(name, getattr(self, name), of="KafkaSink")
         for name in ("two_phase_commit", "shared"):
-            check_type(name, getattr(self, name), bool, "give True or False.", of="KafkaSink")
+            check_type(name, getattr(self, name), bool, "Give True or False.", of="KafkaSink")
         if not is_template(self.topic) and (not _TOPIC.fullmatch(self.topic) or self.topic in (".", "..")):
             raise ConfigurationError(
-                f"{self.topic!r} is no name of a Kafka topic.",
+                f"{self.topic!r} is not a valid name of a Kafka topic.",
+                code="name_invalid",
                 remedy="Use 1 to 249 letters, digits, '.', '_' and '-'.",
+                argument="topic",
+                value=self.topic,
             )
         if not self.conn_id:
-            raise self._error("conn_id is empty.", "Name an Airflow connection of type kafka.")
+            raise self._error(
+                "conn_id is empty.", "Name an Airflow connection of type kafka.", "argument_missing", "conn_id"
+            )
         if self.strategy not in STRATEGIES:
             raise self._error(
-                f"there is no strategy {self.strategy!r}.", f"Available: {', '.join(sorted(STRATEGIES))}."
+                f"there is no strategy {self.strategy!r}.",
+                f"Use one of {', '.join(sorted(STRATEGIES))}.",
+                "argument_invalid",
+                "strategy",
             )
         if self.strategy == "held" and not has_second_client():
-            raise self._error("strategy 'held' needs kafka-python, which is not installed.", INSTALL_HELD)
+            raise self._error(
+                "strategy 'held' needs kafka-python, which is not installed.",
+                INSTALL_HELD,
+                "package_missing",
+                package="kafka-python",
+            )
         roles = self.roles
         if empty := [role for role, column in roles.items() if not column]:
-            raise self._error(f"{empty[0]}: the column's name is empty.", "Name the column, or leave the setting out.")
+            raise self._error(
+                f"{empty[0]}: the column's name is empty.",
+                f"Name the column, or remove {empty[0]}=.",
+                "argument_invalid",
+                empty[0],
+            )
         if len(set(roles.values())) < len(roles):
             raise self._error(
                 f"a column has two roles: {', '.join(f'{role}={name}' for role, name in roles.items())}.",
-                "Give each role its own column; copy the column in the job where it is needed twice.",
+                "Give each role its own column. Copy the column in the job if two roles need it.",
+                "arguments_conflict",
             )
         if self.format is None:
             object.__setattr__(self, "format", "raw" if self.value is not None else "json")
         if self.format not in FORMATS:
-            raise self._error(f"there is no format {self.format!r}.", f"Available: {', '.join(FORMATS)}.")
+            raise self._error(
+                f"there is no format {self.format!r}.",
+                f"Use one of {', '.join(FORMATS)}.",
+                "argument_invalid",
+                "format",
+            )
         if (self.format == "raw") is not (self.value is not None):
             raise self._error(
                 f"format={self.format!r} and value={self.value!r} contradict each other.",
-                "With value=<column> its bytes are the record (raw), without it the other columns are (json).",
+                "Use value=COLUMN to send its bytes (raw). Without value=, the sink sends the other columns (json).",
+                "arguments_conflict",
+                "format",
             )
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or not 1 <= self.slots <= MAX_SLOTS:
-            raise self._error(f"slots={self.slots!r} is out of range.", f"Use 1 to {MAX_SLOTS}.")
+            raise self._error(
+                f"slots={self.slots!r} is out of range.", f"Use 1 to {MAX_SLOTS}.", "argument_invalid", "slots"
+            )
         self._check_holding()
 
     @property
@@ -148,9 +176,10 @@ class KafkaSink:
         """Rows go without a transaction."""
         if self.strategy == "held":
             raise self._error(
-                "strategy 'held' holds rows back for a decision, and with CheckpointingMode.AT_LEAST_ONCE there is"
-                " none.",
-                "Leave strategy out, or take EXACTLY_ONCE.",
+                "strategy 'held' holds rows back for a decision, which CheckpointingMode.AT_LEAST_ONCE does not have.",
+                "Remove strategy=, or use CheckpointingMode.EXACTLY_ONCE.",
+                "arguments_conflict",
+                "strategy",
             )
         return Promise.AT_LEAST_ONCE
 
@@ -174,14 +203,21 @@ class KafkaSink:
             )
             raise self._error(
                 f"{given} ({lives}) is shorter than CheckpointConfig.timeout ({config.timeout}).",
-                "Give a longer transaction_timeout (and raise the brokers' transaction.max.timeout.ms to it), or a"
+                "Give a longer transaction_timeout (and raise transaction.max.timeout.ms of the brokers to it), or a"
                 " shorter CheckpointConfig.timeout.",
+                "arguments_conflict",
+                "transaction_timeout",
             )
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan; `from_settings` reads it back. ConfigurationError while Jinja is left in it."""
         if is_template(self.topic):
-            raise self._error("the topic still contains Jinja.", "Render it before the plan is made (template fields).")
+            raise self._error(
+                "the topic still contains Jinja.",
+                "Render it before the plan is made (template fields).",
+                "template_not_rendered",
+                "topic",
+            )
         settings: dict[str, Any] = {"topic": self.topic, **self.roles, "format": self.format, "slots": self.slots}
         if self.transaction_timeout is not None:
             settings["transaction_timeout"] = self.transaction_timeout.total_seconds()
@@ -204,11 +240,13 @@ class KafkaSink:
         }
         if unknown or "topic" not in known:
             raise ConfigurationError(
-                f"a Kafka sink of the plan has settings that this version does not know: {sorted(unknown)}"
+                f"a Kafka sink of the plan has settings that this version does not know: {', '.join(sorted(unknown))}."
                 if unknown
                 else "a Kafka sink of the plan names no topic.",
-                remedy="Deliver with the version of airflow-ft that made the plan, or a newer one.",
+                code="newer_release",
+                remedy="Deliver with the version of airflow-ft that made the plan, or with a newer one.",
                 participant=conn_id,
+                settings=sorted(unknown),
             )
         if "transaction_timeout" in known:
             known["transaction_timeout"] = timedelta(seconds=known["transaction_timeout"])
@@ -217,19 +255,31 @@ class KafkaSink:
     def _check_holding(self) -> None:
         timeout = self.transaction_timeout
         if timeout is not None and (not isinstance(timeout, timedelta) or timeout < timedelta(seconds=1)):
-            raise self._error(f"transaction_timeout is {timeout!r}.", "Give a timedelta of at least one second.")
+            raise self._error(
+                f"transaction_timeout is {timeout!r}.",
+                "Give a timedelta of at least one second.",
+                "argument_invalid",
+                "transaction_timeout",
+            )
         if self.strategy != "held" and (timeout is not None or self.two_phase_commit):
             raise self._error(
                 f"strategy {self.strategy!r} holds no transaction open.",
-                'Leave transaction_timeout and two_phase_commit out, or take strategy="held".',
+                'Remove transaction_timeout and two_phase_commit, or use strategy="held".',
+                "arguments_conflict",
+                "strategy",
             )
         if timeout is not None and self.two_phase_commit:
             raise self._error(
-                "with two_phase_commit a transaction has no time-out.", "Leave transaction_timeout or it out."
+                "a transaction with two_phase_commit has no time-out.",
+                "Remove transaction_timeout or two_phase_commit.",
+                "arguments_conflict",
+                "transaction_timeout",
             )
 
-    def _error(self, what: str, remedy: str) -> ConfigurationError:
-        return ConfigurationError(f"KafkaSink(topic={self.topic!r}): {what}", remedy=remedy)
+    def _error(self, what: str, remedy: str, code: str, argument: str = "", **fields: Any) -> ConfigurationError:
+        return ConfigurationError(
+            f"KafkaSink(topic={self.topic!r}): {what}", code=code, remedy=remedy, argument=argument, **fields
+        )
 
 
 def has_second_client() -> bool:

@@ -258,7 +258,8 @@ class Expectation:
 
     def where(self) -> dict[str, Any]:
         """Keyword arguments of an error."""
-        return {"pipeline": self.pipeline, "checkpoint": self.number, "participant": self.participant}
+        where = {"pipeline": self.pipeline, "checkpoint": self.number, "participant": self.participant}
+        return {**where, "group": self.group}
 
 
 def check_owner(token: Token, fence: Fence, participant: str, group: str, number: int = 0) -> None:
@@ -271,19 +272,23 @@ def check_owner(token: Token, fence: Fence, participant: str, group: str, number
     where: dict[str, Any] = {"pipeline": fence.pipeline, "checkpoint": number, "participant": participant}
     if token.installation != fence.installation:
         raise ForeignOwnerError(
-            f"the token of group {group!r} belongs to installation {token.installation} (number {token.number});"
-            f" this store is installation {fence.installation}.",
-            remedy="If that store is gone for good, take its pipeline over with `airflow ft adopt`; else give this"
-            " pipeline another name.",
+            f"the token of group {group!r} belongs to installation {token.installation} (number {token.number})."
+            f" This decision log is installation {fence.installation}.",
+            remedy="Give this pipeline another name. If that decision log is gone for good, take its pipeline over with"
+            " `airflow ft adopt`.",
+            group=group,
+            number=token.number,
+            installation=token.installation,
             **where,
         )
     if token.rank > fence.rank:
         raise FencedError(
-            f"the token of group {group!r} was written by epoch {token.epoch}, attempt {token.attempt};"
-            f" this process is epoch {fence.epoch}, attempt {fence.attempt}.",
-            remedy="Nothing to do: the newer owner finishes the checkpoint.",
+            f"the token of group {group!r} was written by epoch {token.epoch}, attempt {token.attempt}."
+            f" This process is epoch {fence.epoch}, attempt {fence.attempt}.",
+            remedy="Do nothing: the newer owner finishes the checkpoint.",
             head_epoch=token.epoch,
             head_attempt=token.attempt,
+            group=group,
             **where,
         )
 
@@ -304,20 +309,22 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
     """
     if token is None:
         raise TokenLostError(
-            f"the token of group {expected.group!r} is gone; number {expected.predecessor} should stand there."
-            " Group offsets vanish offsets.retention.minutes after their last commit, and with their topic.",
-            remedy="Find out whether the topics hold the rows of this checkpoint; then `airflow ft resume` tries again,"
-            " and `airflow ft adopt` accepts what the sinks hold.",
+            f"the token of group {expected.group!r} is gone; it should be at number {expected.predecessor}. Kafka"
+            " deletes offsets of a group offsets.retention.minutes after their last commit, and with their topic.",
+            remedy="Find out whether the topics hold the rows of this checkpoint. Then run `airflow ft resume` to try"
+            " again, or `airflow ft adopt` to accept what the sinks hold.",
+            predecessor=expected.predecessor,
             **expected.where(),
         )
     check_owner(token, fence, expected.participant, expected.group, expected.number)
     if token.number == expected.predecessor and expected.predecessor < expected.number:
         if expected.ballot is not None and not expected.ballot.counts_for(token):
             raise TokenLostError(
-                f"the token of group {expected.group!r} is not the one that prepare found: that one vanished, and"
-                f" epoch {token.delivered_by[0]}, attempt {token.delivered_by[1]} set it anew.",
-                remedy="Find out whether the topics hold the rows of this checkpoint; if not, delete the group's offset"
-                " (kafka-consumer-groups.sh --delete-offsets), and `airflow ft in-doubt --redeliver` sends them.",
+                f"the token of group {expected.group!r} is not the one that prepare found. That one vanished, and"
+                f" epoch {token.delivered_by[0]}, attempt {token.delivered_by[1]} wrote a new one.",
+                code="token_replaced",
+                remedy="Find out whether the topics hold the rows of this checkpoint. If not, delete the group's offset"
+                " (kafka-consumer-groups.sh --delete-offsets) and run `airflow ft in-doubt --redeliver`.",
                 **expected.where(),
             )
         return Standing.READY
@@ -326,26 +333,32 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
         if delivery is not None and delivery.digest == expected.digest:
             return Standing.DONE
         raise StoreBehindSinkError(
-            f"the token of group {expected.group!r} stands at {token.number}, and number {expected.number} is not"
-            " known there with this plan's digest: other rows were delivered under this number.",
-            remedy="The store was restored from a backup, or is a copy. Compare it with the topics; then `airflow ft"
-            " resume` tries again, and `airflow ft adopt` accepts what the sinks hold.",
+            f"the token of group {expected.group!r} is at number {token.number}, but does not know number"
+            f" {expected.number} with this plan's digest: other rows were delivered under this number.",
+            code="digest_mismatch",
+            remedy="Compare the decision log with the topics: it was restored from a backup, or is a copy. Then run"
+            " `airflow ft resume` to try again, or `airflow ft adopt` to accept what the sinks hold.",
+            number=token.number,
             **expected.where(),
         )
     if token.number < expected.predecessor and may_wait:
         return Standing.WAITING
     if token.number < expected.predecessor:
         raise TokenLostError(
-            f"the token of group {expected.group!r} stands at {token.number}, lower than the predecessor"
+            f"the token of group {expected.group!r} is at number {token.number}, lower than the predecessor"
             f" {expected.predecessor}: the cluster has lost a token that it had acknowledged.",
-            remedy="Find out which checkpoint the topics hold last; then `airflow ft resume` tries again, and `airflow"
-            " ft adopt` accepts what the sinks hold.",
+            remedy="Find out which checkpoint the topics hold last. Then run `airflow ft resume` to try again, or"
+            " `airflow ft adopt` to accept what the sinks hold.",
+            number=token.number,
+            predecessor=expected.predecessor,
             **expected.where(),
         )
     raise StoreBehindSinkError(
-        f"the token of group {expected.group!r} stands at {token.number}, but the store knows of no delivery after"
-        f" {expected.predecessor}.",
-        remedy="The store was restored from a backup, or is a copy. `airflow ft resume` goes on after a person has"
-        " decided.",
+        f"the token of group {expected.group!r} is at number {token.number}, but the decision log knows no delivery"
+        f" after {expected.predecessor}.",
+        remedy="Compare the decision log with the topics: it was restored from a backup, or is a copy. Then run"
+        " `airflow ft resume`.",
+        number=token.number,
+        predecessor=expected.predecessor,
         **expected.where(),
     )

@@ -99,10 +99,11 @@ class Tokens:
             return seeded(fence, predecessor, self._count, now())
         raise StateConflictError(
             f"the number of slots was raised to {self._count} while checkpoint {predecessor} is not delivered.",
-            remedy="Nothing to do: this one is prepared again when that one is delivered.",
+            remedy="Do nothing: this checkpoint is prepared again when that one is delivered.",
             pipeline=plan.pipeline,
             checkpoint=plan.number,
             participant=self._participant.name,
+            slots=self._count,
         )
 
     def renew(self, fence: Fence) -> None:
@@ -126,8 +127,10 @@ class Tokens:
         if token is None:
             raise TokenLostError(
                 f"the token of group {slot.group!r} vanished while it was renewed.",
+                remedy="Do nothing: the next run writes it again if nothing is under way, or says what to do.",
                 pipeline=fence.pipeline,
                 participant=self._participant.name,
+                group=slot.group,
             )
         check_owner(token, fence, self._participant.name, slot.group)
         return token.taken_over(fence, now())
@@ -150,11 +153,13 @@ class Tokens:
             check_owner(token, fence, self._participant.name, slot.group)
             if token.number != number:
                 raise TokenLostError(
-                    f"the token of group {slot.group!r} stands at {token.number} and is not gone; {number} was to be"
-                    " seeded.",
-                    remedy="A person has to compare store and topics before it is overwritten.",
+                    f"the token of group {slot.group!r} is at number {token.number}. Only a token that is gone is set"
+                    f" to {number}.",
+                    remedy="Compare decision log and topics before you overwrite it with `airflow ft adopt`.",
                     pipeline=fence.pipeline,
                     participant=self._participant.name,
+                    group=slot.group,
+                    number=token.number,
                 )
             return token.taken_over(fence, now())
 

@@ -99,17 +99,23 @@ class TransactionCoordinator:
             raise SinkAccessError(
                 f"strategy 'held' needs EndTxn version {_END_TXN_VERSION} and transaction.version"
                 f" {_TRANSACTION_VERSION}; the brokers have EndTxn version {end_txn} and transaction.version {level}."
-                " With these a producer that wakes up late could slip records into a committed transaction.",
-                remedy="Upgrade to Kafka 4.0 and `kafka-features.sh --bootstrap-server <broker:9092> upgrade --feature"
-                f' transaction.version={_TRANSACTION_VERSION}`; or take strategy="transaction".',
+                " Without these, a delayed producer could add records to a committed transaction.",
+                code="server_version",
+                remedy="Upgrade to Kafka 4.0 and run `kafka-features.sh --bootstrap-server <broker:9092> upgrade"
+                f' --feature transaction.version={_TRANSACTION_VERSION}`, or use strategy="transaction".',
                 participant=self._clients.conn_id,
+                feature="transaction.version",
+                version=level,
             )
         if two_phase_commit and init < _TWO_PHASE_INIT_VERSION:
             raise SinkAccessError(
-                f"two_phase_commit needs InitProducerId version {_TWO_PHASE_INIT_VERSION} (KIP-939); the brokers have"
-                f" version {init}.",
-                remedy="Leave two_phase_commit out: the transaction is held until transaction_timeout then.",
+                f"two_phase_commit needs InitProducerId version {_TWO_PHASE_INIT_VERSION} (KIP-939), but the brokers"
+                f" have version {init}.",
+                code="server_version",
+                remedy="Remove two_phase_commit. Brokers then hold the transaction for transaction_timeout.",
                 participant=self._clients.conn_id,
+                feature="two_phase_commit",
+                version=init,
             )
 
     def describe(self, transactional_id: str) -> Description | None:

@@ -115,9 +115,9 @@ def _verify(
         window, notes = _window(delivered, known, topic)
         removed = _read(clients, name, window, rows, look)
         if removed:
-            notes.append(f"{removed:,} offsets are there no more (retention): their records count as missing")
+            notes.append(f"retention has deleted {removed:,} offsets: their records count as missing")
         if topic.compacted and rows.missing:
-            notes.append("the topic is compacted: records with a newer one of the same key count as missing")
+            notes.append("the topic is compacted: records replaced by a newer one of their key count as missing")
         differences = tuple(
             Difference(parts[i][0], parts[i][2].path, count, _samples(rows, *parts[i][1:], look))
             for i, count in rows.missing_by_part().items()
@@ -247,7 +247,10 @@ def _read(clients: KafkaClients, topic: str, window: Window, rows: Multiset, loo
                 heard = time.monotonic()
             elif time.monotonic() - heard > clients.timeout:
                 raise SinkUnavailableError(
-                    f"the brokers sent nothing of {topic} for {clients.timeout:g} s.", remedy="try again."
+                    f"the brokers sent nothing of topic {topic!r} for {clients.timeout:g} s.",
+                    code="server_unreachable",
+                    remedy="Retry when the brokers answer.",
+                    topic=topic,
                 )
             digests = []
             for message in messages:

@@ -38,15 +38,17 @@ class SegmentRows:
     sink: KafkaSink
     reader: SegmentReader
 
-    def declined(self, what: str, column: str, remedy: str, row: str = "") -> DeclinedError:
+    def declined(
+        self, what: str, column: str, remedy: str, code: str = "value_unfit", row: str = "", **fields: Any
+    ) -> DeclinedError:
         """The error for rows that no topic takes."""
-        return DeclinedError(what, remedy=remedy, participant=self.sink.conn_id, sink=self.name, column=column, row=row)
+        where: dict[str, Any] = {"participant": self.sink.conn_id, "sink": self.name, "column": column, "row": row}
+        return DeclinedError(what, code=code, remedy=remedy, topic=self.sink.topic, **where, **fields)
 
-    def unfit(self, what: str, column: str, remedy: str, row: str = "") -> UnfitTargetError:
+    def unfit(self, what: str, column: str, remedy: str, code: str, row: str = "", **fields: Any) -> UnfitTargetError:
         """The error for rows that this topic does not take as it is, and would with other settings."""
-        return UnfitTargetError(
-            what, remedy=remedy, participant=self.sink.conn_id, sink=self.name, column=column, row=row
-        )
+        where: dict[str, Any] = {"participant": self.sink.conn_id, "sink": self.name, "column": column, "row": row}
+        return UnfitTargetError(what, code=code, remedy=remedy, topic=self.sink.topic, **where, **fields)
 
 
 def client_limits(clients: KafkaClients, topics: Mapping[str, TopicLimits]) -> dict[str, Any]:
@@ -91,12 +93,11 @@ def _check_partition(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
         return
     for value in (int(found.minimum), int(found.maximum)):
         if not 0 <= value < limits.partitions:
-            say = rows.declined if value < 0 else rows.unfit
-            raise say(
-                f"partition {value} is asked for; topic {limits.name!r} has {limits.partitions} partitions.",
-                column,
-                "Add partitions to the topic, or compute it modulo their number.",
-            )
+            what = f"the rows ask for partition {value}; topic {limits.name!r} has {limits.partitions} partitions."
+            if value < 0:
+                raise rows.declined(what, column, "Compute it modulo the number of partitions in the job.", value=value)
+            remedy = "Add partitions to the topic, or compute the column modulo their number in the job."
+            raise rows.unfit(what, column, remedy, "partition_missing", value=value, partitions=limits.partitions)
 
 
 def check_times(sink: KafkaSink, limits: TopicLimits, name: str = "") -> None:
@@ -113,12 +114,28 @@ def replaced_times(sink: KafkaSink, name: str) -> UnfitTargetError:
     return UnfitTargetError(
         f"topic {sink.topic!r} has message.timestamp.type=LogAppendTime: its brokers would replace the timestamps of"
         f" column {sink.timestamp!r} by their own time.",
-        remedy="kafka-configs.sh --bootstrap-server <broker:9092> --alter --topic"
-        f" {sink.topic} --add-config message.timestamp.type=CreateTime. Or leave out timestamp= of the sink, if the"
-        " brokers' time is what you want.",
+        code="topic_setting_unfit",
+        remedy="Run kafka-configs.sh --bootstrap-server <broker:9092> --alter --topic"
+        f" {sink.topic} --add-config message.timestamp.type=CreateTime. Or remove timestamp= of the sink, if you want"
+        " the brokers' time.",
         participant=sink.conn_id,
         sink=name,
         column=sink.timestamp or "",
+        topic=sink.topic,
+        setting="message.timestamp.type",
+    )
+
+
+def keyless(sink: KafkaSink, name: str = "") -> UnfitTargetError:
+    """Return the error for records without a key in a compacted topic. `name`: of the sink."""
+    return UnfitTargetError(
+        f"topic {sink.topic!r} is compacted and takes no record without a key.",
+        code="key_required",
+        remedy=f"Name a key column without nulls (key=), or set cleanup.policy of topic {sink.topic} to delete.",
+        participant=sink.conn_id,
+        sink=name,
+        column=sink.key or "",
+        topic=sink.topic,
     )
 
 
@@ -130,9 +147,9 @@ def _check_timestamp(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
     now = int(datetime.now(UTC).timestamp() * 1000)
     if first is None or first <= 0 or last is None:
         raise rows.declined(
-            f"timestamps go from {found.minimum} to {found.maximum}; Kafka holds those from 1970 to 9999.",
+            f"timestamps go from {found.minimum} to {found.maximum}, but Kafka holds those from 1970 to 9999.",
             column,
-            "Replace them in the job; null takes the time of delivery.",
+            "Replace them in the job. Null takes the time of delivery.",
         )
     check_times(rows.sink, limits, rows.name)
     if last > now + limits.after_max_ms or first < now - limits.before_max_ms:
@@ -140,7 +157,9 @@ def _check_timestamp(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
             f"timestamps go from {found.minimum} to {found.maximum}; topic {limits.name!r} accepts"
             f" {limits.before_max_ms} ms before to {limits.after_max_ms} ms after now.",
             column,
-            "Raise the topic's message.timestamp.before.max.ms or .after.max.ms, or mend them in the job.",
+            "Raise message.timestamp.before.max.ms or message.timestamp.after.max.ms of the topic, or correct the"
+            " timestamps in the job.",
+            "value_unfit",
         )
 
 
@@ -158,30 +177,26 @@ def short_lived(rows: SegmentRows, limits: TopicLimits) -> dict[str, str]:
     first = _milliseconds(found.minimum)
     if first is None or first >= datetime.now(UTC).timestamp() * 1000 - limits.retention_ms:
         return {}
-    told = (
+    what = (
         f"timestamps of column {column!r} begin at {found.minimum}, and the topic deletes records"
         f" {limits.retention_ms} ms after their timestamp (retention.ms): these may vanish soon after delivery"
     )
-    log.warning("topic %s: %s", limits.name, told)
-    return {f"{limits.name}.retention": told}
+    log.warning("topic %s: %s", limits.name, what)
+    return {f"{limits.name}.retention": what}
 
 
 def _check_key(rows: SegmentRows, statistics: Mapping[str, ColumnStatistics], limits: TopicLimits) -> None:
     column = rows.sink.key
     if limits.compacted and (column is None or statistics[column].nulls):
-        raise rows.unfit(
-            f"topic {limits.name!r} is compacted and takes no record without a key.",
-            column or "",
-            "Name a key column without nulls, or set cleanup.policy of the topic to delete.",
-        )
+        raise keyless(rows.sink, rows.name)
 
 
 def _check_finite(rows: SegmentRows, schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) -> None:
     for name in schema.names:
         if name not in rows.sink.roles.values() and statistics[name].nans + statistics[name].infinities:
             raise rows.declined(
-                f"{statistics[name].nans} values are NaN and {statistics[name].infinities} infinite, which JSON cannot"
-                " hold.",
+                f"{statistics[name].nans} values are NaN and {statistics[name].infinities} are infinite. JSON cannot"
+                " hold them.",
                 name,
                 "Replace them by null in the job.",
             )
@@ -256,11 +271,11 @@ def _why_refused(records: Records, index: int, size: int, limits: TopicLimits, l
     if limits.compacted and (records.keys is None or records.keys[index] is None):
         return f"topic {limits.name!r} is compacted and takes no record without a key."
     if records.partitions is not None and records.partitions[index] >= limits.partitions:
-        return f"partition {records.partitions[index]} is asked for; the topic has {limits.partitions} partitions."
+        return f"the row asks for partition {records.partitions[index]}; the topic has {limits.partitions} partitions."
     at = records.timestamps[index] if records.timestamps is not None and not limits.log_append_time else 0
     now = int(datetime.now(UTC).timestamp() * 1000)
     if at and not now - limits.before_max_ms <= at <= now + limits.after_max_ms:
-        return f"its timestamp {at} lies outside of what topic {limits.name!r} accepts."
+        return f"its timestamp {at} is outside the limits of topic {limits.name!r}."
     return ""
 
 
@@ -278,7 +293,10 @@ def _read(rows: SegmentRows, encoder: RecordEncoder, largest: int) -> None:
                         "",
                         f"Raise max.message.bytes of topic {rows.sink.topic!r} (and message.max.bytes of the"
                         " connection, if set), or make the row smaller.",
+                        "record_too_large",
                         row=f"{row + worst} of {file.path}",
+                        bytes=sizes[worst],
+                        limit=largest,
                     )
                 row += len(sizes)
 

@@ -348,8 +348,8 @@ class Loader:
         _, code, message = warnings[0]
         column, row = place(str(message))
         raise DeclinedError(
-            f"the server changed or skipped rows: {message} (warning {code}, {statement.warnings} in all)."
-            f" {statement.affected} of {expected} rows entered.",
+            f"the server changed or skipped rows: {str(message).rstrip('.')} (warning {code},"
+            f" {statement.warnings} in all). {statement.affected} of {expected} rows entered.",
             code=code_for_rows(int(code)),
             remedy=f"Correct the values in the job, or the columns and unique keys of {target.table.name}.",
             sink=target.sink,

@@ -91,7 +91,7 @@ class MySqlSink(SqlSink):
         if written is not None and not keys <= written:
             lacking = sorted(keys - written)
             raise ConfigurationError(
-                f"columns of MySqlSink leaves out the key {', '.join(lacking)}.",
+                f"MySqlSink: columns leaves out the key {', '.join(lacking)}.",
                 code="arguments_conflict",
                 remedy=f"Map a column of the rows to {', '.join(lacking)} in columns.",
                 arguments=["columns", "key_columns"],
@@ -108,7 +108,7 @@ class MySqlSink(SqlSink):
         if self.strategy not in BRANCHED:
             if self.branches != 0:
                 raise ConfigurationError(
-                    f"strategy {self.strategy!r} does not use branches={shown(self.branches)}.",
+                    f"MySqlSink: strategy {self.strategy!r} does not use branches={shown(self.branches)}.",
                     code="arguments_conflict",
                     remedy=f"Leave out branches, or choose one of the strategies {', '.join(BRANCHED)}.",
                     arguments=["strategy", "branches"],
@@ -118,7 +118,7 @@ class MySqlSink(SqlSink):
             object.__setattr__(self, "branches", DEFAULT_BRANCHES)  # frozen: the usual way for a derived default
         if type(self.branches) is not int or not 1 <= self.branches <= MAX_BRANCHES:
             raise ConfigurationError(
-                f"branches of MySqlSink is {shown(self.branches)}.",
+                f"MySqlSink: branches is {shown(self.branches)}.",
                 code="argument_invalid",
                 remedy=f"Give a whole number from 1 to {MAX_BRANCHES} as branches.",
                 argument="branches",
@@ -132,7 +132,7 @@ class MySqlSink(SqlSink):
 def _check_columns(columns: object) -> None:
     if not isinstance(columns, Mapping) or not columns:
         raise ConfigurationError(
-            f"columns of MySqlSink is {shown(columns)}.",
+            f"MySqlSink: columns is {shown(columns)}.",
             code="argument_invalid",
             remedy='Map columns of the rows to columns of the table: columns={"id": "order_id"}.',
             argument="columns",
@@ -141,7 +141,7 @@ def _check_columns(columns: object) -> None:
     for source, target in columns.items():
         if not isinstance(source, str) or not source:
             raise ConfigurationError(
-                f"columns of MySqlSink maps {shown(source)}, which is no name of a column.",
+                f"MySqlSink: columns maps {shown(source)}, which is no name of a column.",
                 code="argument_invalid",
                 remedy="Name a column of the rows in its place.",
                 argument="columns",
@@ -151,7 +151,7 @@ def _check_columns(columns: object) -> None:
         first = seen.setdefault(target.lower(), source)  # MySQL compares names of columns without case
         if first != source:
             raise ConfigurationError(
-                f"columns of MySqlSink maps both {first!r} and {source!r} to {target!r}.",
+                f"MySqlSink: columns maps both {first!r} and {source!r} to {target!r}.",
                 code="column_ambiguous",
                 remedy="Give each of them a column of its own.",
                 argument="columns",

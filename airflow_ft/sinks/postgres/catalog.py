@@ -154,9 +154,12 @@ class Table:
         found = {name: self.column(name) for name in names}
         if missing := [name for name, column in found.items() if column is None]:
             raise UnfitTargetError(
-                f"table {self.name} has no column {missing[0]!r} any more.",
-                remedy="bring it back: rows that are decided wait for it.",
+                f"table {self.name} no longer has the column {missing[0]!r}.",
+                code="column_missing",
+                remedy=f"Add the column {missing[0]!r} to table {self.name} again. The staged rows wait for it.",
                 sink=sink,
+                column=missing[0],
+                table=str(self.name),
             )
         return [column for column in found.values() if column is not None]
 
@@ -166,25 +169,33 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
     found = session.rows(_TABLE, (name.sql,) * 3)
     if not found:
         raise UnfitTargetError(
-            f"there is no table {name}, or this user may not see its schema.",
-            remedy="create it, or name its schema; a name counts letter by letter, and what was created without quotes"
-            f" is in lower case. {PROPOSED}",
+            f"table {name} does not exist, or the connection's user may not use its schema.",
+            code="table_missing",
+            remedy=f"Create the table {name}: {PROPOSED} If it exists, name its schema (`schema.table`). A name"
+            " that was created without quotes is in lower case.",
             sink=sink,
+            table=str(name),
         )
     oid, schema, relation, kind, persistence, guarded, triggers, foreign, unlogged = found[0]
     table = TableName(schema, relation)
     if kind not in ("r", "p") or persistence == "t":
         raise UnfitTargetError(
-            f"{name} is {_KINDS.get(kind, 'no table of rows')}." if persistence != "t" else f"{name} is temporary.",
-            remedy="name a table of rows.",
+            f"{name} is {'a temporary table' if persistence == 't' else _KINDS.get(kind, 'not a table')}.",
+            code="table_unsupported",
+            remedy="Set table= of the sink to an ordinary or partitioned table.",
             sink=sink,
+            table=str(name),
         )
     if foreign:
         raise UnfitTargetError(
-            f"partition {foreign[0]} of table {table} is a foreign table: its server commits by itself, before or after"
-            " this one, or not at all.",
-            remedy=f"detach it (ALTER TABLE ... DETACH PARTITION {foreign[0]}), or name a table without such ones.",
+            f"partition {foreign[0]} of table {table} is a foreign table. Its server commits before or after this one,"
+            " or not at all.",
+            code="table_unsupported",
+            remedy=f"Run `ALTER TABLE ... DETACH PARTITION {foreign[0]}`, or deliver into a table without foreign"
+            " partitions.",
             sink=sink,
+            table=str(table),
+            partition=foreign[0],
         )
     columns = {row[0]: Column(*row) for row in session.rows(_COLUMNS, (oid,))}
     emptied = (*([table.sql] if persistence == "u" else []), *unlogged)

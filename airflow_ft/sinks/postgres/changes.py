@@ -50,7 +50,7 @@ class Changes:
 
     def create(self, more: str = "") -> None:
         """The temporary table, with `more` columns. SinkAccessError: the user may not make it, or is kept from it."""
-        with self._allowed("made"):
+        with self._allowed("create"):
             self._create(more)
 
     def _create(self, more: str) -> None:
@@ -172,10 +172,12 @@ class Changes:
         )
         if lacking:
             raise DeclinedError(
-                f"table {self.table.name} refuses rows: the changes of {lacking} keys were left out by a trigger or a"
-                " rule.",
-                remedy="mend the job, or the table.",
+                f"a trigger or rule of table {self.table.name} left out the changes of {lacking} keys.",
+                code="row_refused",
+                remedy="Correct the rows in the job, or the trigger or rule.",
                 sink=self.name,
+                table=str(self.table.name),
+                keys=lacking,
             )
 
     @property
@@ -193,20 +195,21 @@ class Changes:
 
     def drop(self) -> None:
         """Makes room for the next one. SinkAccessError: the user is kept from it."""
-        with self._allowed("dropped"):
+        with self._allowed("drop"):
             self.db.run(f"DROP TABLE {CHANGES.sql}")
 
     @contextmanager
-    def _allowed(self, done: str) -> Iterator[None]:
+    def _allowed(self, doing: str) -> Iterator[None]:
         try:
             yield
         except psycopg2.Error as error:
             if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):
                 raise
             raise SinkAccessError(
-                f"a temporary table for the changes cannot be {done}: {describe(error)}",
-                remedy="GRANT TEMPORARY on the database to the connection's user, and have event triggers"
-                " (pg_event_trigger) let it make, alter and drop temporary tables.",
+                f"cannot {doing} the temporary table for the changes: {describe(error)}",
+                code="temporary_table_refused",
+                remedy="Run `GRANT TEMPORARY ON DATABASE ... TO ...` for the connection's user. If an event trigger"
+                " (pg_event_trigger) raised the error, let it allow temporary tables.",
                 sink=self.name,
             ) from error
 
@@ -219,8 +222,8 @@ def unknown_kinds(column: str, rows: pa.RecordBatch) -> Mapping[int, str]:
     words = pc.utf8_lower(kinds.cast(pa.large_string()))
     unknown = pc.and_(pc.invert(pc.is_in(words, pa.array([*DELETES, *UPSERTS], pa.large_string()))), words.is_valid())
     return {
-        place: f"the kind of change {kinds[place].as_py()!r} is not known: deletes are {', '.join(DELETES)}; upserts"
-        f" are {', '.join(UPSERTS)} (in any case of letters)."
+        place: f"unknown kind of change {kinds[place].as_py()!r}; deletes are {', '.join(DELETES)}, upserts are"
+        f" {', '.join(UPSERTS)}, in upper or lower case"
         for place in pc.indices_nonzero(unknown).to_pylist()
     }
 

@@ -53,16 +53,17 @@ def examine(
     if sinks is None or session is None:
         return exam.checks
     with closing(session):
-        exam.attempt("server", telling("examining")(lambda: _server(exam, session, plan, sinks)))
-        exam.attempt("connections", telling("the connections")(lambda: _connections(exam, session)))
-        exam.attempt("ledger", telling("the ledger")(lambda: _ledger(exam, session, pipeline, plan, sinks)))
+        exam.attempt("server", telling("checking the server")(lambda: _server(exam, session, plan, sinks)))
+        exam.attempt("connections", telling("counting connections")(lambda: _connections(exam, session)))
+        exam.attempt("ledger", telling("checking the ledger")(lambda: _ledger(exam, session, pipeline, plan, sinks)))
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
             took = exam.attempt(
-                "prepared transactions", telling("preparing")(lambda: _try(session, connection, fence, plan))
+                "prepared transactions",
+                telling("preparing a transaction")(lambda: _try(session, connection, fence, plan)),
             )
             if took is not None:
-                exam.ok("prepared transactions", f"one was prepared, found and rolled back in {took:.0f} ms")
+                exam.ok("prepared transactions", f"prepared, found and rolled back one in {took:.0f} ms")
         for name, sink in sinks.items():
             judged = telling("reading the table")(partial(_table, exam, session, name, sink, rows))
             exam.attempt(f"table {sink.table}", judged)
@@ -75,7 +76,7 @@ def _server(exam: Examination, session: Session, plan: ParticipantPlan, sinks: M
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     warnings = check_server(session, allow_unsafe_durability=unsafe, prepares=plan.strategy == "prepared")
     if warnings:
-        exam.warn("durability", "; ".join(warnings), "it is allowed by allow_unsafe_durability.")
+        exam.warn("durability", "; ".join(warnings), "Nothing, if you accept the loss: allow_unsafe_durability is set.")
     else:
         exam.ok("durability", "acknowledged commits survive a crash, and the server takes writes")
 
@@ -91,8 +92,8 @@ def _connections(exam: Examination, session: Session) -> None:
     for what, number in limited:
         exam.problem(
             "connections",
-            f"{what} may have {number} connections at a time; a task needs {_CONNECTIONS} while it clears the way",
-            f"ALTER {what} CONNECTION LIMIT -1; or {_CONNECTIONS} for each task that may run at a time.",
+            f"{what} may open {number} connections; a task needs {_CONNECTIONS} while it ends older sessions",
+            f"Run `ALTER {what} CONNECTION LIMIT -1`, or allow {_CONNECTIONS} for each concurrent task.",
         )
 
 
@@ -102,16 +103,16 @@ def _ledger(
     ledger = ledger_of(session, sinks, pipeline, plan.name)
     if ledger.exists():
         ledger.check()
-        exam.ok("ledger", f"it is in schema {ledger.schema}, with all privileges")
+        exam.ok("ledger", f"exists in schema {ledger.schema}, with all privileges")
     elif session.value("SELECT has_schema_privilege(%s, 'CREATE')", (ledger.schema,)):
         with _undone(session):
             ledger.create()  # an event trigger may refuse it
-        exam.ok("ledger", f"it is not there yet; the first prepare makes it in schema {ledger.schema}")
+        exam.ok("ledger", f"missing; the first `prepare` creates it in schema {ledger.schema}")
     else:
         exam.problem(
             "ledger",
-            f"it is lacking in schema {ledger.schema!r}, and this user may not create tables there",
-            "see `airflow ft setup`; or have these statements run:\n" + ";\n".join(ddl_of(ledger.schema)),
+            f"missing in schema {ledger.schema!r}, and this user may not create tables there",
+            f"Run `airflow ft setup {pipeline} --dag FILE`, or these statements:\n" + ";\n".join(ddl_of(ledger.schema)),
         )
 
 
@@ -127,7 +128,7 @@ def _try(session: Session, connection: ConnectionInfo, fence: Fence, plan: Parti
         session.value("SELECT txid_current()")
         session.run(f"PREPARE TRANSACTION {gid.sql}")
         if gid not in listed(session, gid.owner) or not end_prepared(session, gid, "ROLLBACK", _SECONDS):
-            log.info("a running task has rolled back the probe")
+            log.info("a running task rolled back the probe")
     except BaseException:
         with suppress(psycopg2.Error, AirflowFtError), closing(Session(connection, Limits())) as other:
             end_prepared(other, gid, "ROLLBACK", _SECONDS)
@@ -156,9 +157,9 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
         for trigger, function in unpreparable(session, table):
             exam.problem(
                 f"table {table.name}",
-                f"trigger {trigger} calls {function}, which seems to use NOTIFY or a temporary table: then no"
-                " transaction can be prepared",
-                "choose strategy 'local', or drop the trigger.",
+                f"trigger {trigger} calls {function}, which seems to use NOTIFY or a temporary table: the server cannot"
+                " prepare such a transaction",
+                "Choose strategy 'local', or drop the trigger.",
             )
     if sink.strategy == "upsert":
         with _undone(session):
@@ -167,7 +168,7 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
             changes.create()  # an event trigger may refuse it
             changes.drop()
     if table.triggers:
-        exam.warn(f"table {table.name}", f"triggers fire for rows: {', '.join(table.triggers)}", "be sure they may.")
+        exam.warn(f"table {table.name}", f"triggers fire for rows: {', '.join(table.triggers)}", "Check that they may.")
     judged = [reader for reader in rows if name in reader.sinks()]
     for reader in judged:
         problems = list(misfits_of(session, sink, reader.schema(name), name))
@@ -183,9 +184,9 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
             exam.warn(
                 f"table {table.name}",
                 f"column {column!r} is filled by sequence {sequence}, which this user may not use",
-                f"GRANT USAGE ON SEQUENCE {sequence} to it, unless the rows have that column.",
+                f"Run `GRANT USAGE ON SEQUENCE {sequence} TO ...` for this user, unless the rows have that column.",
             )
-        exam.warn(f"rows for {table.name}", "no published rows to judge: columns were not compared", "run it once.")
+        exam.warn(f"rows for {table.name}", "no published rows, so the columns were not compared", "Run the DAG once.")
 
 
 def _without_rows(session: Session, name: str, sink: PostgresSink, table: Table) -> Iterator[AirflowFtError]:
@@ -196,6 +197,9 @@ def _without_rows(session: Session, name: str, sink: PostgresSink, table: Table)
         yield from key_misfits(session, sink, table, pa.schema([(each, pa.string()) for each in needed]))
     elif not session.value("SELECT has_any_column_privilege(%s, 'INSERT')", (table.name.sql,)):
         yield SinkAccessError(
-            f"the connection's user may not insert into {table.name}.",
-            remedy=f"GRANT INSERT ON {table.name.sql} to it.",
+            f"the connection's user may not insert into table {table.name}.",
+            code="privilege_missing",
+            remedy=f"Run `GRANT INSERT ON {table.name.sql} TO ...` for the connection's user.",
+            table=str(table.name),
+            privileges=["INSERT"],
         )

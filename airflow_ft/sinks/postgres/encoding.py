@@ -141,16 +141,16 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
         return [
             (
                 lambda values: pc.not_equal(values, pc.round(values, scale, "towards_zero")),
-                f"more than the {scale} digits behind the point that {column.declared} keeps",
+                f"more digits after the point than the {scale} of {column.declared}",
             )
         ]
     if is_text(type) and column.kind == "bpchar":
-        return [(lambda values: pc.ends_with(values, " "), "char drops blanks at the end")]
+        return [(lambda values: pc.ends_with(values, " "), "blanks at the end, which char drops")]
     if is_text(type) and length is not None:
         return [
             (
                 lambda values: pc.and_(_longer(values, length), pc.invert(_longer(_cut(values), length))),
-                f"longer than {column.declared}, which drops blanks at the end",
+                f"longer than {column.declared}, with blanks at the end, which the server drops",
             )
         ]
     if is_.is_date(type):
@@ -159,7 +159,7 @@ def _checks(type: pa.DataType, column: Column) -> list[_Check]:
         lost = _UNITS[type.unit] // 10**column.fraction
         checks: list[_Check] = []
         if lost > 1:
-            finer = f"finer than the {column.fraction} digits of a second that {column.declared} keeps"
+            finer = f"more digits of a second than the {column.fraction} of {column.declared}"
             checks.append((lambda values: _not_divisible(_whole(values), lost), finer))
         if is_.is_timestamp(type):
             first = _FIRST_MICROSECOND * _UNITS[type.unit] // 10**6

@@ -54,6 +54,18 @@ _OF_ROWS = {"ExecWithCheckOptions"}  # a policy or view refuses a row by its val
 _LACKING = {INSUFFICIENT_PRIVILEGE, "42P01", "42703", "42883", "3F000"}
 
 
+_CODES = {
+    re.compile(INSUFFICIENT_PRIVILEGE): "privilege_missing",
+    re.compile(r"28..."): "login_refused",
+    re.compile(r"42P01"): "table_missing",
+    re.compile(r"42703"): "column_missing",
+    re.compile(r"53100"): "disk_full",
+    re.compile(r"53..."): "limit_reached",
+}
+"""Codes of our errors, by SQLSTATE."""
+_NOT_NULL_VIOLATION = "23502"
+
+
 class OfTarget(str):
     """Why a row is refused, if a GRANT or a missing object of the target may be the cause."""
 
@@ -121,19 +133,50 @@ def describe(error: BaseException) -> str:
 
 def failure(error: BaseException, doing: str) -> AirflowFtError:
     """The error to raise for one met while `doing`, and not while rows were sent (`load` declines those)."""
-    found, code = meaning(error), getattr(error, "pgcode", None) or ""
+    found, state = meaning(error), getattr(error, "pgcode", None) or ""
     remedy = ""
-    if code == INSUFFICIENT_PRIVILEGE:
-        remedy = "grant it: `airflow ft setup` prints all that the user needs."
+    if _is_of_a_policy(error):
+        remedy = "Run `ALTER ROLE ... BYPASSRLS` for the connection's user, or deliver into a table without policies."
+    elif state == INSUFFICIENT_PRIVILEGE:
+        remedy = "Grant the privilege: `airflow ft setup PIPELINE --dag FILE --print` prints all that are needed."
         if _of(error, "context"):
-            remedy = "grant it to the connection's user: a trigger or function of the table needs it. The rows wait."
+            remedy = (
+                "Grant the privilege to the connection's user: a trigger or function of the table needs it."
+                " The rows wait."
+            )
     elif found is Meaning.BUSY:
         remedy = (
-            "another transaction holds a lock it needs (see pg_stat_activity and pg_prepared_xacts); it is tried again."
+            "End the transaction that holds the lock: look in pg_stat_activity and pg_prepared_xacts."
+            " Airflow retries the task."
         )
-    elif code.startswith("53"):
-        remedy = "give the server disk space, memory or connections; it is tried again."
-    return failure_of(error, doing, found, describe(error), remedy)
+    elif state.startswith("53"):
+        remedy = "Give the server more disk space, memory or connections. Airflow retries the task."
+    fields = {"sqlstate": state} if state else {}
+    return failure_of(error, doing, found, describe(error), remedy, _code(error, found, state), **fields)
+
+
+def _code(error: BaseException, found: Meaning, state: str) -> str:
+    """Return the code of an error of the server; "": that of its meaning."""
+    if _is_of_a_policy(error):
+        return "row_security_active"
+    for states, code in _CODES.items():
+        if states.fullmatch(state):
+            return code
+    is_login = found is Meaning.ACCESS and not state and isinstance(error, psycopg2.OperationalError)
+    return "login_refused" if is_login else ""
+
+
+def _is_of_a_policy(error: BaseException) -> bool:
+    """Return whether the server refuses a statement because row-level security would hide rows (row_security=off)."""
+    return _of(error, "source_function") == "check_enable_rls"
+
+
+def code_of_refusal(error: BaseException) -> str:
+    """Return the code of an error by which the server refuses rows."""
+    state = getattr(error, "pgcode", None) or ""
+    if state == _NOT_NULL_VIOLATION:
+        return "null_refused"
+    return "value_unfit" if state.startswith("22") else "row_refused"
 
 
 @contextmanager

@@ -84,12 +84,12 @@ def full(session: Session, gid: Gid | None = None) -> str:
     before = held.index(gid.sql.strip("'")) if gid is not None and gid.sql.strip("'") in held else len(held)
     if before < share:
         return ""
-    return f"{share} of the server's {limit} places for prepared transactions are taken: sent after the decision"
+    return f"{share} of {limit} prepared transactions of the server are in use: the rows are sent after the decision"
 
 
 def no_place(limit: int) -> str:
     """Return why no transaction is prepared where other software has taken the places that are left."""
-    return f"all {limit} places of the server for prepared transactions are taken: sent after the decision"
+    return f"all {limit} prepared transactions of the server are in use: the rows are sent after the decision"
 
 
 def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
@@ -111,15 +111,19 @@ def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
                 return False
             if error.pgcode == INSUFFICIENT_PRIVILEGE:
                 raise SinkAccessError(
-                    f"a transaction that was prepared for checkpoint {gid.number} cannot be ended: {describe(error)}",
-                    remedy="the user who has prepared it (pg_prepared_xacts tells) or a superuser can: deliver as that"
-                    " user, until it is ended.",
+                    f"this user cannot end a transaction prepared for checkpoint {gid.number}: {describe(error)}",
+                    code="prepared_foreign",
+                    remedy="Deliver as the user who prepared it (column owner of pg_prepared_xacts) until it is ended,"
+                    f" or run `{verb} PREPARED {gid.sql}` as a superuser.",
+                    number=gid.number,
                 ) from error
             if error.pgcode != NOT_IN_PREREQUISITE_STATE:
                 raise
             if time.monotonic() > deadline:
                 raise SinkUnavailableError(
-                    f"a prepared transaction cannot be ended: {describe(error)}", remedy="it is tried again."
+                    f"cannot end a prepared transaction within {seconds:.0f} s: {describe(error)}",
+                    code="lock_timeout",
+                    remedy="Look in pg_stat_activity for the session that is ending it. Airflow retries the task.",
                 ) from error
         time.sleep(0.05)  # somebody else is just ending it
 
@@ -146,7 +150,7 @@ def end_older_sessions(session: Session, fence: Fence, participant: str, install
             ):
                 ended.append(pid)
         except psycopg2.Error as error:
-            log.warning("session %d of an older attempt could not be ended: %s", pid, describe(error))
+            log.warning("cannot end session %d of an older attempt: %s", pid, describe(error))
     if ended:
-        log.warning("ended sessions %s of older attempts, which may have stood in the way", ended)
+        log.warning("ended sessions %s of older attempts, because they may hold locks", ended)
     return ended

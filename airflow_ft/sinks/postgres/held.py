@@ -70,9 +70,11 @@ class Held:
         for name, table in self.tables.items():
             if self.session.value("SELECT to_regclass(%s)::oid", (table.name.sql,)) != table.oid:
                 raise UnfitTargetError(
-                    f"{table.name} became the name of another table while rows were sent (a schema was renamed).",
-                    remedy="nothing: no row was delivered, and the next try judges the table that is there then.",
+                    f"the name {table.name} changed to another table while rows were sent: a schema was renamed.",
+                    code="table_replaced",
+                    remedy="Nothing to do: no row was delivered. The retry checks the table that has the name then.",
                     sink=name,
+                    table=str(table.name),
                 )
             if table.is_partitioned:
                 read = read_table(self.session, table.name, name)
@@ -120,16 +122,19 @@ def _locked(session: Session, sink: PostgresSink, name: str) -> Table:
         if error.pgcode == INSUFFICIENT_PRIVILEGE or meaning(error) is not Meaning.ACCESS:
             raise
         raise UnfitTargetError(
-            f"table {found.name} was altered at this moment: {describe(error)}",
-            remedy="the next try judges the table that is there then.",
+            f"table {found.name} was altered just now: {describe(error)}",
+            code="table_changed",
+            remedy="Nothing to do: the retry checks the altered table.",
             sink=name,
+            table=str(found.name),
         ) from error
     return read_table(session, found.name, name)
 
 
 def _late(problem: AirflowFtError) -> AirflowFtError:
-    problem.what = f"between vote and delivery the table was changed: {problem.what}"
-    problem.remedy = f"change the table back: the rows wait, and the next try or run delivers them. {problem.remedy}"
+    problem.what = f"the table was changed between prepare and delivery: {problem.what}"
+    problem.remedy = f"Change the table back. The rows wait, and the next try or run delivers them. {problem.remedy}"
+    problem.fields["changed_since"] = "prepare"
     return problem.located()
 
 
@@ -137,18 +142,23 @@ def _moved(voted: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Airfl
     """Return the error for a change since the vote with which the rows would still fit."""
     if voted.get("table", now["table"]) != now["table"]:
         return UnfitTargetError(
-            f"the sink's table was {voted['table']} at the vote, and its name leads to {now['table']} now: another"
-            " table of that name was made, or the search path was changed.",
-            remedy=f"have the name lead to {voted['table']} again until these rows are delivered; then name the"
-            " schema in the sink.",
+            f"the sink's table was {voted['table']} at `prepare`, and its name means {now['table']} now. Another table"
+            " of that name was created, or the search path was changed.",
+            code="table_replaced",
+            remedy=f"Make the name mean {voted['table']} again until these rows are delivered. Then name the schema in"
+            " table= of the sink.",
             sink=name,
+            table=voted["table"],
+            now=now["table"],
         )
     if [list(key) for key in voted.get("keys", now["keys"])] != now["keys"]:
         return UnfitTargetError(
-            f"a key column of table {now['table']} has another type or collation than at the vote"
-            f" ({_keys(voted['keys'])}; now {_keys(now['keys'])}): other keys may be equal.",
-            remedy="change it back until these rows are delivered.",
+            f"a key column of table {now['table']} has another type or collation than at `prepare`: it was"
+            f" {_keys(voted['keys'])} and is {_keys(now['keys'])}. Other keys may be equal now.",
+            code="key_changed",
+            remedy="Change type and collation back until these rows are delivered.",
             sink=name,
+            table=now["table"],
         )
     return None
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.arrow import is_text
-from airflow_ft.sinks.base.changes import missing_kind
+from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table
 from airflow_ft.sinks.postgres.encoding import TEXTS
@@ -36,45 +36,71 @@ def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.S
     fitting = [column.name for column in keys if column.not_null]
     if len(fitting) < len(sink.key_columns) or sorted(fitting) not in [row[0] for row in unique]:
         yield UnfitTargetError(
-            f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL, which is not"
+            f"key_columns ({', '.join(sink.key_columns)}) are not a unique key of table {name} that is NOT NULL and not"
             " deferrable.",
-            remedy=f"ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed}), or name in key_columns what it has.",
+            code="key_unfit",
+            remedy=f"Run `ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed})`, or set key_columns= to such a key.",
+            table=str(name),
+            keys=list(sink.key_columns),
         )
     if any(differs for names, differs in unique if names == sorted(fitting)):
         yield UnfitTargetError(
             f"a unique index of {name} on ({', '.join(sink.key_columns)}) has another collation than its columns."
             " A change of one key could overwrite the row of another.",
-            remedy="drop that index, or make it again without COLLATE.",
+            code="key_unfit",
+            remedy="Drop that index, or create it again without COLLATE.",
+            table=str(name),
+            keys=list(sink.key_columns),
         )
     for column in keys:
         if column.name not in sent:
-            yield DeclinedError(f"the rows have no column {column.name!r}, which is in the key.", remedy="add it.")
+            yield missing_in_rows(column.name, "key_columns")
     version = table.column(sink.version_column or "")
     if version is None or version.type != "int8" or version.refuses:
         yield UnfitTargetError(
-            f"{name} has no bigint column {sink.version_column!r} for the version.",
-            remedy=f"ALTER TABLE {name.sql} ADD COLUMN {quoted(sink.version_column or '')} bigint NOT NULL DEFAULT 0.",
+            f"table {name} has no bigint column {sink.version_column!r} for version_column.",
+            code="column_missing" if version is None else "column_unfit",
+            remedy=f"Run `ALTER TABLE {name.sql} ADD COLUMN {quoted(sink.version_column or '')} bigint NOT NULL DEFAULT"
+            " 0`.",
+            table=str(name),
+            column=sink.version_column or "",
         )
     elif version.name in sent:
         yield DeclinedError(
-            f"{name}.{version.name} is filled by the sink itself, and the rows have such a column.",
-            remedy="leave it out in the job.",
+            f"the rows have the column {version.name!r}, which the sink itself fills in table {name} (version_column).",
+            code="column_reserved",
+            remedy=f"Drop the column {version.name!r} in the job.",
+            table=str(name),
+            column=version.name,
         )
     if change := sink.change_column:
         if change not in schema.names:
             yield missing_kind(change)
         elif not is_text(schema.field(change).type):
-            yield DeclinedError(f"the kind of change is {schema.field(change).type}.", remedy="make it text.")
+            yield DeclinedError(
+                f"column {change!r}, which change_column= names, is {schema.field(change).type} and not text.",
+                code="column_unfit",
+                remedy=f"Cast the column {change!r} to string in the job.",
+                column=change,
+            )
     lacking = session.value(
         "SELECT array(SELECT what FROM unnest(%s) AS what WHERE NOT has_table_privilege(%s, what))",
         ([*sink.privileges], name.sql),
     )
     if not session.value("SELECT has_database_privilege(current_database(), 'TEMPORARY')"):
-        yield SinkAccessError("the user may not make temporary tables.", remedy="GRANT TEMPORARY on the database.")
+        yield SinkAccessError(
+            "the connection's user may not create temporary tables.",
+            code="privilege_missing",
+            remedy="Run `GRANT TEMPORARY ON DATABASE ... TO ...` for the connection's user.",
+            privileges=["TEMPORARY"],
+        )
     if lacking:
         yield SinkAccessError(
-            f"the connection's user lacks {', '.join(lacking)} on {name}.",
-            remedy=f"GRANT {', '.join(lacking)} ON {name.sql} to it.",
+            f"the connection's user lacks {', '.join(lacking)} on table {name}.",
+            code="privilege_missing",
+            remedy=f"Run `GRANT {', '.join(lacking)} ON {name.sql} TO ...` for the connection's user.",
+            table=str(name),
+            privileges=list(lacking),
         )
 
 

@@ -16,7 +16,7 @@ from airflow_ft.sinks.postgres.session import Session
 
 _CREATING = 0x61667470  # an arbitrary constant: the key of the advisory locks under which tables, and heads, are made
 
-_MADE = "`airflow ft setup` prints how it is made."
+_MADE = "`airflow ft setup PIPELINE --dag FILE --print` prints the statements."
 _TEXT, _NUMBER = ("text", "varchar"), ("int8",)
 _KEYS = (("pipeline", "participant"), ("pipeline", "participant", "number"))
 _COLUMNS = (
@@ -130,31 +130,44 @@ class Ledger(SqlLedger):
             kind, persistence, guarded, lacking, there, keys = self.session.rows(_CHECKED, ([*PRIVILEGES], name))[0]
             if kind != "r":
                 raise SinkAccessError(
-                    f"{name} is no plain table, so it cannot hold what this sink remembers.",
-                    remedy=f"move it out of the way, or name another schema with ledger_schema=. {_MADE}",
+                    f"{name} is not an ordinary table, so it cannot be the ledger.",
+                    code="ledger_unfit",
+                    remedy=f"Rename it, or set ledger_schema= to another schema. {_MADE}",
+                    table=name,
                 )
             if persistence != "p":
                 raise SinkAccessError(
-                    f"{name} is unlogged: a crash would empty it.", remedy=f"ALTER TABLE {name} SET LOGGED."
+                    f"table {name} is unlogged: a crash of the server empties it.",
+                    code="table_unlogged",
+                    remedy=f"Run `ALTER TABLE {name} SET LOGGED`.",
+                    table=name,
                 )
             found = {column: (type, must) for column, type, must in there or ()}
             wrong = [column for column, type in columns.items() if found.get(column, ("", False))[0] not in type]
             wrong += [column for column, (_, must) in found.items() if must and column not in columns]
             if wrong or sorted(key) not in keys:
-                what = f"column {wrong[0]!r} is not" if wrong else f"its key ({', '.join(key)}) is not"
+                what = f"column {wrong[0]!r} differs" if wrong else f"its key ({', '.join(key)}) is missing"
                 raise SinkAccessError(
-                    f"{name} is not the table that this sink makes: {what} as it has to be.",
-                    remedy=f"put the table back as it was, or name another schema with ledger_schema=. {_MADE}",
+                    f"table {name} is not as the sink creates it: {what}.",
+                    code="ledger_unfit",
+                    remedy=f"Restore the table as it was, or set ledger_schema= to another schema. {_MADE}",
+                    table=name,
+                    wrong=wrong[0] if wrong else "key",
                 )
             if guarded:
                 raise SinkAccessError(
-                    f"row-level security of {name} is active for the connection's user.",
-                    remedy=f"ALTER TABLE {name} DISABLE ROW LEVEL SECURITY; or give that user BYPASSRLS.",
+                    f"row-level security of table {name} applies to the connection's user.",
+                    code="row_security_active",
+                    remedy=f"Run `ALTER TABLE {name} DISABLE ROW LEVEL SECURITY`, or `ALTER ROLE ... BYPASSRLS`.",
+                    table=name,
                 )
             if lacking:
                 raise SinkAccessError(
-                    f"the connection's user lacks {', '.join(lacking)} on {name}.",
-                    remedy=f"GRANT {', '.join(lacking)} ON {name} to it.",
+                    f"the connection's user lacks {', '.join(lacking)} on table {name}.",
+                    code="privilege_missing",
+                    remedy=f"Run `GRANT {', '.join(lacking)} ON {name} TO ...` for the connection's user.",
+                    table=name,
+                    privileges=list(lacking),
                 )
 
     def _sql(self, sql: str) -> str:

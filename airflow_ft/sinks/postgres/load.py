@@ -6,10 +6,11 @@ They go in its binary format where each of their types has one (`binary`), else 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import psycopg2
 import pyarrow as pa
@@ -21,7 +22,7 @@ from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres import binary
 from airflow_ft.sinks.postgres.catalog import Column, Table
 from airflow_ft.sinks.postgres.encoding import changed, encode
-from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning, refusal
+from airflow_ft.sinks.postgres.failures import Meaning, code_of_refusal, describe, meaning, refusal
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.refused import Refused
 
@@ -42,12 +43,16 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A batch of a file, whose first row is row `first` of it (from 0). `wrong` are rows that would be changed."""
+    """A batch of a file, whose first row is row `first` of it (from 0).
+
+    `wrong` are rows that would be changed, or of an unknown kind of change, if in `unknown`.
+    """
 
     file: WalFile
     first: int
     rows: pa.RecordBatch
     wrong: dict[int, str]
+    unknown: Container[int]
     data: Encoded
 
 
@@ -66,7 +71,7 @@ class Load:
     told: str = ""
     """What errors call the table, where it is not the target itself."""
     judge: Callable[[pa.RecordBatch], Mapping[int, str]] | None = None
-    """Find rows of a batch that are refused for another reason than their types, and say why."""
+    """Find rows of a batch of an unknown kind of change, and say why."""
 
     def all(self) -> int:
         """Return how many went in. DeclinedError: rows are refused; psycopg2.Error: something else is."""
@@ -88,10 +93,9 @@ class Load:
         for file in self.reader.files(self.sink):
             first = 0
             for batch in self.reader.batches(self.sink, file):
-                wrong = changed(batch, columns)
-                if self.judge is not None:
-                    wrong = {**self.judge(batch), **wrong}
-                yield _Part(file, first, batch, wrong, Encoded.of(batch, columns))
+                unknown = self.judge(batch) if self.judge is not None else {}
+                wrong = {**changed(batch, columns), **unknown}
+                yield _Part(file, first, batch, wrong, unknown, Encoded.of(batch, columns))
                 first += batch.num_rows
 
     def _copy(self, columns: Sequence[Column], rows: Encoded) -> int:
@@ -102,17 +106,25 @@ class Load:
     def _together(self, part: _Part, columns: Sequence[Column]) -> None:
         if part.wrong:
             row, why = min(part.wrong.items())
-            raise self._declined(f"row {part.first + row + 1} of {part.file.path}: {why}")
+            number = part.first + row + 1
+            where = f"row {number} of {part.file.path}"
+            code = "change_kind_unknown" if row in part.unknown else "value_unfit"
+            raise self._declined(where, why, code, part, row_number=number)
         try:
             count = self._copy(columns, part.data)
         except psycopg2.Error as error:
             if meaning(error) is not Meaning.ROWS:
                 raise
             place = _row_of(error, self.table.name.name, part, columns)
-            where = f"row {part.first + place + 1}" if place is not None else f"a row behind row {part.first}"
-            raise self._declined(f"{where} of {part.file.path}: {describe(error)}") from None  # it quotes the row
+            where = f"row {part.first + place + 1}" if place is not None else f"a row after row {part.first}"
+            known: dict[str, Any] = {"sqlstate": error.pgcode}
+            if place is not None:
+                known["row_number"] = part.first + place + 1
+            where, code = f"{where} of {part.file.path}", code_of_refusal(error)
+            raise self._declined(where, describe(error), code, part, **known) from None  # the cause quotes the row
         if lacking := part.rows.num_rows - count:
-            raise self._declined(f"{part.file.path}, from row {part.first + 1} on: {lacking} rows were {_LEFT_OUT}")
+            where = f"{lacking} rows of {part.file.path}, from row {part.first + 1} on"
+            raise self._declined(where, _LEFT_OUT, "row_refused", part)
 
     def _refused(self, columns: Sequence[Column], rows: pa.RecordBatch) -> str:
         """Why they are refused, so that none of them went in; "": all did."""
@@ -130,11 +142,16 @@ class Load:
         self.session.run("RELEASE SAVEPOINT airflow_ft_rows")
         return why
 
-    def _declined(self, what: str) -> DeclinedError:
+    def _declined(self, rows: str, why: str, code: str, part: _Part, **fields: Any) -> DeclinedError:
+        table = self.told or str(self.table.name)
         return DeclinedError(
-            f"table {self.told or self.table.name} refuses rows: {what}",
-            remedy="mend the job, or the table.",
+            f"table {table} refuses {rows}: {why.rstrip('.')}.",
+            code=code,
+            remedy="Correct the rows in the job, or change the table so that it takes them.",
             sink=self.sink,
+            table=table,
+            path=part.file.path,
+            **fields,
         )
 
 
@@ -147,11 +164,15 @@ def declining(sink: str) -> Iterator[None]:
         if meaning(error) is not Meaning.ROWS:
             raise
         raise DeclinedError(
-            f"rows are refused: {describe(error)}", remedy="mend the job, or the table.", sink=sink
+            f"the server refuses rows: {describe(error)}",
+            code=code_of_refusal(error),
+            remedy="Correct the rows in the job, or change the table so that it takes them.",
+            sink=sink,
+            sqlstate=error.pgcode,
         ) from None  # it quotes the row
 
 
-_LEFT_OUT = "left out by a trigger."
+_LEFT_OUT = "a trigger left the row out"
 
 
 def _row_of(error: psycopg2.Error, table: str, part: _Part, columns: Sequence[Column]) -> int | None:

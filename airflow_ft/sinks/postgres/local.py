@@ -57,8 +57,9 @@ def ledger_of(session: Session, sinks: Mapping[str, PostgresSink], pipeline: str
     schema = named or session.value("SELECT current_schema()")
     if not schema:
         raise SinkAccessError(
-            "no schema of the connection's search path is there, so the ledger has no place.",
-            remedy="name one with PostgresSink(ledger_schema=...), or ALTER ROLE ... SET search_path.",
+            "the ledger has no schema: none of the search path of the connection's user exists.",
+            code="schema_missing",
+            remedy="Set PostgresSink(ledger_schema=...), or run `ALTER ROLE ... SET search_path = ...`.",
         )
     return Ledger(session, schema, pipeline, participant)
 
@@ -102,8 +103,9 @@ class LocalParticipant(OneTransactionParticipant[Session]):
             if error.pgcode != FEATURE_NOT_SUPPORTED:
                 raise
             raise SinkAccessError(
-                f"the transaction cannot be prepared: {describe(error)}",
-                remedy="a trigger of the table uses NOTIFY or a temporary table: choose strategy 'local', or drop it.",
+                f"the server cannot prepare the transaction: {describe(error)}",
+                code="prepare_unsupported",
+                remedy="Choose strategy 'local', or drop the trigger that uses NOTIFY or a temporary table.",
             ) from error
 
     def _declining(self) -> AbstractContextManager[None]:
@@ -173,7 +175,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
                 if plan is not None and head is not None:
                     refuse_prepared_of_others(ledger, fence.installation)
         except psycopg2.Error as error:
-            log.warning("%s: who holds the lock could not be asked: %s", self.name, describe(error))
+            log.warning("%s: cannot find out who holds the lock: %s", self.name, describe(error))
         except AirflowFtError as error:
             raise error.located(**self._where(plan)) from error.__cause__
 
@@ -257,7 +259,9 @@ def _require_rows_at_fault(reasons: Sequence[str], sink: str, table: Table) -> N
     """SinkAccessError where no row went in, and the target lacks the same for each: then none is set aside."""
     if reasons and all(isinstance(reason, OfTarget) for reason in reasons):
         raise SinkAccessError(
-            f"table {table.name} refuses all rows, since a trigger or function of it fails: {reasons[0]}",
-            remedy="grant or create what it needs, or disable the trigger: the rows wait. None was set aside.",
+            f"table {table.name} refuses all rows, because a trigger or function of the table fails: {reasons[0]}",
+            code="trigger_failed",
+            remedy="Grant or create what the trigger needs, or disable it. The rows wait, and none was set aside.",
             sink=sink,
+            table=str(table.name),
         )

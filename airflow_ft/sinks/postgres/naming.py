@@ -17,7 +17,9 @@ class TableName(sql_names.TableName):
     def check(what: str, name: object) -> str:
         if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_BYTES or "\0" in name or name != name.strip():
             raise ConfigurationError(
-                f"{name!r} cannot be the name of a {what}.",
-                remedy=f"give 1 to {MAX_BYTES} bytes without blanks around them.",
+                f"{name!r} is not a valid name of a {what} in PostgreSQL.",
+                code="name_invalid",
+                remedy=f"Give 1 to {MAX_BYTES} bytes, without NUL and without blanks at either end.",
+                value=str(name),
             )
         return name

@@ -78,8 +78,11 @@ class PreparedParticipant(LocalParticipant):
         sent = self._insert(session, plan, readers, None)
         if sent != counts:
             raise SinkUnavailableError(
-                f"the server counted {sent} rows, the plan has {counts}.",
-                remedy="nothing was prepared; the manifest and its files disagree: report it.",
+                f"the server counted {sent} rows, but the plan has {counts}.",
+                code="row_count_mismatch",
+                remedy="Report it with the log of this task: manifest and files disagree. Nothing was prepared.",
+                found=dict(sent),
+                expected=dict(counts),
             )
         try:
             self._end(session, f"PREPARE TRANSACTION {gid.sql}")
@@ -91,8 +94,9 @@ class PreparedParticipant(LocalParticipant):
         self._still_mine(ledger, fence)  # else a newer attempt may have rolled it back
         if not there:
             raise SinkUnavailableError(
-                "its rows were prepared, and are not in pg_prepared_xacts.",
-                remedy="somebody has ended that transaction; it is tried again.",
+                f"the transaction {gid.sql} was prepared, but pg_prepared_xacts does not list it: someone ended it.",
+                code="prepared_lost",
+                remedy="Find out who ended it by hand. Airflow retries the task.",
             )
         if why := full(session, gid):  # others have prepared at the same moment
             end_prepared(session, gid, "ROLLBACK", self.limits.head_wait)
@@ -106,7 +110,7 @@ class PreparedParticipant(LocalParticipant):
         head, predecessor = ledger.head(), plan.participant(self.name).predecessor
         if head is None or head.last_delivered >= predecessor:
             return ""
-        return f"number {predecessor} is not delivered yet: sent after the decision"
+        return f"checkpoint {predecessor} is not delivered yet: the rows are sent after the decision"
 
     def _try(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> None:
         """Send rows that are not held, and roll them back: a row that is refused aborts before the decision.
@@ -119,7 +123,7 @@ class PreparedParticipant(LocalParticipant):
         except psycopg2.Error as error:
             if meaning(error) is not Meaning.BUSY:
                 raise
-            log.info("%s: checkpoint %d waits for an earlier one, whose rows lock its keys: its rows were not tried",
+            log.info("%s: did not try the rows of checkpoint %d, because an earlier checkpoint locks their keys",
                      self.name, plan.number)  # fmt: skip
 
     def _claim(self, ledger: Ledger, plan: Plan, fence: Fence, counts: Mapping[str, int]) -> None:
@@ -133,7 +137,9 @@ class PreparedParticipant(LocalParticipant):
             with self._session(fence) as other:
                 check_owner(self._ledger(other, plan.pipeline).head(), fence)
             raise SinkUnavailableError(
-                "the place of its marker was taken meanwhile.", remedy="the next try reads what stands there."
+                f"another attempt wrote the marker of checkpoint {plan.number} at the same time.",
+                code="marker_taken",
+                remedy="Nothing to do: the retry reads that marker.",
             ) from error
 
     def _still_mine(self, ledger: Ledger, fence: Fence) -> None:
@@ -141,7 +147,7 @@ class PreparedParticipant(LocalParticipant):
         check_owner(head, fence)
         assert head is not None  # check_owner raises
         if head.rank != fence.rank:
-            raise FencedError("the head is not this attempt's any more.", remedy="nothing to do.")
+            raise FencedError("a newer attempt owns the head.", remedy="Nothing to do: the newer attempt delivers.")
 
     # --- phase 2 -------------------------------------------------------------------------------------------------
 
@@ -166,7 +172,7 @@ class PreparedParticipant(LocalParticipant):
         if rank is None:
             return self._deliver(plan, fence, set_aside, {DEFERRED: True})
         # Neither prepared nor committed: rolled back by somebody's hand. But it is decided, so the log delivers it.
-        log.warning("%s: what was prepared of checkpoint %d is lost: it is delivered from the write-ahead log",
+        log.warning("%s: the prepared rows of checkpoint %d are lost; delivering them from the write-ahead log",
                     self.name, plan.number)  # fmt: skip
         return self._deliver(plan, fence, set_aside, {"prepared": list(rank), "redelivered": True})
 
@@ -187,7 +193,7 @@ class PreparedParticipant(LocalParticipant):
 
     def heuristic(self, plan: Plan) -> str:
         """Return what was committed by hand (COMMIT PREPARED)."""
-        return self._persist("looking for what was committed by hand", lambda: self._heuristic(plan), plan=plan)
+        return self._persist("looking for rows committed by hand", lambda: self._heuristic(plan), plan=plan)
 
     def _heuristic(self, plan: Plan) -> str:
         with self._reading(plan.pipeline) as ledger:
@@ -204,10 +210,10 @@ class PreparedParticipant(LocalParticipant):
         )
         tables = ", ".join(sorted(sink.table for sink in self.sinks.values()))
         return (
-            "it was committed by hand (COMMIT PREPARED) before it was decided (a heuristic outcome):"
+            "someone ran COMMIT PREPARED before the checkpoint was decided (a heuristic outcome):"
             f" {sum(marker.counts.values()):,} rows are visible in {tables}."
-            f" Shown by: SELECT kind, counts, at {where};"
-            " Given up by deleting those rows (`airflow ft verify` tells them) and, in the same transaction,"
+            f" To see the marker, run: SELECT kind, counts, at {where};"
+            " To undo it, delete those rows (`airflow ft verify` lists them) and, in the same transaction, run:"
             f" DELETE {where};"
         )
 
@@ -220,6 +226,6 @@ class PreparedParticipant(LocalParticipant):
         """
         for gid in listed(ledger.session, owner_of(fence.installation, *ledger.key)):
             if gid.number in (plan.number, PROBE_NUMBER) and gid.rank <= fence.rank and gid.rank != kept:
-                log.warning("%s: rolling back what attempt %s has prepared of checkpoint %d", self.name, gid.rank,
-                            gid.number)  # fmt: skip
+                text = "%s: rolling back the transaction that attempt %s prepared for checkpoint %d"
+                log.warning(text, self.name, gid.rank, gid.number)
                 end_prepared(ledger.session, gid, "ROLLBACK", self.limits.head_wait)

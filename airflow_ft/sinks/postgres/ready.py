@@ -25,7 +25,7 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
     unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
     prepares = plan.strategy == "prepared"
     limits = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1)
-    with telling("looking at the server"), closing(Session(connection, limits)) as session:
+    with telling("checking the server"), closing(Session(connection, limits)) as session:
         server = partial(check_server, session, allow_unsafe_durability=unsafe, prepares=prepares)
         tables = [(name, partial(read_table, session, TableName.parse(s.table), name)) for name, s in sinks.items()]
         return list(raised([("", server), *tables]))

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def find_prepared(ledger: Ledger, installation: str) -> list[Remnant]:
     """Return what other installations have prepared of numbers past the last delivered one. Only reads."""
     found = list(_of_others(ledger, installation))  # before the markers: what is committed in between shows there (I6)
-    text = "it is prepared (epoch {}, attempt {}), and keeps its locks"
+    text = "prepared (epoch {}, attempt {}), and holds its locks"
     return [
         Remnant(
             gid.number, "rows", RemnantKind.PREPARED, owner, text.format(gid.epoch, gid.attempt), 1,
@@ -42,9 +42,12 @@ def refuse_prepared_of_others(ledger: Ledger, installation: str) -> None:
     if found:
         numbers = sorted({gid.number for _, gid in found})
         raise ForeignOwnerError(
-            f"a lock was not had, and installation {found[0][0]}, which owned this pipeline before, has left rows"
-            f" prepared, which keep theirs (its checkpoints {', '.join(map(str, numbers[:5]))}).",
-            remedy="`airflow ft adopt` lists them and ends them as you say: --prepared commit or --prepared rollback.",
+            f"a lock is held, perhaps by rows that installation {found[0][0]}, a former owner of this pipeline, has"
+            f" prepared (its checkpoints {', '.join(map(str, numbers[:5]))}).",
+            code="prepared_foreign",
+            remedy="Run `airflow ft adopt`, which lists them, with `--prepared commit` or `--prepared rollback`.",
+            installation=found[0][0],
+            checkpoints=numbers,
         )
 
 
@@ -60,14 +63,16 @@ def end_of_others(
     undecided = [gid for _, gid in found if _is_undecided(ledger, gid)]
     if undecided and ending is None:
         raise StateConflictError(
-            f"{len(undecided)} transactions of a former owner are prepared there, and nobody said how to end them.",
-            remedy="look again with `airflow ft adopt`, and choose.",
+            f"a former owner has prepared {len(undecided)} transactions, and --prepared was not given.",
+            code="prepared_undecided",
+            remedy="Run `airflow ft adopt` with `--prepared commit` or `--prepared rollback`.",
+            found=len(undecided),
         )
     for owner, gid in found:
         rivals = [other for other in undecided if (other.owner, other.number) == (gid.owner, gid.number)]
         kept = ending is PreparedEnding.COMMIT and rivals and gid == max(rivals)
         verb = "COMMIT" if kept else "ROLLBACK"
-        log.warning("%s: %s PREPARED of checkpoint %d, which installation %s has left", ledger.participant, verb,
+        log.warning("%s: %s PREPARED of checkpoint %d of the former owner, installation %s", ledger.participant, verb,
                     gid.number, owner)  # fmt: skip
         end_prepared(ledger.session, gid, verb, seconds)
     if roll_back_own:

@@ -78,7 +78,12 @@ class Session:
     def _set_up(self) -> None:
         connection = self._connection
         if connection.server_version < _OLDEST:
-            raise SinkAccessError(f"PostgreSQL {self.product} is too old.", remedy="12 or later is needed.")
+            raise SinkAccessError(
+                f"PostgreSQL {self.product} is too old.",
+                code="server_version",
+                remedy="Use PostgreSQL 12 or later.",
+                version=self.product,
+            )
         connection.autocommit = True
         connection.set_client_encoding("UTF8")
         self.begin()
@@ -144,9 +149,11 @@ class Session:
         if refused := self._settings.refused(row):
             self.end("ROLLBACK")
             raise SinkAccessError(
-                f"a setting of the session is wrong: {refused}.",
-                remedy="look where it is set (SELECT * FROM pg_db_role_setting, postgresql.conf, `options` of the"
-                " connection), and RESET it there for the connection's user.",
+                f"a setting of the session is unsafe: {refused}.",
+                code="server_setting_unsafe",
+                remedy="Find where it is set (`SELECT * FROM pg_db_role_setting`, postgresql.conf, `options` of the"
+                " connection), and reset it there for the connection's user.",
+                setting=refused.partition(" ")[0],
             )
         self._synchronous = self._settings.synchronous(row)
 
@@ -167,7 +174,7 @@ class Session:
                 raise Unanswered(describe(error)) from error
             raise
         if not sql.startswith(done):
-            raise Unanswered(f"the server answered {done}")
+            raise Unanswered(f"the server answered {done}.")
 
     def close(self) -> None:
         """What is not committed is rolled back."""

@@ -24,9 +24,9 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     schema = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), "")
     user = quoted(connection.login or "<user>")
     names = {TableName.parse(sink.table) for sink in sinks.values()}
-    yield f"-- connection {plan.name}: by somebody who may create tables and grant privileges, in its database."
+    yield f"-- Connection {plan.name}: run this in its database, as a user who may create tables and grant privileges."
     if not schema or not all(name.schema for name in names):
-        yield f"-- Names without a schema are found by the search path of {user}: SET search_path to the same first."
+        yield f"-- The search path of {user} resolves names without a schema: SET search_path to the same first."
     for statement in ddl_of(schema):
         yield f"{statement};"
     for each in sorted({schema, *(name.schema for name in names)} - {""}):
@@ -40,8 +40,8 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     if plan.strategy == "upsert":
         yield f"GRANT TEMPORARY ON DATABASE {quoted(connection.schema)} TO {user};"
     if plan.strategy == "prepared":
-        yield "-- ALTER SYSTEM SET max_prepared_transactions = 20; and a restart, unless it is more than 0 already."
-    yield "-- For `airflow ft verify` also SELECT on the tables, and TEMPORARY on the database."
+        yield "-- If it is 0: ALTER SYSTEM SET max_prepared_transactions = 20; and restart the server."
+    yield "-- `airflow ft verify` also needs SELECT on the tables and TEMPORARY on the database."
 
 
 def _grant_sequences(table: str, user: str) -> str:
@@ -60,7 +60,7 @@ def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> 
 
     SinkAccessError: that user may not, or lacks a privilege on the ledger.
     """
-    with telling("making the ledger", participant=plan.name), closing(Session(connection, Limits())) as session:
+    with telling("creating the ledger", participant=plan.name), closing(Session(connection, Limits())) as session:
         ledger = ledger_of(session, PostgresSink.all_of(plan), pipeline, plan.name)
         was_there = ledger.exists()
         ledger.create()

@@ -69,13 +69,21 @@ class PostgresSink(SqlSink):
         is_known = not is_template(self.table) and not is_resolved_later(self.table)
         if is_known and TableName.parse(self.table).name.startswith("airflow_ft_"):
             raise ConfigurationError(
-                f"{self.table!r} is no name for a table of rows: this sink keeps its own under such names.",
-                remedy="choose another one.",
+                f"table of PostgresSink is {self.table!r}, and the sink keeps its own tables under names with"
+                " airflow_ft_.",
+                code="name_invalid",
+                remedy="Give the name of another table, which does not begin with airflow_ft_.",
+                argument="table",
+                value=self.table,
             )
         if self.change_column is not None:
             TableName.check("column", self.change_column)
         named = [each for each in (*self.key_columns, self.version_column, self.change_column) if each is not None]
         if len(set(named)) < len(named):
             raise ConfigurationError(
-                "key_columns, version_column and change_column name a column twice.", remedy="name others."
+                "key_columns, version_column and change_column of PostgresSink name a column twice:"
+                f" {', '.join(sorted({each for each in named if named.count(each) > 1}))}.",
+                code="arguments_conflict",
+                remedy="Name each column once.",
+                arguments=["key_columns", "version_column", "change_column"],
             )

@@ -67,11 +67,11 @@ def _translated(
         with closing(Session(connection, LIMITS)) as session:
             return _verify(sent, participant, name, session, log)
     except DeclinedError as error:  # a type was altered since, and no longer holds each value
-        return replace(_begun(sent, participant, name), error=f"it cannot be compared: {error.what}")
+        return replace(_begun(sent, participant, name), error=f"cannot compare the table: {error.what}")
     except psycopg2.Error as error:
         found = failure(error, f"comparing table {name}")
         if isinstance(found, SinkAccessError):
-            found.remedy = f"GRANT SELECT on {name} and TEMPORARY on the database. {found.remedy}"
+            found.remedy = f"Run `GRANT SELECT ON {name}` and `GRANT TEMPORARY ON DATABASE ...`. {found.remedy}"
         raise found.located(participant=participant) from None
 
 
@@ -85,7 +85,7 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
     try:
         table = read_table(session, TableName.parse(name), "")
     except SinkAccessError as error:
-        return replace(report, error=error.what)
+        return replace(report, error=error.what, error_code=error.code)
     # Of an optional sink for which the job returned nothing there are no columns.
     readers = [each for each in log.readers(sent) if each[2].schema(each[1]).names]
     newest, newest_sink = sent[-1]
@@ -96,13 +96,15 @@ def _verify(sent: Sequence[Sent], participant: str, name: str, session: Session,
         for _, sink, reader in readers
     }
     if lacking := sorted({column for columns in written for column in columns if table.column(column) is None}):
-        return replace(report, error=f"it has no column {lacking[0]!r}")
+        return replace(report, error=f"the table has no column {lacking[0]!r}")
     if not readers:
         return report
     if changed := sorted({why for _, sink, reader in readers for why in _inexact(table, reader.schema(sink), sink_of)}):
         return replace(report, error=changed[0])
     if len(written) != 1:
-        return replace(report, error="the columns of the rows have changed: compare the checkpoints one by one")
+        return replace(
+            report, error="the columns of the rows changed between checkpoints: compare the checkpoints one by one"
+        )
     columns = [column.name for column in table.columns_of(written.pop())]
     session.begin()
     session.run("SET LOCAL idle_in_transaction_session_timeout = 0")  # reading the log may take long
@@ -143,7 +145,7 @@ def _inexact(table: Table, schema: pa.Schema, sink: PostgresSink) -> Iterator[st
     for field in schema:
         column = table.column(field.name) if field.name != sink.change_column else None
         if column is not None and not fits(field.type, column):
-            yield f"its column {column.name!r} is {column.declared}, which does not hold {field.type} as it is"
+            yield f"column {column.name!r} is {column.declared}, which does not hold {field.type} exactly"
 
 
 def _verify_keys(
@@ -184,7 +186,7 @@ def _verify_keys(
         texts = ", ".join(f"change.{quoted(column)}::text" for column in changes.columns)
         found = session.rows(f"SELECT {texts} {compared} WHERE {wrong} AND airflow_ft_part = {part} LIMIT {SAMPLES}")
         differences.append(Difference(files[part][0], files[part][1].path, count, tuple(map(sample, found))))
-    notes = (f"{later:,} keys were changed by a later checkpoint, which is not compared",) if later else ()
+    notes = (f"not compared: {later:,} keys that a later checkpoint has changed",) if later else ()
     missing = sum(count for _, count in parts)
     return replace(report, missing=missing, differences=tuple(differences), notes=notes)
 

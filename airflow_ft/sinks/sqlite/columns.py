@@ -114,9 +114,11 @@ def create_table(db: sqlite3.Connection, table: str, schema: pa.Schema, sink: st
         if code_of(error) != sqlite3.SQLITE_ERROR:
             raise
         raise UnfitTargetError(
-            f"SQLite does not make the table {table!r}: {error}.",
-            remedy="change the columns of the job's rows, or create a table that takes them.",
+            f"SQLite refuses to create the table {table!r}: {error}.",
+            code="table_uncreatable",
+            remedy="Change the columns of the rows in the job, or create a table that takes them.",
             sink=sink,
+            table=table,
         ) from error
 
 
@@ -133,15 +135,18 @@ def misfits(table: str, columns: dict[str, Column] | None, schema: pa.Schema, si
         kind = kind_of(field.type)
         if not kind:
             yield UnfitTargetError(
-                f"{field.type} has no form in SQLite.",
-                remedy="in the job: to_json(column), or select its parts.",
+                f"SQLite has no type for {field.type}.",
+                code="type_unsupported",
+                remedy=f"Convert it in the job: `to_json({field.name})`, or select its parts.",
                 sink=sink,
                 column=field.name,
+                type=str(field.type),
             )
         if other := seen.get(fold(field.name)):
             yield UnfitTargetError(
-                f"{other!r} and {field.name!r} are one name to SQLite.",
-                remedy="rename one of them in the job.",
+                f"the columns {other!r} and {field.name!r} of the rows have the same name for SQLite.",
+                code="column_ambiguous",
+                remedy="Rename one of them in the job.",
                 sink=sink,
                 column=field.name,
             )
@@ -151,25 +156,35 @@ def misfits(table: str, columns: dict[str, Column] | None, schema: pa.Schema, si
         column = columns.get(fold(field.name))
         if column is None:
             yield UnfitTargetError(
-                f"table {table!r} has no column {field.name!r} that can be written.",
-                remedy=f"ALTER TABLE {quoted(table)} ADD COLUMN {quoted(field.name)} {kind}; or drop it in the job.",
+                f"table {table!r} has no writable column {field.name!r}.",
+                code="column_missing",
+                remedy=f"Run `ALTER TABLE {quoted(table)} ADD COLUMN {quoted(field.name)} {kind}`, or drop the column"
+                " in the job.",
                 sink=sink,
                 column=field.name,
+                table=table,
             )
         elif not column.keeps(kind, field.type):
             yield UnfitTargetError(
-                f"{field.type} goes to SQLite as {kind}, which a column of type {column.declared} would change.",
-                remedy=f"declare the column as {kind}, or cast in the job.",
+                f"SQLite gets {field.type} as {kind}, and a column of type {column.declared} would change such values.",
+                code="column_unfit",
+                remedy=f"Declare the column as {kind}, or cast in the job.",
                 sink=sink,
                 column=field.name,
+                table=table,
+                declared=column.declared,
+                type=str(field.type),
             )
     for column in (columns or {}).values():
         if column.must and fold(column.name) not in seen:
             yield UnfitTargetError(
-                f"column {column.name!r} of table {table!r} is NOT NULL without a default, and the rows have none.",
-                remedy="add it to the job's rows, or give it a default.",
+                f"column {column.name!r} of table {table!r} is NOT NULL without a default, and the rows do not have"
+                " it.",
+                code="column_required",
+                remedy="Add the column to the rows in the job, or give it a default.",
                 sink=sink,
                 column=column.name,
+                table=table,
             )
 
 
@@ -183,15 +198,15 @@ def refused(batch: pa.RecordBatch, columns: dict[str, Column]) -> dict[int, str]
     found: dict[int, str] = {}
     for field, values in zip(batch.schema, batch.columns, strict=True):
         for row in beyond(values):
-            found.setdefault(row, f"{field.name}: outside of the years 1 to 9999, which has no text that others read")
+            found.setdefault(row, f"{field.name}: outside the years 1 to 9999, which have no standard text form")
         checks = []
         if pa.types.is_floating(field.type):
-            checks.append((pc.is_nan(values), "NaN has no form in SQLite, which would store NULL"))
+            checks.append((pc.is_nan(values), "NaN, which SQLite would store as NULL"))
         if field.type == pa.uint64():
             larger = pc.greater(values, pa.scalar(_LARGEST, pa.uint64()))
-            checks.append((larger, f"more than SQLite's largest, {_LARGEST}"))
+            checks.append((larger, f"more than {_LARGEST}, the largest integer of SQLite"))
         if columns[fold(field.name)].is_rowid and values.null_count:
-            made_up = "NULL in the INTEGER PRIMARY KEY, for which SQLite would make a number up"
+            made_up = "NULL in the INTEGER PRIMARY KEY, which SQLite would replace by a new number"
             checks.append((pc.is_null(values), made_up))
         for wrong, why in checks:
             for row in pc.indices_nonzero(pc.fill_null(wrong, False)).to_pylist():

@@ -57,8 +57,10 @@ def _set_up(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA {name} = {value}")
         if (found := db.execute(f"PRAGMA {name}").fetchone()) != (value,):
             raise SinkAccessError(
-                f"SQLite {sqlite3.sqlite_version} does not take PRAGMA {name} = {value}: it stays {found}.",
-                remedy="run tasks with a Python whose SQLite has this setting.",
+                f"SQLite {sqlite3.sqlite_version} refuses PRAGMA {name} = {value}: the setting stays {found}.",
+                code="server_setting_unsafe",
+                remedy="Run the tasks with a Python whose SQLite has this setting.",
+                setting=name,
             )
 
 
@@ -76,8 +78,11 @@ class SqliteFile:
         path = Path(connection.host or connection.schema)
         if not path.is_absolute():
             raise ConfigurationError(
-                f"connection {connection.conn_id!r} names the file {str(path)!r}, and a task may run in any folder.",
-                remedy='give an absolute path as its host: {"conn_type": "sqlite", "host": "/data/shop.db"}.',
+                f"the host of connection {connection.conn_id!r} is {str(path)!r}, which is not an absolute path. A task"
+                " may run in any folder.",
+                code="path_invalid",
+                remedy='Give an absolute path as the host: {"conn_type": "sqlite", "host": "/data/shop.db"}.',
+                path=str(path),
             )
         return cls(path)
 
@@ -92,7 +97,12 @@ class SqliteFile:
                 yield None
                 return
             if sqlite3.sqlite_version_info < OLDEST:
-                raise SinkAccessError(f"SQLite {sqlite3.sqlite_version} is too old.", remedy="3.37 or later is needed.")
+                raise SinkAccessError(
+                    f"SQLite {sqlite3.sqlite_version} is too old.",
+                    code="server_version",
+                    remedy="Run the tasks with a Python that has SQLite 3.37 or later.",
+                    version=sqlite3.sqlite_version,
+                )
             mode = "rwc" if create else "rw"  # also to read: what a process has left that died is rolled back first
             uri = f"{self.path.as_uri()}?mode={mode}"
             with closing(sqlite3.connect(uri, uri=True, timeout=self.wait_seconds, isolation_level=None)) as db:
@@ -121,24 +131,34 @@ class SqliteFile:
 
     def _unreachable(self, error: OSError) -> SinkAccessError:
         return SinkAccessError(
-            f"{self.path} cannot be reached: {error.strerror or error}.",
-            remedy="let the user who runs tasks into its folder; or name another one.",
+            f"cannot reach {self.path}: {error.strerror or error}.",
+            code="file_unusable",
+            remedy=f"Give the user who runs the tasks access to {self.path.parent}, or choose another file.",
+            path=str(self.path),
         )
 
     def _require_place(self) -> None:
         if not self.path.exists() and not os.access(self.path.parent, os.W_OK):
             raise SinkAccessError(
-                f"{self.path.parent} is no folder that can be written.", remedy="make it, or mend it."
+                f"the folder {self.path.parent} does not exist or is not writable.",
+                code="folder_unusable",
+                remedy=f"Create the folder {self.path.parent}, or make it writable by the user who runs the tasks.",
+                path=str(self.path.parent),
             )
         if self.path.exists() and not os.access(self.path, os.W_OK):
-            raise SinkAccessError(f"{self.path} cannot be written.", remedy="let the user who runs tasks own it.")
+            raise SinkAccessError(
+                f"the file {self.path} is not writable.",
+                code="file_unusable",
+                remedy="Make it writable by the user who runs the tasks.",
+                path=str(self.path),
+            )
 
     def describe(self) -> str:
         """Return what it is, once it could be written; one that is not there is not made. Raises as `opened` does."""
         self.require_place()
         with self.opened() as db:
             if db is None:
-                return f"SQLite {sqlite3.sqlite_version}: {self.path} will be made"
+                return f"SQLite {sqlite3.sqlite_version}: {self.path} will be created"
             db.execute("BEGIN IMMEDIATE")
             return f"SQLite {sqlite3.sqlite_version}: {self.path}, {self.path.stat().st_size:,} bytes"
 
@@ -148,23 +168,41 @@ class SqliteFile:
         for names, told in self._meanings().items():
             if name.startswith(names):
                 return told
-        return SinkUnavailableError(f"{self.path}: {error} ({name or 'of Python'}).", remedy="it is tried again.")
+        return SinkUnavailableError(
+            f"{self.path}: {error} ({name or 'error of Python'}).",
+            code="sink_unavailable",
+            remedy="Look the error up at sqlite.org/rescode.html. Airflow retries the task.",
+            path=str(self.path),
+            error=name,
+        )
 
     def _meanings(self) -> Mapping[tuple[str, ...], AirflowFtError]:
+        path = str(self.path)
         return {
             ("SQLITE_BUSY", "SQLITE_LOCKED"): SinkUnavailableError(
-                f"{self.path} stayed locked for {self.wait_seconds:.0f} s.",
-                remedy="a process holds a transaction open on it: `fuser` tells which; it is tried again.",
+                f"{self.path} was locked for {self.wait_seconds:.0f} s.",
+                code="lock_timeout",
+                remedy=f"Run `fuser {self.path}`, and end the process that holds a transaction open on the file."
+                " Airflow retries the task.",
+                path=path,
             ),
             ("SQLITE_CORRUPT", "SQLITE_NOTADB"): SinkAccessError(
-                f"{self.path} is damaged, or no SQLite file.",
-                remedy="bring it back from a backup; or name another one.",
+                f"{self.path} is damaged, or is not a SQLite file.",
+                code="file_damaged",
+                remedy="Restore the file from a backup, or choose another one.",
+                path=path,
             ),
             ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM"): SinkAccessError(
-                f"{self.path} cannot be opened to write.",
-                remedy="its folder has to be there, and both writable by the user who runs tasks.",
+                f"cannot open {self.path} for writing.",
+                code="file_unusable",
+                remedy=f"Create the folder {self.path.parent} if it is missing, and make folder and file writable by"
+                " the user who runs the tasks.",
+                path=path,
             ),
             ("SQLITE_FULL",): SinkUnavailableError(
-                f"the disk of {self.path} is full.", remedy="make room; it is tried again, nothing was committed."
+                f"the disk of {self.path} is full.",
+                code="disk_full",
+                remedy="Free space. Nothing was committed, and Airflow retries the task.",
+                path=path,
             ),
         }

@@ -26,12 +26,20 @@ def shape_problems(db: sqlite3.Connection, table: str, sink: str) -> Iterator[Un
     """Yield the problems of a table that is there which have nothing to do with the columns of rows."""
     found = listed(db, table)
     if found is not None and found[0] != "table":
-        yield UnfitTargetError(f"{table!r} is a view, or a virtual table.", remedy="name a table of rows.", sink=sink)
+        yield UnfitTargetError(
+            f"{table!r} is a {'view' if found[0] == 'view' else 'virtual table'}.",
+            code="table_unsupported",
+            remedy="Set table= of the sink to an ordinary table.",
+            sink=sink,
+            table=table,
+        )
     elif wrong := [each for each in conflict_clauses(_ddl(db, table)) if each != "abort"]:
         yield UnfitTargetError(
-            f"a constraint of table {table!r} says ON CONFLICT {wrong[0].upper()}: rows are left out, or replaced.",
-            remedy="make the table again with a constraint that refuses (without ON CONFLICT).",
+            f"a constraint of table {table!r} has ON CONFLICT {wrong[0].upper()}, which drops or replaces rows.",
+            code="table_unsupported",
+            remedy="Create the table again without ON CONFLICT.",
             sink=sink,
+            table=table,
         )
 
 
@@ -60,8 +68,10 @@ def _refused_statement(db: sqlite3.Connection, table: str, schema: pa.Schema, si
             raise
         yield UnfitTargetError(
             f"SQLite cannot insert into table {table!r}: {error}.",
-            remedy="repair the table, or the trigger or index that needs this.",
+            code="table_broken",
+            remedy="Create what is missing, or drop the trigger or index that needs it.",
             sink=sink,
+            table=table,
         )
 
 

@@ -63,9 +63,12 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                 if known or not sink.create:
                     reason = "rows were delivered into it before" if known else "create=False"
                     yield UnfitTargetError(
-                        f"{self.file.path} has no table {sink.table!r}, and it is not made: {reason}.",
-                        remedy=f"bring it back; or, if it was never there: {table_of(sink.table, schema)}",
+                        f"{self.file.path} has no table {sink.table!r}, and the sink does not create it: {reason}.",
+                        code="table_missing",
+                        remedy=f"Restore the table, or, if it never existed, run `{table_of(sink.table, schema)}`.",
                         sink=name,
+                        path=str(self.file.path),
+                        table=sink.table,
                     )
                     return
                 found = list(misfits(sink.table, None, schema, name))
@@ -94,9 +97,12 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
         for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
             if schema.names and not exists(db, table):
                 yield UnfitTargetError(
-                    f"{self.file.path} has no table {table!r} any more.",
-                    remedy="bring it back: staged rows wait for it.",
+                    f"{self.file.path} no longer has the table {table!r}.",
+                    code="table_missing",
+                    remedy=f"Restore the table {table!r}. The staged rows wait for it.",
                     sink=name,
+                    path=str(self.file.path),
+                    table=table,
                 )
             elif schema.names:
                 yield from problems(db, table, schema, name)
@@ -109,7 +115,12 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
         there = self.file.mark()
         with self.file.opened(create=create, **self._where(plan)) as db:
             if db is None:
-                raise SinkAccessError(f"{self.file.path} is gone.", remedy="bring it back.")
+                raise SinkAccessError(
+                    f"the file {self.file.path} is gone.",
+                    code="file_missing",
+                    remedy=f"Restore {self.file.path}.",
+                    path=str(self.file.path),
+                )
             db.execute("BEGIN IMMEDIATE")
             there = there or self.file.mark()
             ledger = Ledger(db, fence.pipeline, self.name)
@@ -119,7 +130,9 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
             if self.file.mark() != there:
                 raise SinkUnavailableError(
                     f"{self.file.path} was replaced or removed while rows were written into the former file.",
-                    remedy="the next try reads what the file that is there now holds of this pipeline.",
+                    code="file_replaced",
+                    remedy="Nothing to do: the retry reads the ledger of the file that has this path now.",
+                    path=str(self.file.path),
                 )
 
     @contextmanager
@@ -145,7 +158,7 @@ class _Load(Load):
         self.db.execute("SAVEPOINT airflow_ft_rows")
         try:
             lacking = rows.num_rows - self.db.executemany(sql, zip(*values(rows), strict=True)).rowcount
-            why = f"{lacking} rows were left out by a trigger" if lacking else ""
+            why = f"a trigger left out {lacking} rows" if lacking else ""
         except (sqlite3.Error, OverflowError) as error:
             if not is_of_a_row(error):
                 raise

@@ -27,9 +27,12 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
             elif not sink.create:
                 found.append(
                     UnfitTargetError(
-                        f"there is no table {sink.table} in {file.path}, and it is not made: create=False.",
-                        remedy=f"create it, or name another one. {PROPOSED}",
+                        f"{file.path} has no table {sink.table!r}, and the sink does not create it: create=False.",
+                        code="table_missing",
+                        remedy=f"Create the table {sink.table}: {PROPOSED}",
                         sink=name,
+                        path=str(file.path),
+                        table=sink.table,
                     )
                 )
     return found

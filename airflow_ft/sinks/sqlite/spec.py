@@ -50,13 +50,23 @@ class SqliteSink:
         for name in ("table", "conn_id"):
             check_text(name, given := getattr(self, name), of="SqliteSink")
             if isinstance(given, str) and not given.strip():
-                raise ConfigurationError(f"{name} of SqliteSink is empty.", remedy="give it a name.")
+                raise ConfigurationError(
+                    f"{name} of SqliteSink is empty.",
+                    code="argument_invalid",
+                    remedy=f"Give {name}= a name.",
+                    argument=name,
+                    value=given,
+                )
         check_type("create", self.create, bool, "give True or False.", of="SqliteSink")
         check_type("shared", self.shared, bool, "give True or False.", of="SqliteSink")
         if isinstance(self.table, str) and fold(self.table).startswith(("sqlite_", "airflow_ft_")):
             raise ConfigurationError(
-                f"{self.table!r} is no name for a table of rows: SQLite and this sink keep their own under such names.",
-                remedy="choose another one.",
+                f"table of SqliteSink is {self.table!r}. SQLite and the sink keep their own tables under names with"
+                " sqlite_ and airflow_ft_.",
+                code="name_invalid",
+                remedy="Give the name of another table, which begins with neither.",
+                argument="table",
+                value=self.table,
             )
 
     def at_least_once(self) -> Promise:

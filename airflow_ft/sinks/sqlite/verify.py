@@ -33,7 +33,14 @@ def verify(
     """
     with SqliteFile.of(connection).opened(participant=plan.name) as db:
         if db is None:
-            raise SinkUnavailableError("its file is not there.", remedy="bring it back.", participant=plan.name)
+            path = str(SqliteFile.of(connection).path)
+            raise SinkUnavailableError(
+                f"the file {path} does not exist.",
+                code="file_missing",
+                remedy=f"Restore {path}.",
+                participant=plan.name,
+                path=path,
+            )
 
         return compare_tables(
             delivered,

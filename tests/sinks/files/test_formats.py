@@ -24,6 +24,7 @@ from airflow_ft.core.errors import DeclinedError, UnfitTargetError
 from airflow_ft.core.set_aside import of_proof
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal.filesystem import LocalFileSystem
+from tests.raising import raises
 from tests.sinks.files.world import Folder, folder_of, read, world_of
 
 NOON = dt.datetime(2024, 5, 31, 12, 0, 0, 250)
@@ -121,46 +122,47 @@ def test_json_is_an_object_a_line(tmp_path: Path, compression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "column", "words"),
+    ("format", "column", "cast"),
     [
-        ("csv", pa.array([[1]]), r"csv cannot hold list<.*to_json\(column\)"),
-        ("csv", pa.array([{"a": 1}]), r"to_json\(column\)"),
-        ("csv", pa.array([b"x"]), r"base64\(column\)"),
-        ("json", pa.array([[([1], 1)]], pa.map_(pa.list_(pa.int8()), pa.int64())), "json cannot hold map"),
+        ("csv", pa.array([[1]]), "to_json(column)"),
+        ("csv", pa.array([{"a": 1}]), "to_json(column)"),
+        ("csv", pa.array([b"x"]), "base64(column)"),
+        ("json", pa.array([[([1], 1)]], pa.map_(pa.list_(pa.int8()), pa.int64())), ""),
     ],
 )
 def test_a_column_that_the_format_cannot_hold_is_named(
-    tmp_path: Path, format: str, column: pa.Array, words: str
+    tmp_path: Path, format: str, column: pa.Array, cast: str
 ) -> None:
     world = world_of(tmp_path, format=format)
-    with pytest.raises(DeclinedError, match=words) as told:
+    with raises(DeclinedError, "type_unsupported", sink=SINK, column="wide") as told:
         world.prepare(world.plan(pa.table({"id": [1], "wide": column})))
-    assert told.value.column == "wide" and told.value.sink == SINK
+    assert told.error is not None and cast in told.error.headline
     assert folder_of(world).files() == []
 
 
 @pytest.mark.parametrize(
     ("format", "rows", "words"),
     [
-        ("csv", pa.table({"id": pa.array([1, None])}), "row 2 of .* NULL as the only column"),
+        ("csv", pa.table({"id": pa.array([1, None])}), ("row 2", "NULL")),
         (
             "csv",
             pa.table({"id": [1, 2], "day": pa.array([0, 2_932_897], pa.date32())}),
-            "row 2 .*'day': a time outside",
+            ("row 2", "'day'"),
         ),
-        ("json", pa.table({"id": [1, 2], "at": pa.array([0, -62_135_596_800_000_001], UTC)}), "'at': a time outside"),
-        ("json", pa.table({"id": [1, 2], "x": [0.5, float("nan")]}), "row 2 .*'x': NaN or infinity"),
-        ("json", pa.table({"id": [1, 2], "x": [[1.5], [float("inf")]]}), "row 2 .*'x': NaN or infinity"),
+        ("json", pa.table({"id": [1, 2], "at": pa.array([0, -62_135_596_800_000_001], UTC)}), ("row 2", "'at'")),
+        ("json", pa.table({"id": [1, 2], "x": [0.5, float("nan")]}), ("row 2", "'x'", "NaN")),
+        ("json", pa.table({"id": [1, 2], "x": [[1.5], [float("inf")]]}), ("row 2", "'x'", "NaN")),
     ],
 )
 def test_a_row_that_the_format_cannot_hold_is_named_and_can_be_set_aside(
-    tmp_path: Path, format: str, rows: pa.Table, words: str
+    tmp_path: Path, format: str, rows: pa.Table, words: tuple[str, ...]
 ) -> None:
     world = world_of(tmp_path, format=format)
     world.deliver(world.plan(rows.slice(0, 1)))
     plan = world.plan(rows)
-    with pytest.raises(DeclinedError, match=words):
+    with pytest.raises(DeclinedError) as told:
         world.prepare(plan)
+    assert all(word in told.value.headline for word in words)
     assert len(folder_of(world).files()) == 1 and folder_of(world).ids() == [1]
     proof = world.commit(plan, world.vote_without_prepare(plan), set_aside=True)
     aside = of_proof(proof)[SINK]
@@ -201,8 +203,9 @@ def test_a_day_that_no_folder_can_name_is_refused_before_the_decision(tmp_path: 
     """Spark parses "20240-02-10", and whoever lists such a folder cannot read any of the others."""
     rows = pa.table({"id": [1, 2, 3], "day": pa.array([2_932_896, day, -719_162], pa.date32())})
     world = world_of(tmp_path, partition_by=["day"])
-    with pytest.raises(DeclinedError, match=r"row 2 of .*'day': a date outside of the years 1 to 9999"):
+    with pytest.raises(DeclinedError) as told:
         world.prepare(world.plan(rows))
+    assert "row 2 of" in told.value.headline and "'day'" in told.value.headline
     proof = world.commit(plan := world.plan(rows), world.vote_without_prepare(plan), set_aside=True)
     assert proof.counts[SINK] == 2 and folder_of(world).ids() == [1, 3]
 
@@ -214,7 +217,7 @@ def test_partitions_that_the_file_system_takes_for_one_are_refused(
     plan = world.plan(pa.table({"id": [1, 2], "c": ["DE", "de"]}))
     create = LocalFileSystem.create
     monkeypatch.setattr(LocalFileSystem, "create", lambda self, uri: create(self, uri.replace("c%3Dde", "c%3DDE")))
-    with pytest.raises(UnfitTargetError, match="ignores case"):
+    with raises(UnfitTargetError, "file_system_unsupported", feature="case"):
         world.prepare(plan)
     monkeypatch.undo()
     world.commit(plan, world.prepare(plan))
@@ -294,7 +297,7 @@ def test_a_damaged_file_of_the_log_is_not_linked(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[20] ^= 1
     file.write_bytes(data)
-    with pytest.raises(WalCorruptError, match="does not match its checksum"):
+    with raises(WalCorruptError, "wal_corrupt"):
         world.prepare(plan)
     assert folder_of(world).files() == []
 

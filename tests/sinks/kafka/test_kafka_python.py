@@ -13,6 +13,7 @@ from airflow_ft.core.errors import SinkAccessError
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.kafka.client import KafkaSettings
 from airflow_ft.sinks.kafka.kafka_python import client_settings
+from tests.raising import raises
 
 SASL = {"security.protocol": "sasl_plaintext", "sasl.username": "me", "sasl.password": "hunter2"}
 
@@ -51,20 +52,31 @@ def test_tls_verifies_unless_the_connection_says_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "named"),
+    ("extra", "code", "setting"),
     [
-        ({"security.protocol": "SASL_SSL"}, "sasl.mechanism=GSSAPI"),
-        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism=OAUTHBEARER"),
-        ({"security.protocol": "SSL", "ssl.keystore.location": "/secret"}, "ssl.keystore.location"),
-        ({**SASL, "sasl.mechanism": "PLAIN", "sasl.kerberos.keytab": "/secret"}, "sasl.kerberos.keytab"),
-        ({"security.protocol": "SSL", "ssl.ca.location": "/not/there"}, "certificates of the connection"),
+        ({"security.protocol": "SASL_SSL"}, "connection_invalid", "sasl.mechanism=GSSAPI"),
+        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "connection_invalid", "sasl.mechanism=OAUTHBEARER"),
+        (
+            {"security.protocol": "SSL", "ssl.keystore.location": "/secret"},
+            "connection_invalid",
+            "ssl.keystore.location",
+        ),
+        (
+            {**SASL, "sasl.mechanism": "PLAIN", "sasl.kerberos.keytab": "/secret"},
+            "connection_invalid",
+            "sasl.kerberos.keytab",
+        ),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/not/there"}, "certificate_unreadable", None),
     ],
 )
-def test_what_the_second_client_cannot_use_is_refused_by_name(extra: dict[str, Any], named: str) -> None:
-    with pytest.raises(SinkAccessError, match=named) as caught:
+def test_what_the_second_client_cannot_use_is_refused_by_name(
+    extra: dict[str, Any], code: str, setting: str | None
+) -> None:
+    with raises(SinkAccessError, code, setting=setting) as caught:
         translated(**extra)
+    assert caught.error is not None
     for value in ("/secret", "hunter2", "/not/there"):
-        assert value not in str(caught.value)
+        assert value not in f"{caught.error} {caught.error.fields}"
 
 
 def test_settings_that_the_protocol_does_not_use_do_not_matter() -> None:
@@ -74,15 +86,15 @@ def test_settings_that_the_protocol_does_not_use_do_not_matter() -> None:
 def test_a_key_without_its_password_gives_no_secret_away(tmp_path: Path) -> None:
     broken = tmp_path / "key.pem"
     broken.write_text("-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n")
-    with pytest.raises(SinkAccessError) as caught:
+    with raises(SinkAccessError, "certificate_unreadable") as caught:
         translated(
             security__protocol="SSL",
             ssl__certificate__location=str(broken),
             ssl__key__location=str(broken),
             ssl__key__password="hunter2",
         )
-    assert "hunter2" not in str(caught.value)
-    assert caught.value.__cause__ is None
+    assert "hunter2" not in repr(caught.value) and caught.error is not None
+    assert caught.error.__cause__ is None
 
 
 @pytest.mark.parametrize("name", ["kafka.admin.client", "kafka.net.connection", "kafka.protocol.parser"])

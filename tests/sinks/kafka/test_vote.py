@@ -13,6 +13,7 @@ from airflow_ft.kafka.topics import TopicLimits
 from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, refused_rows, short_lived
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
+from tests.raising import raises
 
 LIMITS = TopicLimits("orders", partitions=1, replication=1, in_sync=1, leaderless=0, writable=True)
 MOST = 1_000_000
@@ -37,8 +38,9 @@ def rows_of(folder: Path, table: pa.Table) -> SegmentRows:
 def test_a_year_without_four_digits_is_refused_before_the_decision(tmp_path: Path, values: Any) -> None:
     """Milliseconds that were taken for seconds, say. The topic got `<value out of range: ...>`, and verify agreed."""
     rows = rows_of(tmp_path, pa.table({"id": [1, 2, 3], "at": values}))
-    with pytest.raises(DeclinedError, match=r"column 'at': .*outside of the years 1 to 9999"):
+    with pytest.raises(DeclinedError) as caught:
         check_rows(rows, LIMITS, MOST)
+    assert caught.value.column == "at"
     [file] = rows.reader.files("rows")
     [(index, row, why)] = refused_rows(rows, file, LIMITS, MOST)
     assert (index, row["id"].to_pylist()) == (1, [2]) and "outside of the years 1 to 9999" in why
@@ -57,9 +59,9 @@ def test_timestamps_that_the_brokers_would_replace_are_refused(tmp_path: Path) -
     rows = replace(rows, sink=KafkaSink(topic="orders", timestamp="at"))
     check_rows(rows, LIMITS, MOST)
     brokers_time = TopicLimits("orders", 1, 1, 1, 0, True, log_append_time=True)
-    with pytest.raises(UnfitTargetError, match="LogAppendTime") as refused:
+    setting = "message.timestamp.type"
+    with raises(UnfitTargetError, "topic_setting_unfit", sink="rows", column="at", setting=setting):
         check_rows(rows, brokers_time, MOST)
-    assert (refused.value.sink, refused.value.column) == ("rows", "at")
 
 
 def test_rows_that_a_topic_would_delete_soon_after_their_delivery_are_told(tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ def test_executions_keep_to_their_size_and_lose_no_row(size: int) -> None:
     assert all(len(each.values) <= size or each.rows.num_rows == 1 for each in given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1, 8, 10, 4096])
 def test_there_are_few_sizes_of_statements_whatever_the_rows(width: int) -> None:
     found = set()

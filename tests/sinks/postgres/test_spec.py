@@ -16,6 +16,7 @@ from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.participant import open_participant
 from airflow_ft.testing.world import OURS
 from airflow_ft.wal import open_wal
+from tests.raising import raises
 
 
 def test_a_table_is_enough() -> None:
@@ -31,29 +32,54 @@ UPSERT = {"table": "orders", "strategy": "upsert", "key_columns": ["id"], "versi
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "value"),
     [
-        ({"table": ""}, "does not name a table"),
-        ({"table": 7}, "table is 7"),
-        ({"table": "a.b.c"}, "does not name a table"),
-        ({"table": 'a"b'}, "does not name a table"),
-        ({"table": "x" * 64}, "cannot be the name of a table"),
-        ({"table": "ä" * 32}, "1 to 63 bytes"),
-        ({"table": "shop.airflow_ft_head"}, "no name for a table of rows"),
-        ({"table": "orders", "conn_id": " "}, "not a connection id"),
-        ({"table": "orders", "strategy": "xa"}, "available: local, prepared, upsert"),
-        ({"table": "orders", "key_columns": ["id"]}, "key_columns means nothing to strategy 'local'"),
-        ({"table": "orders", "strategy": "upsert"}, "needs key_columns and version_column"),
-        ({"table": "orders", "strategy": "upsert", "key_columns": "id"}, "give a list"),
-        ({**UPSERT, "version_column": "id"}, "name a column twice"),
-        ({**UPSERT, "change_column": ""}, "cannot be the name of a column"),
-        ({"table": "orders", "ledger_schema": ""}, "cannot be the name of a schema"),
-        ({"table": "orders", "allow_unsafe_durability": "yes"}, "give True or False"),
+        ({"table": "x" * 64}, "x" * 64),
+        ({"table": "ä" * 32}, "ä" * 32),
+        ({"table": "shop.airflow_ft_head"}, "shop.airflow_ft_head"),
+        ({**UPSERT, "change_column": ""}, ""),
+        ({"table": "orders", "ledger_schema": ""}, ""),
     ],
 )
-def test_what_cannot_work_is_refused_when_the_dag_is_parsed(settings: Any, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
+def test_a_name_that_the_server_cannot_have_is_refused(settings: Any, value: str) -> None:
+    with raises(ConfigurationError, "name_invalid", value=value):
         PostgresSink(**settings)
+
+
+def test_a_column_that_is_named_twice_is_refused() -> None:
+    with raises(ConfigurationError, "arguments_conflict") as told:
+        PostgresSink(**{**UPSERT, "version_column": "id"})  # type: ignore[arg-type]
+    assert told.error is not None and "id" in told.error.headline.rpartition(":")[2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "fields"),
+    [
+        ({"table": ""}, "name_invalid", {"value": ""}),
+        ({"table": "a.b.c"}, "name_invalid", {"value": "a.b.c"}),
+        ({"table": 'a"b'}, "name_invalid", {"value": 'a"b'}),
+        ({"table": "orders", "conn_id": " "}, "argument_invalid", {"argument": "conn_id"}),
+        ({"table": "orders", "strategy": "xa"}, "argument_invalid", {"argument": "strategy", "value": "xa"}),
+        ({"table": "orders", "key_columns": ["id"]}, "arguments_conflict", {"arguments": ["strategy", "key_columns"]}),
+        ({"table": "orders", "strategy": "upsert"}, "argument_missing", {"argument": "key_columns"}),
+        (
+            {"table": "orders", "strategy": "upsert", "key_columns": "id"},
+            "argument_invalid",
+            {"argument": "key_columns"},
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_when_the_dag_is_parsed(settings: Any, code: str, fields: dict[str, Any]) -> None:
+    with raises(ConfigurationError, code, **fields) as told:
+        PostgresSink(**settings)
+    assert told.error is not None and told.error.remedy
+
+
+@pytest.mark.parametrize("settings", [{"table": 7}, {"table": "orders", "allow_unsafe_durability": "yes"}])
+def test_an_argument_of_another_type_is_refused(settings: Any) -> None:
+    with pytest.raises(ConfigurationError) as told:
+        PostgresSink(**settings)
+    assert list(settings)[-1] in told.value.headline
 
 
 @pytest.mark.parametrize(
@@ -71,19 +97,22 @@ def test_names_count_letter_by_letter(text: str, schema: str, name: str, sql: st
 
 def test_jinja_is_rendered_before_the_plan() -> None:
     for given in ({"table": "orders_{{ ds }}"}, {"table": "orders", "ledger_schema": "{{ var.value.schema }}"}):
-        with pytest.raises(ConfigurationError, match="still contains Jinja"):
-            PostgresSink(**given).settings()
+        sink = PostgresSink(**given)
+        with raises(ConfigurationError, "template_unrendered"):
+            sink.settings()
 
 
 def test_nothing_is_prepared_where_nothing_waits_for_a_decision() -> None:
-    with pytest.raises(ConfigurationError, match="there is none"):
-        PostgresSink(table="orders", strategy="prepared").at_least_once()
+    sink = PostgresSink(table="orders", strategy="prepared")
+    with raises(ConfigurationError, "arguments_conflict", arguments=["strategy", "mode"]) as told:
+        sink.at_least_once()
+    assert told.error is not None and "'local'" in told.error.remedy
 
 
 def test_a_plan_of_a_newer_release_is_refused_by_name() -> None:
     sink = PostgresSink(table="shop.orders", conn_id="shop", strategy="prepared", ledger_schema="audit")
     assert PostgresSink.from_settings("shop", "prepared", sink.settings()) == sink
-    with pytest.raises(ConfigurationError, match="settings that this release does not know: upsert"):
+    with raises(ConfigurationError, "newer_release", settings=["upsert"]):
         PostgresSink.from_settings("shop", "local", {**sink.settings(), "upsert": True})
 
 
@@ -92,7 +121,7 @@ def test_sinks_of_one_connection_share_a_ledger() -> None:
         name: PostgresSink(table=name, conn_id="shop", ledger_schema=name) for name in ("orders", "lines")
     }
     [plan] = plan_delivery(sinks).participants
-    with pytest.raises(ConfigurationError, match="different ledger schemas"):
+    with raises(ConfigurationError, "arguments_conflict", arguments=["ledger_schema"], participant="shop"):
         open_participant(plan, ConnectionInfo("shop", "postgres"), open_wal())
 
 

@@ -16,6 +16,7 @@ from airflow_ft.core.model import HaltReason, Outcome, Plan
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.testing.world import World
 from tests.disks import TMPFS, Disk, obeying
+from tests.raising import raises
 from tests.sinks.delta.world import Table
 from tests.sinks.files.world import Folder
 from tests.sinks.postgres.world import Table as PostgresTable
@@ -51,19 +52,21 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 def test_a_full_disk_of_a_sink_is_told_and_the_next_try_delivers(disk: Disk, tmp_path: Path, kind: str) -> None:
     world = World(TARGETS[kind](disk.folder), tmp_path / "log")
     first = world.plan()
-    with disk.full(), pytest.raises(SinkUnavailableError, match=r"the disk of \S+ is full") as told:
+    with disk.full(), pytest.raises(SinkUnavailableError) as told:
         world.deliver(first)
-    assert "make room" in told.value.remedy
+    assert "disk" in told.value.headline and told.value.remedy
     world.deliver(first)
     assert world.target.ids() == world.ids_of(1)
     plan = world.plan(world.table(1000, 20_000))
     both = world.ids_of(1) + list(range(1000, 21_000))
-    with disk.full(), pytest.raises(SinkUnavailableError, match=r"the disk of \S+ is full"):
+    with disk.full(), pytest.raises(SinkUnavailableError) as told:
         world.deliver(plan)
+    assert "disk" in told.value.headline
     assert world.target.ids() == world.ids_of(1)
     vote = world.prepare(plan)
-    with disk.full(), pytest.raises(SinkUnavailableError, match=r"the disk of \S+ is full"):
+    with disk.full(), pytest.raises(SinkUnavailableError) as told:
         world.commit(plan, vote)
+    assert "disk" in told.value.headline
     assert world.target.ids() == world.ids_of(1), "it was decided when the disk became full"
     assert world.commit(plan, vote).outcome is Outcome.COMMITTED
     assert world.target.ids() == both
@@ -97,9 +100,9 @@ def test_a_full_disk_of_postgres_is_told_and_the_next_try_delivers(
             world = World(target, tmp_path)
             world.deliver(world.plan())
             plan = world.plan(world.table(1000, 20_000))
-            with disk.full(), pytest.raises(SinkUnavailableError, match=r"No space left on device.*53100") as told:
+            with disk.full(), raises(SinkUnavailableError, "disk_full", sqlstate="53100") as told:
                 world.deliver(plan)
-            assert "give the server disk space" in told.value.remedy
+            assert told.error is not None and "disk" in told.error.remedy
             assert target.ids() == world.ids_of(1) and target.prepared(world) == []
             world.deliver(plan)
             assert target.ids() == world.ids_of(1) + list(range(1000, 21_000))

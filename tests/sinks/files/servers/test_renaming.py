@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import AirflowFtError, ForeignOwnerError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.core.errors import DeclinedError, ForeignOwnerError, StoreBehindSinkError, UnfitTargetError
 from airflow_ft.core.model import Former, Outcome, Plan, Vote
 from airflow_ft.core.verify import Delivered
 from airflow_ft.sinks.files import doctor, ready, verify
@@ -20,6 +20,7 @@ from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.staged import Staged
 from airflow_ft.testing.world import OURS, THEIRS, Target, World
 from airflow_ft.wal import open_wal
+from tests.raising import raises
 from tests.sinks.files.bucket import Bucket
 from tests.sinks.files.dying import Acting
 from tests.sinks.files.world import Folder
@@ -150,7 +151,7 @@ def test_the_old_name_is_shut_out_whatever_its_rank_and_what_it_has_settled_stay
             lambda: late.adopt(replace(fence, installation=THEIRS), 9),  # noqa: B023
         )
         for act in acts:
-            with pytest.raises(UnfitTargetError, match="is the folder of pipeline 'new', and 'old' has"):
+            with raises(UnfitTargetError, "target_shared", owner="new"):
                 act()
         assert late.abort(late_one, fence, {}).outcome is Outcome.ABORTED, "nothing of it can be there"
         late.end_remnants(replace(fence, installation=THEIRS), None)
@@ -180,7 +181,7 @@ def test_numbers_that_a_new_decision_log_gives_out_again_are_none_of_the_former_
     new = renamed(world)
     new.number = 8
     first = changed(new.plan(small(new).rename_columns(["id", "strange"])), former=Former("old", 1, 9))
-    with pytest.raises(AirflowFtError, match="strange"):
+    with raises(DeclinedError, "job_column_missing", column="text"):
         new.prepare(first)
     new.participant(first).adopt(new.fence(9, 0, THEIRS), 1)
     for number in (2, 3):
@@ -197,23 +198,23 @@ def test_a_folder_that_stands_elsewhere_or_is_anothers_is_refused_and_stays_as_i
     world, former = old_with(make)
     new = renamed(world)
     before = _all(world.target)
-    refused = {
-        "the last one in it is 2": replace(former, number=1),
-        "goes on as 'new' behind checkpoint 7": replace(former, number=7),
-        "is the folder of pipeline 'old'": replace(former, pipeline="another"),
-    }
-    for words, told in refused.items():
+    refused: tuple[tuple[Former, str, dict[str, Any]], ...] = (
+        (replace(former, number=1), "number_differs", {"number": 1, "found": 2}),
+        (replace(former, number=7), "number_differs", {"number": 7, "found": 2}),
+        (replace(former, pipeline="another"), "target_shared", {"owner": "old"}),
+    )
+    for told, code, fields in refused:
         plan = changed(new.plan_of(4, new.segment(4, small(new))), former=told)
-        with pytest.raises(UnfitTargetError, match=words) as error:
+        with raises(UnfitTargetError, code, **fields):
             new.prepare(plan)
-        assert "folder of its own" in error.value.remedy
     [planned] = changed(plan, former=replace(former, pipeline="another")).participants
-    assert "is the folder of pipeline 'old'" in str(ready.lacks("new", planned, world.target.connection)[0])
+    [lacking] = ready.lacks("new", planned, world.target.connection)
+    assert (lacking.code, lacking.fields["owner"]) == ("target_shared", "old")
     foreign = replace(plan, installation=THEIRS)
     with pytest.raises(ForeignOwnerError):
         new.prepare(changed(foreign, former=former))
     later = changed(plan, former=former, predecessor=3)
-    with pytest.raises(UnfitTargetError, match="is the folder of pipeline 'old'"):
+    with raises(UnfitTargetError, "target_shared", owner="old"):
         new.prepare(later)
     assert _all(world.target) == before and seen(world, 1, 2)
     world.deliver(world.plan(small(world)))
@@ -237,10 +238,12 @@ def test_what_the_old_name_shows_while_the_folder_passes_is_told(make: Make, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(Staged, "remove", late)
-        with pytest.raises(StoreBehindSinkError, match="it delivered number 4 last"):
+        with pytest.raises(StoreBehindSinkError) as told:
             new.prepare(plan)
-    with pytest.raises(StoreBehindSinkError, match="it delivered number 4 last"):
+        assert "delivered number 4" in told.value.headline
+    with pytest.raises(StoreBehindSinkError) as told:
         new.prepare(plan)
+    assert "delivered number 4" in told.value.headline
     assert seen(world, 1, 2, 4)
 
 
@@ -295,7 +298,7 @@ def test_whoever_of_the_old_name_sleeps_shows_nothing_behind_it(make: Make, act:
         try:
             new.deliver(mine)
         except UnfitTargetError as error:
-            assert "the last one in it is 4" in str(error)
+            assert (error.code, error.fields["found"]) == ("number_differs", 4)
             passed.append(False)
         else:
             passed.append(True)

@@ -18,6 +18,7 @@ from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.density import stride
+from tests.raising import raises
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.deaths import AtStatement
 from tests.sinks.postgres.servers.test_local import drop_user, limited
@@ -72,9 +73,9 @@ def test_a_column_that_no_longer_fits_has_the_rows_wait(make: Make, settings: st
         quoted = f'"{what}"'
         table_of(world).sql(f"ALTER TABLE orders ALTER {quoted} TYPE {after.replace('v::', f'{quoted}::')}")
         for set_aside in (False, True):
-            with pytest.raises(UnfitTargetError) as told:
+            with raises(UnfitTargetError, "column_unfit", sink=SINK, column=what, changed_since="prepare"):
                 world.commit(plan, vote, set_aside=set_aside)
-            assert (told.value.sink, told.value.column, world.target.ids()) == (SINK, what, [])
+            assert world.target.ids() == []
         table_of(world).sql(f"ALTER TABLE orders DROP {quoted}; ALTER TABLE orders ADD {quoted} {before}")
     proof = world.commit(plan, vote)
     assert report(world, Delivered(plan, proof, None)).is_exact
@@ -90,23 +91,29 @@ FOREIGN = (
     " CREATE FOREIGN TABLE far PARTITION OF orders DEFAULT SERVER elsewhere"
 )
 PLAIN = "CREATE TABLE orders (id bigint PRIMARY KEY, text text, version bigint)"
-CHANGES: dict[str, list[tuple[str, str]]] = {
+CHANGES: dict[str, list[tuple[str, str, str]]] = {
     PLAIN: [
-        ("ALTER TABLE orders RENAME text TO texts", "ALTER TABLE orders RENAME texts TO text"),
+        ("column_missing", "ALTER TABLE orders RENAME text TO texts", "ALTER TABLE orders RENAME texts TO text"),
         (
+            "table_unsupported",
             "ALTER TABLE orders RENAME TO old; CREATE VIEW orders AS SELECT * FROM old",
             "DROP VIEW orders; ALTER TABLE old RENAME TO orders",
         ),
         (
+            "column_generated",
             "ALTER TABLE orders DROP text; ALTER TABLE orders ADD text text GENERATED ALWAYS AS ('a') STORED",
             "ALTER TABLE orders DROP text; ALTER TABLE orders ADD text text",
         ),
-        ("ALTER TABLE orders ADD must int NOT NULL", "ALTER TABLE orders DROP must"),
-        ("ALTER TABLE orders SET UNLOGGED", "ALTER TABLE orders SET LOGGED"),
+        ("column_required", "ALTER TABLE orders ADD must int NOT NULL", "ALTER TABLE orders DROP must"),
+        ("table_unlogged", "ALTER TABLE orders SET UNLOGGED", "ALTER TABLE orders SET LOGGED"),
     ],
     BY_ID: [
-        ("CREATE UNLOGGED TABLE lost PARTITION OF orders DEFAULT", "DROP TABLE lost"),
-        (FOREIGN, "DROP FOREIGN TABLE far; DROP SERVER elsewhere; ALTER TABLE orders ADD PRIMARY KEY (id)"),
+        ("table_unlogged", "CREATE UNLOGGED TABLE lost PARTITION OF orders DEFAULT", "DROP TABLE lost"),
+        (
+            "table_unsupported",
+            FOREIGN,
+            "DROP FOREIGN TABLE far; DROP SERVER elsewhere; ALTER TABLE orders ADD PRIMARY KEY (id)",
+        ),
     ],
 }
 
@@ -116,9 +123,9 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
 def test_a_table_that_no_longer_fits_has_the_rows_wait(make: Make, before: str, settings: str) -> None:
     world = make(before, **STRATEGIES[settings])
     plan, vote = decided(world, world.table(1, 3), settings=settings)
-    for change, back in CHANGES[before]:
+    for code, change, back in CHANGES[before]:
         table_of(world).sql(change)
-        with pytest.raises(UnfitTargetError):
+        with raises(UnfitTargetError, code, sink=SINK):
             world.commit(plan, vote)
         table_of(world).sql(back)
         assert world.target.ids() == []
@@ -133,7 +140,7 @@ def test_a_name_that_leads_to_another_table_than_at_the_vote_has_the_rows_wait(m
     table_of(world).sql(
         f"CREATE TABLE other.orders (id bigint, text text); ALTER DATABASE {database} SET search_path = other, public"
     )
-    with pytest.raises(StoreBehindSinkError):  # the ledger was found by the search path too
+    with raises(StoreBehindSinkError, "ledger_lost"):  # the ledger was found by the search path too
         world.commit(plan, vote)
     assert table_of(world).sql("SELECT count(*) FROM other.orders") == [(0,)]
     table_of(world).sql(f"ALTER DATABASE {database} RESET search_path")
@@ -148,7 +155,7 @@ def test_a_name_that_leads_elsewhere_is_told_where_the_ledger_is_named(make: Mak
     table_of(world).sql(
         f"CREATE TABLE other.orders (id bigint, text text); ALTER DATABASE {database} SET search_path = other, public"
     )
-    with pytest.raises(UnfitTargetError, match=r'"public"\."orders" at the vote.* leads to "other"\."orders" now'):
+    with raises(UnfitTargetError, "table_replaced", sink=SINK, table='"public"."orders"', now='"other"."orders"'):
         world.commit(plan, vote)
     assert table_of(world).sql("SELECT count(*) FROM other.orders") == [(0,)]
 
@@ -158,7 +165,7 @@ def test_keys_that_are_equal_by_another_collation_than_at_the_vote_have_the_rows
     table_of(world).sql("CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
     plan, vote = decided(world, pa.table({"id": ["a", "A"], "text": ["x", "y"]}), settings="upsert")
     table_of(world).sql("ALTER TABLE orders ALTER id TYPE text COLLATE folded")
-    with pytest.raises(UnfitTargetError, match="another type or collation"):
+    with raises(UnfitTargetError, "key_changed", sink=SINK, table='"public"."orders"'):
         world.commit(plan, vote)
     table_of(world).sql("ALTER TABLE orders ALTER id TYPE varchar(90) COLLATE pg_catalog.default")
     world.commit(plan, vote)
@@ -228,7 +235,7 @@ def test_a_schema_that_takes_the_name_while_rows_are_sent_gets_none(
 
     with monkeypatch.context() as patch:
         patch.setattr(Session, "copy", renamed)
-        with pytest.raises(UnfitTargetError, match="became the name of another table"):
+        with raises(UnfitTargetError, "table_replaced", sink=SINK, table="shop.orders"):
             world.commit(plan, vote)
     assert sql("SELECT (SELECT count(*) FROM old.orders) + (SELECT count(*) FROM shop.orders)") == [(0,)]
     world.commit(plan, vote)
@@ -250,7 +257,7 @@ def test_a_table_that_is_altered_before_its_lock_is_had_has_the_rows_wait(
 
     with monkeypatch.context() as patch:
         patch.setattr(Session, "rows", altered)
-        with pytest.raises(UnfitTargetError, match="altered at this moment"):
+        with raises(UnfitTargetError, "table_changed", sink=SINK, table="public.orders"):
             world.commit(plan, vote)
 
 
@@ -268,7 +275,7 @@ def test_a_partition_that_is_attached_while_rows_are_sent_is_judged(
 
     with monkeypatch.context() as patch:
         patch.setattr(Session, "copy", attached)
-        with pytest.raises(UnfitTargetError, match="lost"):
+        with raises(UnfitTargetError, "table_unlogged", sink=SINK, table="public.lost"):
             world.commit(plan, vote)
     table_of(world).sql("ALTER TABLE lost SET LOGGED")
     world.commit(plan, vote)
@@ -295,7 +302,7 @@ def test_row_level_security_that_is_switched_on_after_the_vote_has_the_rows_wait
     try:
         plan, vote = decided(world, world.table(1, 3), settings="upsert")
         table_of(world).sql("ALTER TABLE orders ENABLE ROW LEVEL SECURITY; CREATE POLICY none ON orders USING (id > 2)")
-        with pytest.raises(SinkAccessError, match="row-level security"):
+        with raises(SinkAccessError, "row_security_active", sqlstate="42501"):
             world.commit(plan, vote)
         table_of(world).sql("ALTER TABLE orders DISABLE ROW LEVEL SECURITY")
         world.commit(plan, vote)
@@ -311,4 +318,4 @@ def test_verify_does_not_call_exact_what_was_altered_after_the_delivery(make: Ma
     assert report(world, Delivered(plan, proof, None)).is_exact
     table_of(world).sql("ALTER TABLE orders ALTER v TYPE real")
     found = report(world, Delivered(plan, proof, None))
-    assert not found.is_exact and "column 'v' is real, which does not hold double" in found.error
+    assert not found.is_exact and "'v'" in found.error and "real" in found.error

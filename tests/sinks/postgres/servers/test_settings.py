@@ -18,6 +18,7 @@ from airflow_ft.sinks.postgres import verify
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.wal import open_wal
+from tests.raising import raises
 from tests.sinks.postgres.conftest import Make
 from tests.sinks.postgres.servers.test_local import drop_user, limited
 from tests.sinks.postgres.world import QUICK, table_of
@@ -150,7 +151,7 @@ def test_a_role_for_which_keys_and_triggers_are_passed_over_is_refused_by_name(m
     user = table_of(world).connection.login
     table_of(world).sql(f"ALTER ROLE {user} SET session_replication_role = replica")
     try:
-        with pytest.raises(SinkAccessError, match="session_replication_role is replica"):
+        with raises(SinkAccessError, "server_setting_unsafe", setting="session_replication_role"):
             world.deliver(world.plan(rows()))
         table_of(world).sql(f"ALTER ROLE {user} RESET session_replication_role")
         world.deliver(world.plan(rows()))
