@@ -1022,7 +1022,6 @@ def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
         anew = ["beginning", "--pipeline", PIPELINE, *log, "--yes"]
         with raises(SystemExit, "rows_would_repeat", pipeline=PIPELINE):
             ft("restore", *anew)
-        assert refused.error is not None
         assert f"the next run of {PIPELINE} reads its sources from the beginning" in ft(
             "restore", *anew, "--later", "write-again"
         )

@@ -27,6 +27,7 @@ from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.restart import ExponentialDelay, FixedDelay, NoRestart
 from airflow_ft.spec import SPEC_FIELDS, PipelineSpec, defaults, take_spec
 from tests.operators.declared import SINKS, spec
+from tests.raising import raises
 
 
 class Output:

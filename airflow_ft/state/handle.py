@@ -313,7 +313,7 @@ class State:
         raise ConfigurationError(
             f"operator {op} has the states {', '.join(sorted(tables))}, "
             + ("and `state` is missing." if state is None else f"and no {state!r}."),
-            code="argument_missing" if state is None else "state_unknown",
+            code="argument_missing" if state is None else "argument_invalid",
             remedy="Name one of them (state=, --state).",
             pipeline=self.pipeline,
             argument="state",
@@ -342,7 +342,7 @@ class State:
         names = ", ".join(f"{each.id} ({each.uid or each.name})" for each in known)
         raise ConfigurationError(
             f"the pipeline has no operator {op!r} with state. It has {names or 'none'}.",
-            code="state_unknown",
+            code="operator_unknown",
             remedy=f"Give one of the operators that `airflow ft state show {self.pipeline}` lists.",
             pipeline=self.pipeline,
             operator=op,

@@ -422,7 +422,6 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
     expect(page.visit.page.get_by_text("it continues as new-name, after checkpoint 2.", exact=True)).to_be_visible()
     with raises(PipelineHaltedError, "pipeline_renamed", pipeline=old.pipeline) as renamed:
         old.stage()
-    assert "new-name" in renamed.value.headline and "checkpoint 2" in renamed.value.headline
     new.stage()
     new.deliver()
     assert new.ids() == both([1, 2, 3])

@@ -62,6 +62,6 @@ def test_a_wrong_password_is_not_shown_and_may_be_mended(
 
 def test_an_undefined_connection_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_NO_SUCH_LOG", raising=False)
-    with pytest.raises(StoreUnavailableError) as caught:
+    with pytest.raises(StoreUnavailableError) as refused:
         open_configured_store("conn:no_such_log")
-    assert "no_such_log" in caught.value.headline
+    assert "no_such_log" in refused.value.headline

@@ -109,9 +109,9 @@ def test_operators_come_and_go_and_the_count_goes_on(pipeline: StageWorld, tmp_p
     _restore(pipeline, tmp_path / "savepoints", allow=True)
     assert run([("a", 1), ("a", 6)], ("n", "more")) == {"a": 5}, "`more` has not seen 1, and `numbers` is gone"
     # It was allowed for that once.
-    with raises(ConfigurationError, "operator_missing") as refused:
+    with raises(ConfigurationError, "operator_missing") as missing:
         pipeline.stage(_request(pipeline, COUNTED, conf, distinct=[], count="counts"))
-    assert "'more'" in refused.value.what
+    assert missing.error is not None and "'more'" in missing.error.headline
     _restore(pipeline, tmp_path / "savepoints", allow=True)
     assert run([("a", 1), ("a", 1)]) == {"a": 7}
 

@@ -129,11 +129,8 @@ def test_a_changed_operator_is_terminal_and_says_what_changed(pipeline: StageWor
     _add(pipeline, 0)
     pipeline.complete(_request(pipeline, "count"))
     _add(pipeline, 1)
-    with raises(
-        ConfigurationError, "state_settings_changed", settings={PARTITIONS: "3"}, kept={PARTITIONS: "2"}
-    ) as refused:
+    with raises(ConfigurationError, "state_settings_changed", settings={PARTITIONS: "3"}, kept={PARTITIONS: "2"}):
         pipeline.stage(_request(pipeline, "count", conf={PARTITIONS: "3"}))
-    assert PARTITIONS in refused.value.what and "airflow ft reset-state orders" in refused.value.remedy
     with raises(JobError, "state_unfit", condition="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE") as caught:
         pipeline.stage(_request(pipeline, "count and more"))
     assert caught.error and "max bigint" in caught.error.what and "operator 0" in caught.error.what

@@ -96,9 +96,8 @@ def test_without_avro_nothing_grows_and_other_operators_never_do(pipeline: Stage
 
 
 def test_avro_is_refused_for_operators_that_cannot_have_it(pipeline: StageWorld) -> None:
-    with raises(JobError, "state_unfit", setting=ENCODING, operator="aggregation") as caught:
+    with raises(JobError, "state_unfit", setting=ENCODING, operator="aggregation"):
         _run(pipeline, 0, "count", job="Counts", conf=AVRO)
-    assert "aggregation" in caught.value.headline and f"{ENCODING}=avro" in caught.value.headline
 
 
 def _nobody(_: Any) -> Any:

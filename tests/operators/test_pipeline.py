@@ -340,7 +340,7 @@ K, F, M, C, CC = KafkaSource, FileSource, MySqlSink, KafkaSink, CheckpointConfig
         (C, {"topic": "t", "headers": ""}, "headers"),
         (C, {"topic": "t", "slots": "2"}, "slots"),
         (C, {"topic": "t", "two_phase_commit": "yes"}, "two_phase_commit"),
-        (CC, {"timeout": 60}, "CheckpointConfig.timeout"),
+        (CC, {"timeout": 60}, "timeout"),
         (CC, {"num_retained": True}, "num_retained"),
         (CC, {"max_delivery_rows": "5"}, "max_delivery_rows"),
         (CC, {"quarantine_after": 5}, "quarantine_after"),

@@ -70,9 +70,9 @@ def test_what_is_asked_wrongly_is_told(scene: Pipeline, ask: Asking) -> None:
     assert told.status_code == 400 and PIPELINE in told.json()["detail"]
     scene.complete(1)
     for question, code in (
-        ({"operator": "1", "key": ["a"]}, "state_unknown"),
+        ({"operator": "1", "key": ["a"]}, "operator_unknown"),
         ({"operator": "0", "key": []}, "key_invalid"),
-        ({"operator": "0", "key": ["a"], "state": "visits"}, "state_unknown"),
+        ({"operator": "0", "key": ["a"], "state": "visits"}, "argument_invalid"),
     ):
         told = ask(f"{PIPELINE}/state", **question)
         assert (told.status_code, told.json()["code"]) == (400, code), (question, told.text)

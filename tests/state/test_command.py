@@ -65,22 +65,20 @@ def test_a_savepoint_is_given_by_its_folder(scene: Pipeline, ft: Callable[..., s
     uri, _ = take(scene.store, PIPELINE, str(tmp_path / "savepoints"), "a test")
     scene.confirmed({"a": 3})
     assert json.loads(ft("get", uri, "0", "a")) == {"count": 2}
-    with raises(SystemExit, "checkpoint_unknown", found=2, value=1) as refused:
+    with raises(SystemExit, "checkpoint_unknown", found=2, value=1):
         ft("get", uri, "0", "a", "--at", "1")
-    assert refused.error is not None and "checkpoint 2" in refused.error.headline
 
 
 def test_mistakes_are_told_without_a_traceback(ft: Callable[..., str], tmp_path: Path) -> None:
     for key in ("nobody", "null"):
-        with pytest.raises(SystemExit) as exited:
+        with raises(SystemExit, "key_unknown"):
             ft("get", PIPELINE, "0", key)
-        assert "checkpoint 2" in exited.value.args[0] and "operator 0" in exited.value.args[0]
     with raises(SystemExit) as unknown:
         ft("get", "other", "0", "a")
     assert unknown.error is not None and "'other'" in unknown.error.headline
     for arguments, code, fields in (
         (("get", PIPELINE, "0"), "key_invalid", {"columns": ["k"], "count": 0}),
-        (("get", PIPELINE, "1", "a"), "state_unknown", {"operator": "1"}),
+        (("get", PIPELINE, "1", "a"), "operator_unknown", {"operator": "1"}),
         (("export", PIPELINE, "0", "counts.xml"), "path_invalid", {"path": str(Path.cwd() / "counts.xml")}),
         (
             ("export", PIPELINE, "0", str(tmp_path / "no" / "counts.csv")),

@@ -217,9 +217,9 @@ def test_bad_questions_are_refused_by_name(scene: Pipeline, tmp_path: Path) -> N
         state.open(PIPELINE, store=scene.store, at=2)
     assert caught.value.checkpoint == 2 and "STAGED" in caught.value.headline
     with state.open(PIPELINE, store=scene.store) as found:
-        with raises(ConfigurationError, "state_unknown", operator=7, known={0: "stateStoreSave"}):
+        with raises(ConfigurationError, "operator_unknown", operator=7, known={0: "stateStoreSave"}):
             found.get(7, "a")
-        with raises(ConfigurationError, "state_unknown", value="other", known=["default"]):
+        with raises(ConfigurationError, "argument_invalid", argument="state", value="other", known=["default"]):
             found.get(0, "a", "other")
         with raises(ConfigurationError, "key_invalid", column="k", type="string"):
             found.get(0, 1)
@@ -279,7 +279,7 @@ def test_a_uid_names_an_operator(scene: Pipeline) -> None:
     scene.confirmed({"a": 1})
     with state.open(PIPELINE, store=scene.store) as found:
         assert found.get("counts", "a") == found.get("0", "a") == found.get(0, "a") == {"count": 1}
-        with raises(ConfigurationError, "state_unknown", operator="other", known={0: "counts"}):
+        with raises(ConfigurationError, "operator_unknown", operator="other", known={0: "counts"}):
             found.get("other", "a")
 
 
