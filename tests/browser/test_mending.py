@@ -420,7 +420,7 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
         )
     expect(condition(page := visit.pipeline(old.pipeline), "RENAMED")).to_be_visible()
     expect(page.visit.page.get_by_text("it continues as new-name, after checkpoint 2.", exact=True)).to_be_visible()
-    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=old.pipeline) as renamed:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=old.pipeline):
         old.stage()
     new.stage()
     new.deliver()

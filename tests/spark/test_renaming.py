@@ -228,7 +228,7 @@ def test_what_the_old_name_has_under_way_comes_once(tmp_path: Path, until: str, 
     assert pipelines.have(1, 2, 3)
     assert store.pipeline(NEW).former == Former(OLD, 2 if until == "decided" else 1, 3)
     assert min(each.number for each in store.checkpoints(NEW)) == 3
-    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD) as halted:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD):
         pipelines.run(OLD, 4)
     store.close()
 
@@ -283,7 +283,7 @@ def test_what_does_not_stand_at_the_savepoint_keeps_its_name(
     pipelines.rename(newer)
     assert store.checkpoint(OLD, 3).state is CheckpointState.ABORTED
     assert store.checkpoint(OLD, 3).after_abort is AfterAbort.REWOUND
-    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD) as halted:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=OLD):
         pipelines.rename(newer, "a-third-name")
     pipelines.run(NEW, 3)
     assert pipelines.have(1, 2, 3)
@@ -392,7 +392,7 @@ def test_whoever_is_at_work_under_a_name_that_is_taken_back_delivers_nothing(sav
         pipelines.run(OLD, 2)
         with pytest.raises(FencedError):
             store.publish(NEW, epoch, number, 0, None, None, {})
-    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=NEW) as halted:
+    with raises(PipelineHaltedError, "pipeline_renamed", pipeline=NEW):
         pipelines.run(NEW, 2)
     pipelines.rename(pipelines.savepoint(), "the-right-name")
     with pytest.raises(PipelineHaltedError):
