@@ -156,7 +156,7 @@ def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
     if has_state(copied.uri) and sizes(copied.uri, copied.batch) is None:
         raise WalCorruptError(
             f"{base.location} lacks Spark's state of batch {copied.batch}.",
-            code="state_missing",
+            code="state_files_missing",
             remedy="Restore the folder from a backup, or rewind the pipeline to an older checkpoint:"
             f" `airflow ft rewind {pipeline}`.",
             path=base.location,

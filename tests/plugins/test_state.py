@@ -115,7 +115,7 @@ def test_files_that_the_api_server_does_not_find_are_told_with_a_remedy(
     scene.confirmed({"a": 1})
     shutil.rmtree(scene.counts.path)
     told = ask(f"{PIPELINE}/state", operator="0", key=["a"])
-    assert (told.status_code, told.json()["code"]) == (503, "state_missing")
+    assert (told.status_code, told.json()["code"]) == (503, "state_files_missing")
     assert scene.counts.path.as_uri() in told.json()["detail"]
     shutil.rmtree(scene.root)
     told = ask(f"{PIPELINE}/state")

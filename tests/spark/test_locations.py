@@ -138,10 +138,10 @@ def test_a_clean_base_with_later_batches_is_copied_all_the_same(tmp_path: Path) 
 @pytest.mark.parametrize("batch", [3, 9])
 def test_a_base_that_is_not_there_is_an_error_and_leaves_nothing(tmp_path: Path, batch: int) -> None:
     old = _location(tmp_path, 4, committed=3)
-    with raises(WalCorruptError, "state_missing", batch=batch):
+    with raises(WalCorruptError, "state_files_missing", batch=batch):
         _open(tmp_path, SparkPosition(old.as_uri(), batch), False)
     assert not (tmp_path / "p/spark/2-5").exists()
-    with raises(WalCorruptError, "state_missing"):
+    with raises(WalCorruptError, "state_files_missing"):
         _open(tmp_path, SparkPosition((tmp_path / "nowhere").as_uri(), 0), True)
 
 
@@ -234,7 +234,7 @@ def test_a_schema_that_is_missing_is_named(tmp_path: Path) -> None:
     old = _location(tmp_path, 1)
     _with_schemas(old, str(old))
     (old / "state/0/_stateSchema/default/0_c4d7").unlink()
-    with raises(WalCorruptError, "state_missing") as caught:
+    with raises(WalCorruptError, "state_files_missing") as caught:
         _open(tmp_path, SparkPosition(old.as_uri(), 0), False)
     assert caught.error is not None and caught.error.fields["path"].endswith("/0_c4d7")
 

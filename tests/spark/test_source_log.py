@@ -34,7 +34,7 @@ def test_the_entries_of_a_batch_are_those_of_its_ids(log: Path) -> None:
     files = filesystem(str(log))
     assert source_log.entries(files, str(log), "0", 8, 10) == {_place(9): 1009, _place(10): 1010}
     assert source_log.entries(files, str(log), "0", 11, 11) == {}
-    with raises(WalCorruptError, "state_missing", number=12):
+    with raises(WalCorruptError, "state_files_missing", number=12):
         source_log.entries(files, str(log), "0", 10, 12)
 
 

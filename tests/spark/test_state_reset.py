@@ -89,7 +89,7 @@ def test_attempts_begin_there_in_place_and_in_copies(scene: Scene, tmp_path: Pat
     copy = open_location(str(tmp_path), PIPELINE, 4, 2, position, False)
     assert _files(copy.uri) == before
     (local_path(copy.uri) / "airflow_ft_start.json").unlink()
-    with raises(WalCorruptError, "state_missing", batch=-1):
+    with raises(WalCorruptError, "state_files_missing", batch=-1):
         open_location(str(tmp_path), PIPELINE, 5, 3, SparkPosition(copy.uri, -1), False)
 
 

@@ -94,7 +94,7 @@ def test_a_checkpoint_whose_location_is_swept_is_pruned(scene: Pipeline) -> None
     with state.open(PIPELINE, store=scene.store) as found:
         assert found.get(0, "a") == {"count": 2}
         shutil.rmtree(scene.counts.path)
-    with raises(WalCorruptError, "state_missing", path=scene.counts.path.as_uri()):
+    with raises(WalCorruptError, "state_files_missing", path=scene.counts.path.as_uri()):
         state.open(PIPELINE, store=scene.store)
 
 

@@ -174,7 +174,7 @@ def require_batch(location: SparkLocation) -> None:
         require(location.uri)
         raise WalCorruptError(
             f"the folder {location.uri} is missing.",
-            code="state_missing",
+            code="state_files_missing",
             remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`.",
             pipeline=location.pipeline,
             path=location.uri,
@@ -249,7 +249,7 @@ def _lacks(location: SparkLocation) -> WalCorruptError:
     require(location.uri)
     return WalCorruptError(
         f"{location.uri} lacks Spark's state of batch {location.batch}, the last one published.",
-        code="state_missing",
+        code="state_files_missing",
         pipeline=location.pipeline,
         remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind PIPELINE`.",
         path=location.uri,

@@ -93,7 +93,7 @@ def _own_path(files: FileSystem, path: str, location: str) -> str:
     if not files.exists(uri):
         raise WalCorruptError(
             f"the schema {uri} of Spark's state is missing.",
-            code="state_missing",
+            code="state_files_missing",
             remedy="Restore it from a backup, or run `airflow ft rewind PIPELINE`.",
             path=uri,
         )

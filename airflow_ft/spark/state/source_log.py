@@ -82,7 +82,7 @@ def each_entry(files: FileSystem, location: str, index: str, after: int, last: i
         if name is None:
             raise WalCorruptError(
                 f"Spark's log of read files, {location}/{FOLDER}/{index}, lacks {number}.",
-                code="state_missing",
+                code="state_files_missing",
                 remedy="Restore the folder from a backup, or rewind to an older checkpoint: `airflow ft rewind"
                 " PIPELINE`.",
                 path=f"{location}/{FOLDER}/{index}",
