@@ -380,7 +380,7 @@ def test_the_mode_reaches_the_delivery_and_may_be_rendered() -> None:
     assert found.mode is CheckpointingMode.AT_LEAST_ONCE and found.commit_point is None
     assert spec().delivery.mode is CheckpointingMode.EXACTLY_ONCE
     at_least = CheckpointConfig(mode=CheckpointingMode.AT_LEAST_ONCE)
-    with pytest.raises(ConfigurationError, match="holds rows back for a decision"):
+    with raises(ConfigurationError, "arguments_conflict", argument="strategy"):
         spec(sinks={"alerts": KafkaSink(topic="t", strategy="held")}, checkpointing=at_least)
     with raises(ConfigurationError, "arguments_conflict", arguments=["commit_point", "mode"]):
         spec(commit_point=next(iter(SINKS.values())).conn_id, checkpointing=at_least)

@@ -119,7 +119,7 @@ class DecisionLog:
             self._connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=30, isolation_level=None)
         try:
             return self._connection.execute(sql, (*first, self._pipeline, *values)).fetchall()
-        except sqlite3.OperationalError as error:
-            if "no such table" not in str(error):  # it is being created at this moment
+        except sqlite3.OperationalError as problem:
+            if "no such table" not in str(problem):  # it is being created at this moment
                 raise
             return [(0,)] if "MAX(id)" in sql else []

@@ -177,7 +177,7 @@ def test_a_transaction_that_hangs_is_found(
     producer.begin_transaction()
     world.produce(late(delivered), producer)
     producer.flush(30)
-    with pytest.raises(TimeoutError, match="a transaction has been open"):
+    with pytest.raises(TimeoutError):
         world.verdict()
     producer.abort_transaction(30)
 

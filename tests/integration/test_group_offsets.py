@@ -94,5 +94,6 @@ def test_a_cluster_that_is_away_is_named(topic_factory: TopicFactory) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     short = {"socket.timeout.ms": 1000, "airflow_ft_timeout": 5}
     progress = group_offsets(nobody, KafkaSource(topics=[topic], group_id="monitor", conn_id="kafka_orders"), **short)
-    with pytest.raises((SinkUnavailableError, SinkAccessError), match=r"'kafka_orders'.*offsets of group monitor"):
+    with pytest.raises((SinkUnavailableError, SinkAccessError)) as caught:
         progress(confirmed(topic, {"0": 10}))
+    assert caught.value.participant == "kafka_orders" and "monitor" in caught.value.headline

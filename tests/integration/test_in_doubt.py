@@ -17,6 +17,7 @@ from airflow_ft.core.resolution import Resolver
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value
 from tests.integration.real_world import RealWorld, expected, make_world
+from tests.raising import raises
 from tools.servers import Database, Kafka
 from tools.servers.processes import free_port
 
@@ -105,7 +106,7 @@ def test_rows_wait_for_a_table_that_was_altered_after_the_vote(world: RealWorld)
     world.prepare()
     world.database.sql("ALTER TABLE orders MODIFY name CHAR(4)")
     for act in (lambda: world.commit("shop"), world.deliver):
-        with pytest.raises(UnfitTargetError, match="changed after the vote"):
+        with raises(UnfitTargetError, "value_unfit", changed=True):
             act()
         assert world.store.checkpoint(world.pipeline, 1).state is S.PREPARED
         assert world.ids() == records(world) == []

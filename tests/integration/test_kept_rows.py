@@ -18,6 +18,7 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
 from tests.conftest import TopicFactory
 from tests.integration.real_world import RealWorld, expected
+from tests.raising import raises
 from tools.servers import Database, Kafka
 
 
@@ -61,24 +62,24 @@ def digest_of(world: RealWorld) -> str:
 
 UPSERT = {"strategy": "upsert", "key_columns": ["id"], "version_column": "version"}
 UNFIT: dict[str, tuple[str, str, str, Mapping[str, Any]]] = {
-    # name: what makes the table unfit, what mends it, message, settings of the sink
-    "missing column": ("DROP COLUMN name", "ADD COLUMN name VARCHAR(100)", "has no column 'name'", {}),
-    "short column": ("MODIFY name VARCHAR(2)", "MODIFY name VARCHAR(100)", "longer than 2 characters", {}),
-    "wrong type": ("MODIFY name INT", "MODIFY name VARCHAR(100)", "do not go into int", {}),
-    "narrow number": ("MODIFY id TINYINT", "MODIFY id BIGINT", "number out of range", {}),
-    "no default": ("ADD COLUMN must INT NOT NULL", "ALTER COLUMN must SET DEFAULT 3", "NOT NULL without a default", {}),
-    "no key": ("ADD COLUMN version BIGINT NOT NULL DEFAULT 0", "ADD PRIMARY KEY (id)", "no unique key", UPSERT),
+    # name: what makes the table unfit, what makes it fit again, code, settings of the sink
+    "missing column": ("DROP COLUMN name", "ADD COLUMN name VARCHAR(100)", "column_missing", {}),
+    "short column": ("MODIFY name VARCHAR(2)", "MODIFY name VARCHAR(100)", "value_unfit", {}),
+    "wrong type": ("MODIFY name INT", "MODIFY name VARCHAR(100)", "column_unfit", {}),
+    "narrow number": ("MODIFY id TINYINT", "MODIFY id BIGINT", "value_unfit", {}),
+    "no default": ("ADD COLUMN must INT NOT NULL", "ALTER COLUMN must SET DEFAULT 3", "column_required", {}),
+    "no key": ("ADD COLUMN version BIGINT NOT NULL DEFAULT 0", "ADD PRIMARY KEY (id)", "key_unfit", UPSERT),
 }
 
 
 @pytest.mark.parametrize("name", UNFIT)
 def test_rows_wait_for_a_table_that_is_to_be_changed(world: ChangingWorld, name: str) -> None:
-    breaking, mending, message, world.settings = UNFIT[name]
+    breaking, mending, code, world.settings = UNFIT[name]
     world.database.sql(f"ALTER TABLE orders {breaking}")
     world.stage()
     digest = digest_of(world)
     for _ in range(2):  # a retry is no different
-        with pytest.raises(UnfitTargetError, match=message) as caught:
+        with raises(UnfitTargetError, code) as caught:
             world.prepare()
         assert f"airflow ft rewind {world.pipeline}" in caught.value.remedy
         assert staged_as_before(world, digest)
@@ -107,7 +108,7 @@ def test_rows_that_no_change_of_the_table_would_help_are_computed_again(world: C
     rows = {"id": [1], "name": ["a"], "ratio": [float("nan")]}
     world.tables = lambda number, count: {"rows": pa.table(rows)}  # type: ignore[method-assign]
     world.stage()
-    with pytest.raises(DeclinedError, match="NaN"):
+    with raises(DeclinedError, "value_unfit", problem="nan"):
         world.prepare()
     checkpoint = world.store.checkpoint(world.pipeline, 1)
     assert (checkpoint.reason, checkpoint.after_abort) == (AbortReason.DECLINED, AfterAbort.REWOUND)
@@ -124,7 +125,7 @@ def test_rows_wait_for_a_topic_that_takes_records_of_their_size(
     world.tables = lambda number, count: dict.fromkeys(world.sinks, long)  # type: ignore[method-assign]
     world.stage()
     digest = digest_of(world)
-    with pytest.raises(UnfitTargetError, match="the topic takes 200"):
+    with raises(UnfitTargetError, "record_too_large"):
         world.prepare()
     assert staged_as_before(world, digest)
     larger = ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET)

@@ -84,9 +84,7 @@ def test_malformed_rows_go_into_their_sink_without_a_split(shop: Shop) -> None:
 
 def test_too_many_fail_the_run_and_nothing_is_published(shop: Shop) -> None:
     shop.add('{"id": 1}', "a", "b", "c")
-    with pytest.raises(
-        DeadLettersError, match=r"sink 'rejected'.*3 of 4 rows are dead letters, more than max_share=0.5"
-    ):
+    with raises(DeadLettersError, "too_many_dead_letters", sink="rejected", dead=3, rows=4):
         shop.run()
     with closing(open_store(f"sqlite:///{shop.folder / 'ft.db'}")) as store:
         [checkpoint] = store.checkpoints("shop", 10)

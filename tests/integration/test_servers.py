@@ -160,8 +160,9 @@ def test_servers_die_with_the_process_that_started_them(servers_folder: Path) ->
 def test_a_server_that_cannot_start_says_why(servers_folder: Path) -> None:
     server = MariaDb(servers_folder / "broken", options={"no-such-option": 1})
     began = time.monotonic()
-    with pytest.raises(ServerError, match="no-such-option"):
+    with pytest.raises(ServerError) as refused:
         server.start()
+    assert "no-such-option" in f"{refused.value}"
     assert time.monotonic() - began < MariaDb.start_seconds, "it is not waited for"
     assert not server.running
 

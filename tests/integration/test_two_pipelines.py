@@ -12,6 +12,7 @@ import airflow_ft as ft
 from airflow_ft.core.errors import UnfitTargetError
 from airflow_ft.store import open_store
 from tests.integration.test_rejected import Shop
+from tests.raising import raises
 
 pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
@@ -24,10 +25,9 @@ def test_a_copy_of_a_pipeline_does_not_fill_its_tables_once_more(shop_folder: Pa
     shop = Shop(shop_folder)
     shop.add('{"id": 1}', '{"id": 2}')
     shop.run()
-    with pytest.raises(UnfitTargetError) as raised:
+    with raises(UnfitTargetError, "target_shared", pipeline="shop-copy") as raised:
         shop.run(pipeline="shop-copy", restart=ft.NoRestart())
-    assert raised.value.pipeline == "shop-copy" and "'shop'" in str(raised.value)
-    assert "Nothing was computed yet" in raised.value.remedy
+    assert "'shop'" in raised.error.headline and "Nothing was computed yet" in raised.error.remedy
     with closing(open_store(f"sqlite:///{shop_folder / 'ft.db'}")) as store:
         assert store.checkpoints("shop-copy", 10) == []
     assert any("'shop'" in each.text for each in ft.dry_run(shop.spec(pipeline="shop-copy")).problems)

@@ -111,7 +111,7 @@ class StateLaws:
 
     def is_refusal(self, error: BaseException) -> bool:
         """Whether a run was refused because the pipeline is drained, and it is."""
-        if not isinstance(error, ConfigurationError) or "was drained" not in str(error) or self._scenario.resumes:
+        if not isinstance(error, ConfigurationError) or error.code != "pipeline_drained" or self._scenario.resumes:
             return False
         return any(c.drained and c.after_abort is not AfterAbort.REWOUND for c in self._checkpoints())
 

@@ -60,7 +60,7 @@ def test_its_own_and_what_may_lead_anywhere_are_taken(reader: str, conn_type: st
 def test_a_text_that_no_driver_can_encode_is_refused_without_being_shown(reader: str, wrong: str, field: str) -> None:
     _, read = READERS[reader]
     given: dict[str, Any] = {field: {"sasl.password": wrong} if field == "extra" else wrong}
-    with pytest.raises(SinkAccessError, match=field) as told:
+    with raises(SinkAccessError, "connection_invalid") as told:
         read(ConnectionInfo("shop", reader.partition(" ")[0], host="/data/shop.db", **given))
     seen: BaseException | None = told.value
     while seen is not None:
