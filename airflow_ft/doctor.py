@@ -90,7 +90,11 @@ def examine(
     checks = list(log.checks)
     dag = Examination("DAG")
     for part, why in patient.left_out.items():
-        dag.warn(part, f"not examined, because only a run can render it: {why}", "Give its params defaults.")
+        dag.warn(
+            part,
+            f"not examined, because only a run can render it: {why}",
+            "Do nothing if only a run has the value, such as {{ ds }}. If it is a param, give the param a default.",
+        )
     checks += dag.checks
     participants: Mapping[str, ParticipantPlan] = patient.participants
     needed: list[Segment] = []

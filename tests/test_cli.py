@@ -819,10 +819,10 @@ def test_doctor_renders_what_it_can_and_says_what_it_left_out(
         ft("doctor", "new", "--dag", str(dag))
     text = capsys.readouterr().out
     for words in (
-        f"{tmp_path}/there is there",
+        f"{tmp_path}/there exists",
         "connection no_such_connection",
-        "source 'daily': not examined, since only a run can render it: /data/{{ ds }}",
-        "sink 'days': not examined, since only a run can render it: t_{{ ds_nodash }}",
+        "source 'daily': not examined, because only a run can render it: /data/{{ ds }}",
+        "sink 'days': not examined, because only a run can render it: t_{{ ds_nodash }}",
         "job_args: not examined",
     ):
         assert words in text, text

@@ -82,7 +82,7 @@ def _require_rescalable(uri: str, savepoint: Savepoint, partitions: int) -> None
         raise ConfigurationError(
             f"the savepoint {uri} has its state in {savepoint.backend}. Spark can rescale only state in RocksDB.",
             code="state_backend_unsupported",
-            remedy=f"Run `airflow ft savepoint convert {uri}` first.",
+            remedy=f"Run `airflow ft savepoint convert {uri} --backend rocksdb` first.",
             path=uri,
             backend=savepoint.backend,
         )

@@ -51,7 +51,7 @@ def _files(exam: Examination, source: FileSource) -> None:
     elif not is_pattern(path) and not Path(path).is_dir():
         exam.problem("folder", f"{path} is a file", "Name the folder that contains it.")
     else:
-        exam.ok("folder", f"{path} is there")
+        exam.ok("folder", f"{path} exists")
         options = {name.lower(): str(value).lower() for name, value in source.options.items()}
         _names(exam, look(found, recursive=options.get("recursivefilelookup") == "true"))
 

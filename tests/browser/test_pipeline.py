@@ -190,7 +190,7 @@ def test_what_stands_still_says_why_and_what_to_do(visit: Visit) -> None:
 def test_a_failed_run_shows_its_error_and_leads_to_its_log(visit: Visit) -> None:
     visit.excuse("404 (Not Found)")  # Airflow's own page of the task, which this DAG does not have
     failed = visit.pipeline(FAILED).tab("Overview")
-    for words in ("Last run failed", "JobError (JOB_FAILED): the job raised a KeyError.", "Fix: correct it."):
+    for words in ("Last run failed", "JobError [job_failed]: the job raised a KeyError.", "Fix: correct it."):
         expect(failed).to_contain_text(words)
     failed.get_by_role("link", name="receipts.stage, try 2", exact=True).click()
     task = f"{visit.url}/dags/{RUN.dag_id}/runs/{RUN.run_id}/tasks/receipts.stage"

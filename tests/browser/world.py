@@ -41,7 +41,7 @@ MADE_WITH = {
     NOT_RUNNING: {"streaming": True},
 }
 BROKEN = Failure(
-    "JobError", "JOB_FAILED", "the job raised a KeyError.", "correct it.", task_id="receipts.stage", try_number=2
+    "JobError", "job_failed", "the job raised a KeyError.", "correct it.", task_id="receipts.stage", try_number=2
 )
 REFUSED = Failure("UnfitTargetError", "", "the table has no column note.", "add the column.")
 GREW = PipelineWarning("SOURCE_FILE_GREW", "orders", "a.json has grown since it was read.", "write a new file.")

@@ -163,7 +163,7 @@ def test_a_password_in_its_arguments_is_refused() -> None:
 
 
 def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store: Store) -> None:
-    broken = Failure("JobError", "JOB_FAILED", "the job raised.", "correct it.", task_id="stage", try_number=2)
+    broken = Failure("JobError", "job_failed", "the job raised.", "correct it.", task_id="stage", try_number=2)
     store.tell_failure("well", RUN, broken)
     stopped, dead = Scene(store, "stopped"), Scene(store, "dead")
     for each in (stopped, dead):
@@ -184,7 +184,7 @@ def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store:
 
 def test_the_run_whose_task_calls_it_has_failed_although_it_has_the_turn(store: Store) -> None:
     store.enter_turn("well", RUN, None)
-    store.tell_failure("well", RUN, Failure("JobError", "JOB_FAILED", "the job raised."))
+    store.tell_failure("well", RUN, Failure("JobError", "job_failed", "the job raised."))
     notifier = ProblemNotifier(heard, pipelines=["well"])
     assert not told(notifier, ti=SimpleNamespace(run_id="another"))
     assert len(told(notifier, ti=SimpleNamespace(run_id=RUN.run_id))) == 1

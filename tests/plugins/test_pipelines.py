@@ -20,7 +20,7 @@ from tests.store.scene import PIPELINE, RUN, Scene, a_lease, a_position
 
 pytestmark = pytest.mark.airflow
 
-BROKEN = Failure("JobError", "JOB_FAILED", "the job raised.", "correct it.", task_id="stage", try_number=3)
+BROKEN = Failure("JobError", "job_failed", "the job raised.", "correct it.", task_id="stage", try_number=3)
 
 
 def another(scene: Pipeline, name: str) -> Scene:
@@ -102,7 +102,7 @@ def test_a_failed_run_is_told_with_its_error_and_the_task_whose_log_tells_more(s
     for told in (row, one):
         assert told["condition"] == "FAILED" and "the job raised" in told["told"] and "correct it" in told["told"]
     failure = one["failure"]
-    assert (failure["kind"], failure["code"], failure["dag_id"]) == ("JobError", "JOB_FAILED", RUN.dag_id)
+    assert (failure["kind"], failure["code"], failure["dag_id"]) == ("JobError", "job_failed", RUN.dag_id)
     assert (failure["run_id"], failure["task_id"], failure["try_number"]) == (RUN.run_id, "stage", 3)
     assert "retire" in one["fitting"] and failure["at"][:2] == "20"
     ask.pause(RUN.dag_id)
