@@ -15,7 +15,7 @@ from airflow_ft.store.sqlite import SqliteStore
 pytestmark = [pytest.mark.sampled(among="Spark drivers"), pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text()
-NOT_TYPED = ("airflow standalone", "airflow dags unpause", "airflow dags trigger")
+NOT_TYPED = (". venv", "airflow standalone", "airflow dags unpause", "airflow dags trigger")
 """What needs a running Airflow, which other tests have."""
 
 
@@ -49,7 +49,7 @@ def test_from_an_empty_folder_to_a_confirmed_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "dags").mkdir()
     [pipeline] = blocks(section("Write the pipeline"), "python")
     (tmp_path / "dags" / "orders.py").write_text(pipeline)
-    plain = ("Run it, without Airflow", "Kill it")
+    plain = ("Run it without Airflow", "Kill it")
     out = typed(tmp_path, *plain, "Run it in Airflow")
     shown = [text.strip() for title in plain for text in blocks(section(title), "text")]
     assert len(shown) == 2 and all(text in out for text in shown), out
