@@ -160,7 +160,7 @@ SHOWN = {
 """What a log or a command says, made by the code, and the page that shows it."""
 IN_PARTS = {
     ("sources", "source refunds is new"): ("spark/state/source_changes", "source %s is new"),
-    ("sources", "is left out: it stands at ..."): ("spark/state/source_changes", "is left out: it stands at %s"),
+    ("sources", "no longer reads source refunds"): ("spark/state/source_changes", "no longer reads source %s"),
     ("sources", "is used again"): ("spark/state/source_changes", "source %s is used again"),
     ("checkpoints", "no checkpoint is triggered"): ("spark/driver/room", "no checkpoint is triggered for"),
     ("errors", "the sinks are ready"): ("sinks/ready", "the sinks are ready: "),
