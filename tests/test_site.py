@@ -79,6 +79,6 @@ def test_what_leads_nowhere_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert "cross-reference target not found: 'gone.md'" in told
     assert "local id not found in doc 'docs/lost': 'nothing'" in told
     assert (
-        "docs/lost.md: WARNING: no table of contents has it.\nFix: add a line `lost` to tools/site/contents.md" in told
+        "docs/lost.md: WARNING: no table of contents has it. Fix: add a line `lost` to tools/site/contents.md" in told
     )
     assert "folder" not in told and "code.py" not in told

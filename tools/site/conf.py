@@ -67,7 +67,7 @@ def refuse_lost_pages(app: Sphinx, env: BuildEnvironment) -> None:
     """A page that nobody finds is a mistake; Sphinx says so too, but not what to do."""
     for page in sorted(env.found_docs - set(env.files_to_rebuild) - {root_doc}):
         logging.getLogger(__name__).warning(
-            "no table of contents has it. Remedy: add a line `%s` to tools/site/contents.md, below the heading where a"
+            "no table of contents has it. Fix: add a line `%s` to tools/site/contents.md, below the heading where a"
             " reader looks for it",
             page.removeprefix("docs/") if page.startswith("docs/") else f"/{page}",
             location=page,
