@@ -81,11 +81,12 @@ test-all: install lint types ## everything, before a release: all tests, whole m
 	@$(MAKE) test-unlocked test-oldest
 
 .PHONY: lint
-lint: venv ## check style, format, English, the direction of imports, and what bandit knows to be unsafe
+lint: venv ## check style, format, English, codes of errors, the direction of imports, and what bandit knows to be unsafe
 	@$(bin)/ruff check .
 	@$(bin)/ruff format --check .
 	@$(bin)/lint-imports --config pyproject.toml
 	@$(bin)/python -m tools.prose
+	@$(bin)/python -m tools.errors
 	@$(bin)/bandit --quiet --configfile pyproject.toml --recursive airflow_ft dags plugins tools setup.py
 
 .PHONY: types

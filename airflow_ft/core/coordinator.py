@@ -487,7 +487,7 @@ class Coordinator:
             " shows its rows. The next checkpoint delivers them.",
             pipeline=self._pipeline,
             checkpoint=checkpoint.number,
-            remedy="Look in the task's log why the sinks take so long. Or raise CheckpointConfig(timeout=...).",
+            remedy="Look in the task's log why the sinks are slow. Or raise CheckpointConfig(timeout=...).",
             seconds=timeout,
         )
 

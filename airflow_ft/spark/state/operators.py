@@ -137,7 +137,7 @@ def operator_file(files: FileSystem, location: SparkLocation, operator: str) -> 
     with parsing(uri):
         found: dict[str, Any] = json.loads(data.decode().partition("\n")[2])
         if not ("operatorInfo" in found and "stateStoreInfo" in found):
-            raise ValueError("it tells of no operator")
+            raise ValueError("it names no operator")
         return found
 
 
