@@ -193,7 +193,7 @@ def require_log(spec: PipelineSpec, store: Store | None = None) -> None:
     if why:
         raise StageError(
             f"cannot write the write-ahead log to {folder}: {why}.",
-            code="folder_unwritable",
+            code="folder_not_writable",
             pipeline=spec.pipeline,
             remedy=f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
             f" [{settings.SECTION}] wal_root. Nothing was computed yet.",

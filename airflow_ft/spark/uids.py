@@ -67,7 +67,7 @@ def uid(frame: DataFrame, name: str) -> DataFrame:
         if children.size() != 1:
             raise ConfigurationError(
                 f"the DataFrame for the uid {name!r} does not end with a stateful operator.",
-                code="uid_misplaced",
+                code="uid_invalid",
                 remedy="Call uid(...) on the result of groupBy(...).agg, dropDuplicates, join (of two streams),"
                 " applyInPandasWithState or transformWithState.",
                 uid=name,
@@ -76,7 +76,7 @@ def uid(frame: DataFrame, name: str) -> DataFrame:
     if before := tag_of(frame, node, _TAG):
         raise ConfigurationError(
             f"the operator for the uid {name!r} already has the uid {before!r}.",
-            code="uid_repeated",
+            code="uid_invalid",
             remedy="Call uid(...) once, directly on the operator's DataFrame.",
             uid=name,
             before=before,
@@ -92,7 +92,7 @@ def plan_of(frame: DataFrame) -> tuple[Identity, ...]:
     if twice:
         raise ConfigurationError(
             f"two stateful operators of the job have the uid {twice[0]!r}.",
-            code="uid_repeated",
+            code="uid_invalid",
             remedy="Give each its own uid: airflow-ft finds state by it. A DataFrame that is used twice has its"
             " operators twice.",
             uid=twice[0],

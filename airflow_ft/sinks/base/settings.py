@@ -27,7 +27,7 @@ def refuse_jinja(*texts: str | None) -> None:
         if is_template(text):
             raise ConfigurationError(
                 f"{text!r} still contains Jinja, which nothing renders any more.",
-                code="template_unrendered",
+                code="template_not_rendered",
                 remedy="Give the value through a templated argument of the operator, so that Airflow renders it.",
                 value=text,
             )

@@ -78,7 +78,7 @@ def test_a_text_is_no_truth() -> None:
 
 def test_jinja_is_accepted_and_must_be_rendered_before_the_plan() -> None:
     sink = MySqlSink(table="{{ params.schema }}.orders")
-    with raises(ConfigurationError, "template_unrendered", value=sink.table):
+    with raises(ConfigurationError, "template_not_rendered", value=sink.table):
         sink.settings()
 
 

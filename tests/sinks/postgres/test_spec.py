@@ -98,7 +98,7 @@ def test_names_count_letter_by_letter(text: str, schema: str, name: str, sql: st
 def test_jinja_is_rendered_before_the_plan() -> None:
     for given in ({"table": "orders_{{ ds }}"}, {"table": "orders", "ledger_schema": "{{ var.value.schema }}"}):
         sink = PostgresSink(**given)
-        with raises(ConfigurationError, "template_unrendered"):
+        with raises(ConfigurationError, "template_not_rendered"):
             sink.settings()
 
 

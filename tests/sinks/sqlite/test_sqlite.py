@@ -102,7 +102,7 @@ def test_a_plan_of_a_newer_release_is_refused_by_name() -> None:
 
 def test_jinja_is_rendered_before_the_plan() -> None:
     sink = SqliteSink(table="orders_{{ ds }}")
-    with raises(ConfigurationError, "template_unrendered"):
+    with raises(ConfigurationError, "template_not_rendered"):
         sink.settings()
 
 
