@@ -22,7 +22,7 @@ ANSWERS = {
     "no words": (502, "", "text/plain", f"status 502: {BETWEEN}"),
     "JSON without words": (504, '{"detail": ""}', "application/json", f"status 504: {BETWEEN}"),
     "a status that nobody expects": (418, "", "text/plain", "status 418: unexpected answer. Fix: try again"),
-    "no login": (401, '{"detail": "Not authenticated"}', "application/json", "Fix: reload the page and log in"),
+    "no login": (401, '{"detail": "Not authenticated"}', "application/json", "reload the page and log in"),
     "a list of faults": (422, '{"detail": [{"msg": "too many"}]}', "application/json", "too many"),
     "a login page": (200, PROXY, "text/html", "did not return JSON; perhaps a login page"),
 }

@@ -412,7 +412,7 @@ def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServe
     act = Act(savepoint(visit.pipeline(old.pipeline)), "Restore", "Restore old-name to checkpoint 2?")
     run_id = confirm(act, "Nothing was delivered after it.", give_a_name)
     assert ended(airflow, run_id) == "success", log_of(airflow, run_id)
-    assert "old-name is RENAMED: no run of it begins any more" in log_of(airflow, run_id)
+    assert "old-name is RENAMED: its runs fail from now on" in log_of(airflow, run_id)
     new = replace(old, pipeline="new-name")
     for world, kind in ((old, "RENAMED"), (new, "RESTORED")):
         assert any(

@@ -96,7 +96,7 @@ def test_doubled_rows_are_told(world: RealWorld) -> None:
     world.database.sql("INSERT INTO orders SELECT * FROM orders WHERE id < 1005")
     report = compared(world)["rows"]
     assert (report.missing, report.repeated, report.other) == (0, 5, 0)
-    assert "5 more rows equal delivered ones" in "\n".join(describe(report))
+    assert "5 extra copies of delivered rows" in "\n".join(describe(report))
 
 
 def test_equal_rows_of_several_checkpoints_are_counted_together(world: RealWorld) -> None:

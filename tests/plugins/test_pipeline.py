@@ -58,7 +58,7 @@ def test_it_says_that_a_stream_is_held_back_why_and_since_when(scene: Pipeline, 
     [number] = other.stage(made_with=made_with, goes_on=True)
     held, staged = ask("another").json()["held_back"], other.checkpoint(number).staged_at
     assert staged is not None and (held["reason"], held["since"]) == ("TOO_MANY_QUEUED", staged.isoformat())
-    assert "max_concurrent" in held["cause"] and "make them faster" in held["remedy"]
+    assert "max_concurrent" in held["cause"] and "airflow ft in-doubt" in held["remedy"]
     other.complete(number)
     assert ask("another").json()["held_back"] is None
 

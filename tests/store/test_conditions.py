@@ -146,7 +146,7 @@ class TestFailed:
 
     def test_what_waits_is_promised_no_run_where_none_comes(self, scene: Scene) -> None:
         scene.stage()
-        assert "the next run delivers them" in stands(scene).told
+        assert "The next run delivers them" in stands(scene).told
         found = stands(scene, paused={RUN.dag_id})
         assert found.condition is Condition.WAITING and "paused or deleted: no run delivers them" in found.told
         scene.store.retire(PIPELINE, "ada")
@@ -218,7 +218,7 @@ class TestNotRunning:
 class TestExplained:
     @pytest.mark.parametrize(
         ("problem", "next_run"),
-        [(None, "delivers it"), (AWAY, "when the sink answers"), (REFUSED, "fails again until")],
+        [(None, "delivers it"), (AWAY, "when the sink answers"), (REFUSED, "fails until")],
     )
     def test_in_doubt_names_each_sink_that_lacks_it_and_what_comes_next(
         self, scene: Scene, problem: Failure | None, next_run: str
@@ -238,7 +238,7 @@ class TestExplained:
         scene.prepare(1)
         scene.decide(1)
         scene.store.tell_failure(PIPELINE, RUN, BROKEN)
-        assert "unpause" in explained(scene.store, stands(scene, paused={RUN.dag_id}))
+        assert "Unpause" in explained(scene.store, stands(scene, paused={RUN.dag_id}))
         scene.store.retire(PIPELINE, "ada")
         assert "retired" in explained(scene.store, stands(scene))
 

@@ -65,7 +65,7 @@ def test_mysql_is_tested_with_the_settings_that_a_sink_uses(any_mysql_database: 
     found, text = tested(conn_type="mysql", **fields(any_mysql_database))
     assert found and ("MariaDB" in text or "MySQL" in text) and f"as {any_mysql_database.server.user}@" in text
     found, text = tested(conn_type="mysql", **fields(any_mysql_database, password="planted-Secret-4"))
-    assert not found and "Access denied" in text and "mend the connection" in text and "planted" not in text
+    assert not found and "Access denied" in text and "Correct login, password" in text and "planted" not in text
     found, text = tested(conn_type="mysql", **fields(any_mysql_database, schema="no_such_schema"))
     assert not found and "no_such_schema" in text
     found, text = tested(conn_type="mysql", **fields(any_mysql_database, extra='{"ssl_ca": "/no/such/file"}'))
