@@ -148,9 +148,9 @@ class TestFailed:
         scene.stage()
         assert "The next run delivers them" in stands(scene).told
         found = stands(scene, paused={RUN.dag_id})
-        assert found.condition is Condition.WAITING and "paused or deleted: no run delivers them" in found.told
+        assert found.condition is Condition.WAITING and "paused or deleted. No run delivers them" in found.told
         scene.store.retire(PIPELINE, "ada")
-        assert "retired: no run delivers them" in stands(scene).told
+        assert "retired. No run delivers them" in stands(scene).told
 
     def test_what_is_decided_and_what_is_quarantined_come_before_it(self, scene: Scene) -> None:
         scene.stage()
