@@ -30,7 +30,7 @@ def examine_source(name: str, source: Source, connections: ConnectionResolver) -
     elif isinstance(source, CustomSource):
         exam.ok("class", f"{source.data_source} was not checked: only the driver imports it")
     else:
-        exam.attempt("connect", lambda: _topics(exam, source, connections))
+        exam.attempt("connect", lambda: _topics(exam, name, source, connections))
     return exam.checks
 
 
@@ -79,10 +79,13 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(sorted(names)[:_SHOWN]) + rest
 
 
-def _topics(exam: Examination, source: KafkaSource, connections: ConnectionResolver) -> None:
+def _topics(exam: Examination, name: str, source: KafkaSource, connections: ConnectionResolver) -> None:
     from airflow_ft.kafka.client import KafkaClients, KafkaSettings
     from airflow_ft.kafka.topics import describe
+    from airflow_ft.sources.ready import unreachable
 
+    for error in unreachable({name: source}, connections):  # the client would ask for a minute
+        raise error
     clients = KafkaClients(KafkaSettings.from_connection(connections(source.conn_id)))
     if not source.topics:
         describe(clients, [])

@@ -33,7 +33,8 @@ def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) 
                 f"no broker of {which} can be reached: {'; '.join(refusals)}.",
                 code="server_unreachable",
                 participant=conn_id,
-                remedy="Start the brokers, or correct bootstrap.servers in the connection's extra.",
+                remedy=f"Start the brokers, or correct host and port of connection {conn_id!r}, or bootstrap.servers in its"
+                " extra.",
                 sources=names,
                 servers=servers,
             )
