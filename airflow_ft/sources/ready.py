@@ -33,8 +33,7 @@ def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) 
                 f"no broker of {which} can be reached: {'; '.join(refusals)}.",
                 code="server_unreachable",
                 participant=conn_id,
-                remedy=f"Start the brokers, or correct host and port of connection {conn_id!r}, or bootstrap.servers in its"
-                " extra.",
+                remedy=f"Start the brokers. Or correct host and port of connection {conn_id!r}, or its bootstrap.servers.",
                 sources=names,
                 servers=servers,
             )
