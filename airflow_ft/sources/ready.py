@@ -33,7 +33,8 @@ def unreachable(sources: Mapping[str, Source], connections: ConnectionResolver) 
                 f"no broker of {which} can be reached: {'; '.join(refusals)}.",
                 code="server_unreachable",
                 participant=conn_id,
-                remedy=f"Start the brokers. Or correct host and port of connection {conn_id!r}, or its bootstrap.servers.",
+                remedy=f"Start the brokers. Or correct the host and port of connection {conn_id!r}, or its"
+                " bootstrap.servers.",
                 sources=names,
                 servers=servers,
             )
