@@ -348,14 +348,15 @@ def confirm(spec: PipelineSpec, run: steps.Context, connections: ConnectionResol
 
 
 def told(confirmation: steps.Confirmation) -> dict[str, Any]:
-    """Says in the log what was confirmed; returns it as plain data."""
+    """Log what was confirmed, and return it as plain data."""
     confirmed = confirmation.confirmed
-    numbers = (
-        f"checkpoints {confirmed.numbers}"
-        if confirmed.numbers.count
-        else "no checkpoint, because there was nothing new"
-    )
-    log.info("confirmed in this run: %s (%s rows)", numbers, f"{confirmed.rows:,}")
+    if confirmed.numbers.count:
+        log.info("confirmed in this run: checkpoints %s (%s rows)", confirmed.numbers, f"{confirmed.rows:,}")
+    else:
+        log.info(
+            "this run computed no new rows; the newest confirmed checkpoint of the pipeline is %s",
+            confirmation.latest or "none",
+        )
     for sink, aside in confirmed.set_aside.items():
         log.warning("confirmed, but not with all rows: %s", aside.text(sink))
     return {**confirmed.told(), "latest": confirmation.latest}
