@@ -120,11 +120,15 @@ def is_without_place(error: psycopg2.Error) -> bool:
     return error.pgcode == "53200" and _of(error, "source_function") == "MarkAsPreparing"
 
 
+_LIBPQ_ASKS = " Is the server running on that host and accepting TCP/IP connections?"
+
+
 def describe(error: BaseException) -> str:
     """The server's own words with its SQLSTATE; of the row it shows the key at most."""
     code = getattr(error, "pgcode", None)
     if not isinstance(error, psycopg2.Error) or code is None:
-        return f"{' '.join(str(error).split()).rstrip('.') or type(error).__name__}."
+        words = " ".join(str(error).split()).replace(_LIBPQ_ASKS, "")
+        return f"{words.rstrip('.') or type(error).__name__}."
     detail = f" {error.diag.message_detail}" if code in _NAMED and error.diag.message_detail else ""
     hint = f". {error.diag.message_hint}" if code[:2] in ("53", "55") and error.diag.message_hint else ""
     words = f"{error.diag.message_primary}{detail}{hint}".rstrip(".")
@@ -138,7 +142,9 @@ def failure(error: BaseException, doing: str) -> AirflowFtError:
     if _is_of_a_policy(error):
         remedy = "Run `ALTER ROLE ... BYPASSRLS` for the connection's user, or deliver into a table without policies."
     elif state == INSUFFICIENT_PRIVILEGE:
-        remedy = "Grant the privilege: `airflow ft setup PIPELINE --dag FILE --print` prints all that are needed."
+        remedy = (
+            "Grant the privilege. `airflow ft setup PIPELINE --dag FILE --print` prints those that deliveries need."
+        )
         if _of(error, "context"):
             remedy = (
                 "Grant the privilege to the connection's user: a trigger or function of the table needs it."
@@ -151,8 +157,11 @@ def failure(error: BaseException, doing: str) -> AirflowFtError:
         )
     elif state.startswith("53"):
         remedy = "Give the server more disk space, memory or connections. Airflow retries the task."
+    code = _code(error, found, state)
+    if code == "login_refused":
+        remedy = "Correct login and password of the connection, or the entry for this user in the server's pg_hba.conf."
     fields = {"sqlstate": state} if state else {}
-    return failure_of(error, doing, found, describe(error), remedy, _code(error, found, state), **fields)
+    return failure_of(error, doing, found, describe(error), remedy, code, **fields)
 
 
 def _code(error: BaseException, found: Meaning, state: str) -> str:
