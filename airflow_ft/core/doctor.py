@@ -109,8 +109,9 @@ def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> l
     except KeyError:
         report = exam.warn if is_declared else exam.problem
         new = "Do nothing if it is new." if is_declared else f"If it is new, run {_OF_DAG.format(pipeline)}."
-        known = known_text([each.name for each in store.pipelines()], pipeline)
-        report("history", "the decision log has no such pipeline: it never ran", f"{new} Or correct --store. {known}")
+        names = [each.name for each in store.pipelines()]
+        other = f" Otherwise correct the name or --store. {known_text(names, pipeline)}" if names else ""
+        report("history", "the decision log has no such pipeline: it never ran", new + other)
         return exam.checks
 
     def may_go_on() -> None:

@@ -179,7 +179,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         return (
             f"Run {self.ended or self.turn} ended before it was confirmed, without an error: its process was"
             f" killed, or a person ended it.{self.no_run_follows}"
-            "\nFix: Look at the logs of its tasks in Airflow. Clear the tasks, or trigger a new run."
+            "\nFix: Look at its log. Then clear its tasks in Airflow, trigger a new run, or start the program again."
         )
 
     @property

@@ -140,9 +140,7 @@ def failure_text(pipeline: str, number: int, reason: Reason, message: str) -> st
 
 FAILURE = re.compile(rf"checkpoint (?P<number>\d+) of \S+ failed \((?P<reason>{'|'.join(AbortReason)})\): ")
 
-_AGAIN = (
-    "Its rows were not published. The next attempt computes the same input again (with AT_MOST_ONCE they are lost)."
-)
+_AGAIN = "Its rows were not published. The next attempt computes them again (only mode AT_MOST_ONCE drops them)."
 _ABORTS = {
     AbortReason.JOB_FAILED: _Told(
         "The job's code raised an error, or returned something other than rows.",

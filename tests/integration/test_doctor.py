@@ -103,7 +103,7 @@ def test_what_is_wrong_is_told_each_for_itself(world: RealWorld, tmp_path: Path)
     found = bad(checks)
     assert "a text longer than 3 characters" in found["connection shop: rows for " + f"{world.database.name}.orders"]
     assert "does not exist" in found["connection cluster: topic no-such-topic"]
-    assert "nothing at" in found["source files: folder"]
+    assert "/nothing does not exist" in found["source files: folder"]
     assert "no such" in found["spark: jars"].lower() or "no jar" in found["spark: jars"]
     assert any(c.name == "in doubt" and c.verdict is Verdict.WARNING and "1 (PREPARED)" in c.text for c in checks)
 
@@ -167,7 +167,7 @@ def test_a_commit_that_the_log_has_no_proof_of_yet_is_no_older_log(world: RealWo
     assert memory.text.startswith("it stands at checkpoint 1, which is PREPARED")
     with closing(open_store(f"sqlite:///{tmp_path}/older.db")) as older:
         world.store = older
-        assert "the decision log at 0" in bad(checks_of(world))["connection shop: memory"]
+        assert "the decision log's 0" in bad(checks_of(world))["connection shop: memory"]
 
 
 def test_lost_rows_of_an_undelivered_checkpoint(world: RealWorld) -> None:

@@ -219,7 +219,7 @@ def test_rows_that_were_set_aside_are_not_missing(
     proof = world.participant(plan).commit(plan, world.fence(1, 2), vote_for(notes), set_aside=True)
     found = report(world, plan)
     assert found.is_exact and (found.expected, found.set_aside, found.other) == (6, 4, 0)
-    assert "4 rows of the log were refused and set aside" in "\n".join(describe(found))
+    assert "4 rows were refused and set aside" in "\n".join(describe(found))
     for file in of_proof(proof)["orders"].files:
         Path(file.removeprefix("file://")).unlink()  # by a person, who has dealt with them
     world.sql("DELETE FROM orders WHERE id = 6")

@@ -112,7 +112,8 @@ def _ledger(
         exam.problem(
             "ledger",
             f"missing in schema {ledger.schema!r}, and this user may not create tables there",
-            f"Run `airflow ft setup {pipeline} --dag FILE`, or these statements:\n" + ";\n".join(ddl_of(ledger.schema)),
+            f"Let a user who may create tables run `airflow ft setup {pipeline} --dag FILE`, or these statements:\n"
+            + ";\n".join(ddl_of(ledger.schema)),
         )
 
 

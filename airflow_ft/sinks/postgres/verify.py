@@ -71,7 +71,10 @@ def _translated(
     except psycopg2.Error as error:
         found = failure(error, f"comparing table {name}")
         if isinstance(found, SinkAccessError):
-            found.remedy = f"Run `GRANT SELECT ON {name}` and `GRANT TEMPORARY ON DATABASE ...`. {found.remedy}"
+            found.remedy = (
+                f"For the connection's user, run `GRANT SELECT ON {name} TO ...` and"
+                " `GRANT TEMPORARY ON DATABASE ... TO ...`."
+            )
         raise found.located(participant=participant) from None
 
 
