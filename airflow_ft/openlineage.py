@@ -95,7 +95,7 @@ def tell_running(operator: CheckpointOperator, task_instance: Any, number: int) 
             raise_on_error=True,
         )
     except Exception as error:  # of a transport, too: the stream goes on
-        log.warning("OpenLineage is not told of checkpoint %d: %s: %s", number, type(error).__name__, error)
+        log.warning("could not report checkpoint %d to OpenLineage: %s: %s", number, type(error).__name__, error)
 
 
 def _inputs(operator: CheckpointOperator) -> Mapping[str, list[Dataset]]:

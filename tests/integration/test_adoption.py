@@ -266,7 +266,7 @@ def test_branches_that_are_in_the_way_are_named_at_once_and_ended_by_adopting_ag
     prepare_and_lose(world)
     as_adopted_before(world)
     world.strategy = strategy
-    with raises(ForeignOwnerError, "foreign_owner") as refused:
+    with raises(ForeignOwnerError, "prepared_foreign") as refused:
         world.deliver()
     assert "3 prepared branches" in refused.error.headline and "checkpoint 2" in refused.error.headline
     assert world.store.pipeline(world.pipeline).halt_reason is HaltReason.FOREIGN_OWNER

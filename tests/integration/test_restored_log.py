@@ -195,7 +195,7 @@ def lose_history(
         halted = world.store.pipeline(world.pipeline).status is PipelineStatus.HALTED
         assert halted is (reason is not None)
         if halted:
-            assert "remedy" in world.store.pipeline(world.pipeline).halt_message.lower()
+            assert "Fix: " in world.store.pipeline(world.pipeline).halt_message
         judge(world, even=not halted)
         for earlier, now in zip(before, contents(world), strict=True):
             assert not earlier - now, "nothing that was there is gone"

@@ -103,7 +103,7 @@ def test_a_folder_that_is_not_mounted_is_told(
     shutil.rmtree(folder)
     told = ask(f"{PIPELINE}/savepoints")
     assert told.status_code == 503 and folder.as_uri() in told.json()["detail"]
-    assert told.json()["code"] == "storage_unavailable"
+    assert told.json()["code"] == "wrong_disk"
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SAVEPOINT_DIR", "s3://bucket/savepoints")
     told = ask(f"{PIPELINE}/savepoints")
     assert told.status_code == 503 and "s3://bucket/savepoints" in told.json()["detail"]

@@ -57,7 +57,7 @@ def test_all_that_cannot_be_reached_is_one_error_also_of_a_dry_run(tmp_path: Pat
         f"'orders', 'returns' can be reached: {closed}: Connection refused;",
         "'lost'",
         "'stock' can be reached: no-such-host.invalid:9092: ",
-        "bootstrap.servers in the connection's extra",
+        "host and port of connection 'away', or its bootstrap.servers",
     ):
         assert words in text, text
     assert "sesame" not in text and "clicks" not in text

@@ -140,7 +140,7 @@ def test_what_is_not_confirmed_keeps_everything(stream: Stream, state: str, capl
     before = stream.base
     assert stream.clean_up() == NOT_DELETED
     assert stream.left() >= WHOLE and stream.base == before
-    assert f"checkpoint 3: it is {state}, and not delivered" in caplog.text
+    assert "checkpoint 3" in caplog.text and state in caplog.text
 
 
 def test_a_source_that_cannot_be_told_where_it_stands_keeps_everything(
@@ -149,7 +149,7 @@ def test_a_source_that_cannot_be_told_where_it_stands_keeps_everything(
     stream.run()
     (local_path(stream.base.location) / "offsets/3").write_text("v1\n{}\n42")
     assert stream.clean_up() == NOT_DELETED
-    assert stream.left() >= WHOLE and "cannot be told to begin there" in caplog.text
+    assert stream.left() >= WHOLE and "[source_position_unsupported]" in caplog.text
 
 
 CALLS = [
