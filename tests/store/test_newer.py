@@ -122,12 +122,12 @@ def test_people_are_told_of_it_and_of_the_others(scene: Scene) -> None:
     assert {name: each.condition for name, each in found.items()} == dict.fromkeys(
         [PIPELINE, "other"], Condition.HALTED
     )
-    assert NEW in found[PIPELINE].cause and found[PIPELINE].remedy.startswith("install the version")
+    assert NEW in found[PIPELINE].cause and found[PIPELINE].remedy.startswith("Install the version")
     told = {each.pipeline: each for each in doubts(store, [PIPELINE, "other"], Systems({}))}
     assert told[PIPELINE].state == f"HALTED ({NEW})" and "newer airflow-ft" in told[PIPELINE].advice
     assert told["other"].state == "HALTED (TOKEN_LOST)"
     [status] = [each for each in examine_state(store, PIPELINE) if each.verdict is Verdict.PROBLEM]
-    assert NEW in status.text and status.remedy.startswith("install the version")
+    assert NEW in status.text and status.remedy.startswith("Install the version")
 
 
 def test_a_reason_of_a_failure_is_shown_as_it_stands_and_handed_on(scene: Scene) -> None:
