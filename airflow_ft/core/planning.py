@@ -73,7 +73,7 @@ def plan_delivery(
         raise ConfigurationError(
             "the pipeline has no sinks.",
             code="argument_missing",
-            remedy='Declare at least one, such as sinks={"orders": MySqlSink(table="shop.orders")}.',
+            remedy="Declare at least one: sinks={name: Sink(...)}.",
             argument="sinks",
         )
     grouped: dict[str, list[tuple[str, SinkSpec]]] = {}
