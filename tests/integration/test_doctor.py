@@ -104,7 +104,7 @@ def test_what_is_wrong_is_told_each_for_itself(world: RealWorld, tmp_path: Path)
     assert "a text longer than 3 characters" in found["connection shop: rows for " + f"{world.database.name}.orders"]
     assert "does not exist" in found["connection cluster: topic no-such-topic"]
     assert "/nothing does not exist" in found["source files: folder"]
-    assert "no such" in found["spark: jars"].lower() or "no jar" in found["spark: jars"]
+    assert "/no/such.jar" in found["spark: jars"]
     assert any(c.name == "in doubt" and c.verdict is Verdict.WARNING and "1 (PREPARED)" in c.text for c in checks)
 
 
