@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ft.checkpoints import confirmed_as_of
-from airflow_ft.core.arguments import check_barrier, check_texts, shown
+from airflow_ft.core.arguments import check_barrier, check_texts, check_zone, shown, wrong
 from airflow_ft.core.config import check_name
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.core.ports import Store
@@ -108,14 +108,8 @@ class BarrierGate:
                 remedy="Give opens_at with alignment 'unaligned', and with no other.",
                 arguments=["alignment", "opens_at"],
             )
-        for at in (self.at, self.opens_at):
-            if at is not None and at.tzinfo is None:
-                raise ConfigurationError(
-                    f"{at} is a time without a time zone.",
-                    code="time_zone_missing",
-                    remedy=f"Add the zone, such as {at.isoformat()}+00:00.",
-                    value=str(at),
-                )
+        check_zone("at", self.at)
+        check_zone("opens_at", self.opens_at)
 
     def standings(self, store: Store) -> list[Standing]:
         """Return where each pipeline is now, in their order."""
@@ -165,24 +159,18 @@ class BarrierGate:
 def check_pipelines(pipelines: object) -> None:
     """ConfigurationError unless these are names of pipelines: at least one, and none of them twice."""
     if isinstance(pipelines, str) or not isinstance(pipelines, Sequence) or not pipelines:
-        raise ConfigurationError(
-            f"pipelines is {shown(pipelines)}, which is not a list of names, or is empty.",
-            code="argument_invalid",
-            remedy='Give a list of names, such as pipelines=["orders", "payments"].',
-            argument="pipelines",
-            value=shown(pipelines),
+        raise wrong(
+            "pipelines",
+            shown(pipelines),
+            'Give a list of names, such as pipelines=["orders", "payments"].',
+            why=", which is not a list of names, or is empty",
         )
     check_texts("pipelines", pipelines)
     for name in pipelines:
         check_name("pipeline", name)
     if twice := sorted({name for name in pipelines if pipelines.count(name) > 1}):
-        raise ConfigurationError(
-            f"pipelines has {', '.join(twice)} twice.",
-            code="argument_invalid",
-            remedy="Give each name once.",
-            argument="pipelines",
-            value=", ".join(twice),
-        )
+        names = ", ".join(twice)
+        raise wrong("pipelines", names, "Give each name once.", what=f"pipelines has {names} twice.")
 
 
 def standing(store: Store, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> Standing:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_ft.core.arguments import check_zone
 from airflow_ft.core.errors import ConfigurationError, require_not_renamed
 from airflow_ft.core.model import RunKey
 from airflow_ft.core.ports import Store
@@ -42,14 +43,7 @@ class Gate:
                 arguments=["number", "run", "as_of", "after"],
             )
         for name, at in (("as_of", self.as_of), ("after", self.after)):
-            if at is not None and at.tzinfo is None:
-                raise ConfigurationError(
-                    f"{name} is {at}, a time without a time zone.",
-                    code="time_zone_missing",
-                    remedy=f"Add the zone, such as {at.isoformat()}+00:00.",
-                    argument=name,
-                    value=str(at),
-                )
+            check_zone(name, at)
 
     @classmethod
     def published(cls, store: Store, pipeline: str) -> Gate:

@@ -281,19 +281,19 @@ def _memory(
     elif found.epoch <= epoch and found.number > delivered and state is not None:
         exam.warn(
             "memory",
-            f"it stands at checkpoint {found.number}, which is {state} in the decision log and not proven yet",
+            f"its newest checkpoint is {found.number}, which is {state} in the decision log and not proven yet",
             "Do nothing while a run is active. Otherwise the next run settles it: see"
             f" `airflow ft in-doubt --pipeline {pipeline}`.",
         )
     elif found.epoch > epoch or found.number > delivered:
         exam.problem(
             "memory",
-            f"it stands at checkpoint {found.number} (epoch {found.epoch}), the decision log's {delivered} ({epoch})",
+            f"its newest checkpoint is {found.number} (epoch {found.epoch}); that of the log is {delivered} ({epoch})",
             "Was the decision log restored from a backup? Bring the newer one back. Otherwise recover the pipeline:"
             f" `airflow ft recover {pipeline}`.",
         )
     else:
-        exam.ok("memory", f"it stands at checkpoint {found.number}, epoch {found.epoch}")
+        exam.ok("memory", f"its newest checkpoint is {found.number}, epoch {found.epoch}")
     return exam.checks
 
 

@@ -27,6 +27,7 @@ from airflow_ft.core.backpressure import RETAINED_BATCHES, SPARE_BATCHES
 from airflow_ft.core.dead_letters import DeadLetters
 from airflow_ft.core.doctor import Check, Verdict, worst
 from airflow_ft.core.errors import AirflowFtError, ConfigurationError, JobError
+from airflow_ft.core.failure import with_fix
 from airflow_ft.core.lease import Worker, new_epoch
 from airflow_ft.core.model import CheckpointingMode, RunKey
 from airflow_ft.core.numbers import Numbers
@@ -125,8 +126,7 @@ class DryRun:
                 yield "  " + ", ".join(f"{name}={_short(value)}" for name, value in row.items())
         for check in self.checks:
             if check.verdict is not Verdict.OK:
-                remedy = f"\nFix: {check.remedy}" if check.remedy else ""
-                yield f"{check.verdict.upper()} {check.subject}: {check.name}: {check.text}{remedy}"
+                yield with_fix(f"{check.verdict.upper()} {check.subject}: {check.name}: {check.text}", check.remedy)
         if not self.would_be_refused:
             yield "the sinks would take it" if self.checkpoints else "the sinks are ready"
 

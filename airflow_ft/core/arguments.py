@@ -220,6 +220,18 @@ def whole_number(argument: str, value: object, *, least: int = 0) -> int:
     return int(text)
 
 
+def check_zone(argument: str, at: datetime | None) -> None:
+    """Raise ConfigurationError for a time without a time zone."""
+    if at is not None and at.tzinfo is None:
+        raise wrong(
+            argument,
+            str(at),
+            f"Add the zone, such as {at.isoformat()}+00:00.",
+            code="time_zone_missing",
+            why=", a time without a time zone",
+        )
+
+
 def check_seconds(argument: str, value: object, *, of: str = "") -> None:
     """ConfigurationError unless it is a number of seconds, 0 or more."""
     remedy = f"Give a number of seconds, 0 or more, as {argument}."

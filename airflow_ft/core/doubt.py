@@ -200,7 +200,7 @@ def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, un
 
 
 def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
-    # The marker goes before the head: a number that is delivered in between shows in the head only, as 'stands at'.
+    # The marker goes before the head: a number that is delivered in between shows in the head only.
     proof = sink.proof(plan)
     if proof is not None and proof.digest != plan.digest:
         text = f"its marker has other rows under this number (epoch {proof.epoch}): was the log restored?"
@@ -230,10 +230,10 @@ def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
         return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
     if planned.former is not None and head.number == planned.former.number:
         predecessor = head.number  # of the pipeline that goes on as this one
-    stands = f"its newest is {head.number} (epoch {head.epoch})"
+    newest = f"its newest is {head.number} (epoch {head.epoch})"
     if head.number == predecessor and predecessor < plan.number:
-        return Evidence(Finding.ABSENT, f"{stands}, so this one is not delivered yet")
+        return Evidence(Finding.ABSENT, f"{newest}, so this one is not delivered yet")
     if head.number < predecessor:
-        return Evidence(Finding.WAITING, f"{stands}, and {predecessor} comes first")
-    text = f"{stands}, newer than the decision log knows, and it has no marker of this number"
+        return Evidence(Finding.WAITING, f"{newest}, and {predecessor} comes first")
+    text = f"{newest}, newer than the decision log knows, and it has no marker of this number"
     return Evidence(Finding.CONTRADICTION, text)

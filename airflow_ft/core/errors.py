@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from shlex import quote
 from typing import Any, ClassVar, Self
 
+from airflow_ft.core.failure import listed, with_fix
 from airflow_ft.core.model import HaltReason, Pipeline, PipelineStatus, RunKey
 from airflow_ft.core.reasons import AbortReason
 
@@ -76,8 +77,14 @@ class AirflowFtError(Exception):
         )
         return f"{where}: {self.what}" if where else self.what
 
+    @property
+    def log_lines(self) -> list[str]:
+        """Return what a log shows: class, code and headline; then the remedy, if there is one."""
+        first = f"{type(self).__name__} [{self.code}]: {self.headline}"
+        return [first, f"Fix: {self.remedy}"] if self.remedy else [first]
+
     def _text(self) -> str:
-        return f"{self.headline} [{self.code}]" + (f"\nFix: {self.remedy}" if self.remedy else "")
+        return with_fix(f"{self.headline} [{self.code}]", self.remedy)
 
     def located(self, **where: str | int) -> AirflowFtError:
         """Fills in what was not known where the error was raised (pipeline=, checkpoint=, ...); returns itself."""
@@ -229,7 +236,7 @@ class StoreCorruptError(TerminalError):
 
 
 class PipelineHaltedError(TerminalError):
-    """The pipeline stands still until a person acts (`airflow ft resume`)."""
+    """The pipeline does nothing until a person acts (`airflow ft resume`)."""
 
     code = "pipeline_halted"
     abort_reason = AbortReason.HALTED
@@ -238,7 +245,7 @@ class PipelineHaltedError(TerminalError):
 def require_not_renamed(
     status: PipelineStatus, message: str, pipeline: str, remedy: str = "Give the DAG the new name, or pause it."
 ) -> None:
-    """PipelineHaltedError for a name that was given up for another one; `message` says for which."""
+    """Raise PipelineHaltedError for the old name of a renamed pipeline; `message` has the new one."""
     if status is PipelineStatus.RENAMED:
         raise PipelineHaltedError(
             f"the pipeline was renamed: {message}", code="pipeline_renamed", remedy=remedy, pipeline=pipeline
@@ -246,10 +253,7 @@ def require_not_renamed(
 
 
 def require_understood(row: Pipeline) -> None:
-    """NewerReleaseError for a pipeline that a newer release holds for what this one does not know.
-
-    What it takes to let it go on is not known either.
-    """
+    """Raise NewerReleaseError for a pipeline that a newer release holds for a reason unknown to this one."""
     if row.newer:
         raise NewerReleaseError(
             f"it is held for {row.newer} ({row.halt_message}), which a newer airflow-ft has written and this one does"
@@ -314,14 +318,11 @@ def together(problems: Sequence[AirflowFtError], what: str = "problems") -> Airf
     first = next((problem for problem in problems if isinstance(problem, TerminalError)), problems[0])
     if len(problems) == 1:
         return first
-    listed = "".join(
-        f"\n{number}. {problem}".replace("\nFix:", "\n   Fix:") for number, problem in enumerate(problems, 1)
-    )
     codes = [problem.code for problem in problems]
     error: AirflowFtError = type(first).__new__(type(first))
     AirflowFtError.__init__(
         error,
-        f"{len(problems)} {what}:{listed}",
+        f"{len(problems)} {what}:{listed(f'{number}. {problem}' for number, problem in enumerate(problems, 1))}",
         code=codes[0] if len(set(codes)) == 1 else "several_problems",
         remedy="Correct all of them.",
         codes=codes,

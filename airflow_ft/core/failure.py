@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -42,7 +42,7 @@ class Failure:
     def text(self) -> str:
         """The error as text: class, code and message; the remedy on a line of its own."""
         code = f" [{self.code}]" if self.code else ""
-        return f"{self.kind}{code}: {self.message}" + (f"\nFix: {self.remedy}" if self.remedy else "")
+        return with_fix(f"{self.kind}{code}: {self.message}", self.remedy)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for the decision log, bounded in size."""
@@ -53,6 +53,16 @@ class Failure:
         """The inverse. Fields that only a newer release knows are left out."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
+
+
+def with_fix(text: str, remedy: str) -> str:
+    """Return the text with the remedy on a line of its own, if there is one."""
+    return f"{text}\nFix: {remedy}" if remedy else text
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Return each text on a new line, with its fix indented below it."""
+    return "".join("\n" + text.replace("\nFix:", "\n   Fix:") for text in texts)
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.arguments import check_type, is_template, shown, truth
+from airflow_ft.core.arguments import check_type, is_template, shown, truth, wrong
 from airflow_ft.core.errors import ConfigurationError
 
 BEGINNING = "beginning"
@@ -93,12 +93,10 @@ class FromSavepoint:
             return cls(told) if told else None
         if isinstance(told, Mapping) and "path" in told and set(told) <= set(cls.__slots__):
             return cls(**{name: "" if name == "path" and value is None else value for name, value in told.items()})
-        raise ConfigurationError(
-            f"from_savepoint is {shown(told)}.",
-            code="argument_invalid",
-            remedy='Give the path of a savepoint, FromSavepoint("/path", later="refuse"), or a dictionary with path.',
-            argument="from_savepoint",
-            value=shown(told),
+        raise wrong(
+            "from_savepoint",
+            shown(told),
+            'Give the path of a savepoint, FromSavepoint("/path", later="refuse"), or a dictionary with path.',
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -147,32 +145,24 @@ def later(name: str) -> Later:
     try:
         return Later(name)
     except ValueError:
-        raise ConfigurationError(
-            f"later is {name!r}. It says what happens to checkpoints delivered after the savepoint.",
-            code="argument_invalid",
-            remedy=f"Give one of {', '.join(Later)}.",
-            argument="later",
-            value=repr(name),
+        raise wrong(
+            "later",
+            repr(name),
+            f"Give one of {', '.join(Later)}.",
+            why=". It says what happens to checkpoints delivered after the savepoint",
         ) from None
 
 
 def claim_mode(name: str) -> ClaimMode:
     """By Flink's name; ConfigurationError, with advice for LEGACY."""
     if str(name).upper() == _LEGACY:
-        raise ConfigurationError(
-            "claim mode LEGACY is not supported, because it does not say who deletes the savepoint.",
-            code="argument_invalid",
-            remedy="Give NO_CLAIM to keep the savepoint, or CLAIM to delete it once it is restored.",
-            argument="claim_mode",
-            value=repr(name),
+        raise wrong(
+            "claim_mode",
+            repr(name),
+            "Give NO_CLAIM to keep the savepoint, or CLAIM to delete it once it is restored.",
+            what="claim mode LEGACY is not supported, because it does not say who deletes the savepoint.",
         )
     try:
         return ClaimMode(str(name).upper())
     except ValueError:
-        raise ConfigurationError(
-            f"there is no claim mode {name!r}.",
-            code="argument_invalid",
-            remedy=f"Give one of {', '.join(ClaimMode)}.",
-            argument="claim_mode",
-            value=repr(name),
-        ) from None
+        raise wrong("claim_mode", repr(name), f"Give one of {', '.join(ClaimMode)}.") from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from airflow_ft.core.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
+from airflow_ft.core.failure import with_fix
 from airflow_ft.core.model import PipelineStatus
 from airflow_ft.core.overview import Condition, Overview, failed_text
 from airflow_ft.core.ports import Store
@@ -43,7 +44,7 @@ class Problem:
     @property
     def text(self) -> str:
         """All of it."""
-        return f"{self.headline}: {self.cause}\nFix: {self.remedy}"
+        return with_fix(f"{self.headline}: {self.cause}", self.remedy)
 
 
 def problems(

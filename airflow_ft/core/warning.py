@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.failure import with_fix
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class PipelineWarning:
 
     def __str__(self) -> str:
         subject = f" ({self.subject})" if self.subject else ""
-        return f"{self.code}{subject}: {self.message}" + (f"\nFix: {self.remedy}" if self.remedy else "")
+        return with_fix(f"{self.code}{subject}: {self.message}", self.remedy)
 
 
 class TakesWarnings(Protocol):

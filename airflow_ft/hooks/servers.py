@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from airflow.sdk.bases.hook import BaseHook
 
 from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.core.failure import with_fix
 from airflow_ft.core.ports import ConnectionInfo
 from airflow_ft.hooks.connections import task_connections
 
@@ -33,8 +34,7 @@ class _TestedHook(BaseHook):
         try:
             return True, self._try(task_connections(self.conn_id))
         except AirflowFtError as error:
-            text = f"{error.what}\nFix: {error.remedy}" if error.remedy else error.what
-            return False, text.replace(f"{self.conn_id!r}", "this connection")
+            return False, with_fix(error.what, error.remedy).replace(f"{self.conn_id!r}", "this connection")
 
     @abstractmethod
     def _try(self, connection: ConnectionInfo) -> str:

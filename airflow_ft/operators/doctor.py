@@ -9,6 +9,7 @@ from airflow_ft import settings
 from airflow_ft.core.arguments import check_type
 from airflow_ft.core.doctor import Verdict, worst
 from airflow_ft.core.errors import AirflowFtError, FoundProblemsError
+from airflow_ft.core.failure import with_fix
 from airflow_ft.hooks.connections import task_connections
 from airflow_ft.hooks.spark import spark_master
 from airflow_ft.hooks.store import open_configured_store, participant_factory
@@ -65,8 +66,8 @@ class DoctorOperator(CheckpointOperator):
         checks = examine(patient, lambda: open_configured_store(spec.store), task_connections, participant_factory())
         for check in checks:
             say = self.log.info if check.verdict is Verdict.OK else self.log.warning
-            remedy = f"\nFix: {check.remedy}" if check.remedy else ""
-            say("%s: %s: %s: %s%s", check.verdict.value, check.subject, check.name, check.text, remedy)
+            text = with_fix(check.text, check.remedy)
+            say("%s: %s: %s: %s", check.verdict.value, check.subject, check.name, text)
         verdict = worst(checks)
         if verdict is Verdict.PROBLEM or (verdict is Verdict.WARNING and self.fail_on_warning):
             bad = [c for c in checks if c.verdict is not Verdict.OK and (self.fail_on_warning or c.verdict is verdict)]

@@ -24,9 +24,8 @@ def fail(log: Any, error: AirflowFtError) -> NoReturn:
     A `TerminalError` fails the task at once. Airflow retries another one. Level DEBUG logs the tracebacks of drivers
     and of Spark.
     """
-    log.error("%s [%s]: %s", type(error).__name__, error.code, error.headline)
-    if error.remedy:
-        log.error("Fix: %s", error.remedy)
+    for line in error.log_lines:
+        log.error("%s", line)
     log.debug("traceback:", exc_info=error)
     kind = AirflowFailException if isinstance(error, TerminalError) else AirflowException
     raise kind(str(error)) from None

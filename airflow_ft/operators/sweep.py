@@ -18,6 +18,7 @@ from airflow_ft.core.errors import (
     NewerReleaseError,
     TerminalError,
 )
+from airflow_ft.core.failure import listed
 from airflow_ft.core.lease import Worker
 from airflow_ft.core.overview import Overview
 from airflow_ft.core.sweep import ORPHAN_AGE, Swept, health, recover_all
@@ -125,9 +126,9 @@ class RecoverAllOperator(BaseOperator):
                 elif isinstance(each.error, TerminalError):
                     needs[each.pipeline] = str(each.error)
         if needs:
-            listed = "".join(f"\n{name}: {why}".replace("\nFix:", "\n   Fix:") for name, why in needs.items())
+            list_of_all = listed(f"{name}: {why}" for name, why in needs.items())
             raise FoundProblemsError(
-                f"{len(needs)} {'pipeline needs' if len(needs) == 1 else 'pipelines need'} a person:{listed}",
+                f"{len(needs)} {'pipeline needs' if len(needs) == 1 else 'pipelines need'} a person:{list_of_all}",
                 remedy="Run `airflow ft in-doubt`. It shows what each sink holds.",
                 pipelines=list(needs),
             )

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.barriers import Alignment, BarrierGate, Standing, check_pipelines
-from airflow_ft.core.arguments import check_barrier, check_type, shown
+from airflow_ft.core.arguments import check_barrier, check_type, shown, wrong
 from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.runs import interval_end, plain_utc
 from airflow_ft.sensors.base import GateSensor, given_time
@@ -142,13 +142,7 @@ def _alignment(text: object, patience: timedelta | None) -> Alignment:
     try:
         alignment = Alignment(str(text))
     except ValueError:
-        raise ConfigurationError(
-            f"alignment is {shown(text)}.",
-            code="argument_invalid",
-            remedy=f"Give one of {', '.join(Alignment)}.",
-            argument="alignment",
-            value=shown(text),
-        ) from None
+        raise wrong("alignment", shown(text), f"Give one of {', '.join(Alignment)}.") from None
     if (alignment is Alignment.UNALIGNED) is (patience is None):
         what = "needs a patience" if patience is None else "waits without a time limit, so patience has no effect"
         raise ConfigurationError(

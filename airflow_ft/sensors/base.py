@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_ft.core.arguments import check_type
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.core.arguments import check_type, wrong
+from airflow_ft.core.errors import AirflowFtError
 from airflow_ft.hooks.store import check_store, open_configured_store
 from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
@@ -97,21 +97,10 @@ def given_time(name: str, value: datetime | str) -> datetime:
     try:
         at = datetime.fromisoformat(value) if isinstance(value, str) else plain_utc(value)
     except ValueError:
-        raise ConfigurationError(
-            f"{name} is {value!r}.",
-            code="argument_invalid",
-            remedy="Give a time in ISO 8601, such as 2026-01-02T03:00:00+00:00.",
-            argument=name,
-            value=str(value),
-        ) from None
+        raise wrong(name, repr(value), "Give a time in ISO 8601, such as 2026-01-02T03:00:00+00:00.") from None
     if at is None or at.tzinfo is None or (isinstance(value, datetime) and value.tzinfo is None):
-        raise ConfigurationError(
-            f"{name} is {value!r}, without a time zone.",
-            code="argument_invalid",
-            remedy="Give a time with a time zone, such as 2026-01-02T03:00:00+00:00.",
-            argument=name,
-            value=str(value),
-        )
+        remedy = "Give a time with a time zone, such as 2026-01-02T03:00:00+00:00."
+        raise wrong(name, repr(value), remedy, why=", without a time zone")
     return at.astimezone(UTC)
 
 

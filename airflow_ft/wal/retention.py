@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.core.failure import with_fix
 from airflow_ft.core.model import Segment
 from airflow_ft.wal import owners
 from airflow_ft.wal.filesystem import FileSystem, filesystem
@@ -86,7 +87,7 @@ def _deleted(root: str, pipeline: str, keep: Collection[str], is_old: Callable[[
     deleted: list[str] = []
     home = files.uri(root, pipeline)
     if told := owners.shared(files, home, files.names(home)):
-        log.warning("%s\nFix: %s", told, owners.REMEDY)
+        log.warning("%s", with_fix(told, owners.REMEDY))
         return deleted
     for folder in _old(files, home, is_old):
         batches = files.names(folder)

@@ -84,7 +84,7 @@ def test_a_healthy_pipeline_is_examined_from_its_stored_plan(world: RealWorld) -
     text = " ".join(c.text for c in checks)
     for words in (
         "takes those of checkpoint",
-        "stands at checkpoint 2",
+        "its newest checkpoint is 2",
         "checkpoint 2 was confirmed last",
         "40 rows of 1 und",
     ):
@@ -164,10 +164,10 @@ def test_a_commit_that_the_log_has_no_proof_of_yet_is_no_older_log(world: RealWo
     checks = checks_of(world)
     assert bad(checks) == {}
     [memory] = [c for c in checks if c.name == "memory" and c.verdict is Verdict.WARNING]
-    assert memory.text.startswith("it stands at checkpoint 1, which is PREPARED")
+    assert memory.text.startswith("its newest checkpoint is 1, which is PREPARED")
     with closing(open_store(f"sqlite:///{tmp_path}/older.db")) as older:
         world.store = older
-        assert "the decision log's 0" in bad(checks_of(world))["connection shop: memory"]
+        assert "that of the log is 0" in bad(checks_of(world))["connection shop: memory"]
 
 
 def test_lost_rows_of_an_undelivered_checkpoint(world: RealWorld) -> None:

@@ -49,8 +49,8 @@ def test_what_is_configured_for_all_pipelines_stops_none_that_has_state(
     found = keep_configured("orders", base, conf, {PARTITIONS, "spark.driver.memory"})
     assert found == {**conf, PARTITIONS: "4"}
     assert [record.getMessage() for record in caplog.records] == [
-        f"{PARTITIONS} of orders stays 4, because its state was created with it; the 8 of [airflow_ft] spark_conf"
-        " counts for new state only"
+        f"{PARTITIONS} of orders stays 4, because its state was created with it; only new state gets the 8 of"
+        " [airflow_ft] spark_conf"
     ]
     with raises(
         ConfigurationError, "state_settings_changed", settings={PROVIDER: "org.Hdfs"}, kept={PROVIDER: "org.RocksDB"}

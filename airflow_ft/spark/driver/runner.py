@@ -593,9 +593,8 @@ class Requests:
 
 def _warn(error: AirflowFtError) -> None:
     """Log an error after which the driver continues."""
-    log.warning("%s [%s]: %s", type(error).__name__, error.code, error.headline)
-    if error.remedy:
-        log.warning("Fix: %s", error.remedy)
+    for line in error.log_lines:
+        log.warning("%s", line)
 
 
 def _is_alive(spark: SparkSession) -> bool:

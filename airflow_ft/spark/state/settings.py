@@ -117,8 +117,8 @@ def keep_configured(
     changed = {name: kept for name, kept in _changed(base, conf).items() if name in configured}
     for name, kept in changed.items():
         log.warning(
-            "%s of %s stays %s, because its state was created with it; the %s of [airflow_ft] spark_conf counts for new"
-            " state only",
+            "%s of %s stays %s, because its state was created with it; only new state gets the %s of [airflow_ft]"
+            " spark_conf",
             name,
             pipeline,
             kept,
