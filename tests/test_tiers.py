@@ -11,7 +11,7 @@ import pytest
 from tests.tiers import (
     MATRICES,
     PARTS,
-    TWELFTHS,
+    SAMPLE,
     content_number,
     is_named,
     not_fixed,
@@ -60,9 +60,9 @@ def matrix(kind: str, count: int) -> list[Case]:
 
 @pytest.mark.parametrize("count", [1, 2, 12, 13, 25])
 @pytest.mark.parametrize("kind", ["of tests/integration", "marked", "marked together", "marked as a file"])
-def test_the_fixed_set_has_a_twelfth_of_a_matrix_and_always_the_same(count: int, kind: str) -> None:
+def test_the_fixed_set_has_a_sample_of_a_matrix_and_always_the_same(count: int, kind: str) -> None:
     chosen = tried(matrix(kind, count))
-    assert len(chosen) == -(-count // TWELFTHS)
+    assert len(chosen) == -(-count // SAMPLE)
     assert sorted(tried(matrix(kind, count)[::-1])) == sorted(chosen), "whatever the order"
     more = tried(matrix(kind, count + 1))
     assert len(set(chosen) - set(more)) <= 1, "a new case takes at most one other's place"

@@ -8,9 +8,9 @@
 
 The fixed set leaves out tests marked `release`, and takes a sample of the others that cost much:
 
-- Of a *matrix* it takes a twelfth of the cases. A matrix is a test function of `tests/integration` with several cases
-  (servers, strategies, places to die), or what is marked: a function or a whole file by `sampled`, functions of a file
-  together by `sampled("of what")`. A hash of the case's name chooses, so a new case moves no other one.
+- Of a *matrix* it takes one of 24 cases, and at least one. A matrix is a test function of `tests/integration` with
+  several cases (servers, strategies, places to die), or what is marked: a function or a whole file by `sampled`,
+  functions of a file together by `sampled("of what")`. A hash of the case's name chooses, so a new case moves no other.
 - Of a *group*, marked by `sampled(among="what")`, it takes the tests that `tests/fixed_set.txt` names.
 
 Named tests always run: files and folders on the command line, `-k` and `-m`; not with `--fixed-set`.
@@ -35,8 +35,8 @@ from typing import Any
 
 import pytest
 
-TWELFTHS = 12
-"""One of this many cases of a matrix is in the fixed set, and at least one."""
+SAMPLE = 24
+"""The fixed set has one of this many cases of a matrix, and at least one."""
 PARTS = 24
 """Into so many parts PART divides what the fixed set leaves out."""
 FIXED_SET = Path(__file__).with_name("fixed_set.txt")
@@ -168,7 +168,7 @@ def not_fixed(items: Iterable[pytest.Item], named: Set[str]) -> list[pytest.Item
             matrices[function].append(item)
     for cases in matrices.values():
         by_hash = sorted(cases, key=lambda case: hashlib.sha256(case.nodeid.encode()).digest())
-        left_out += by_hash[-(-len(cases) // TWELFTHS) :]
+        left_out += by_hash[-(-len(cases) // SAMPLE) :]
     return left_out
 
 

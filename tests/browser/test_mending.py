@@ -445,7 +445,6 @@ def windows(place: Place, pipeline: str) -> dict[int, int]:
 
 
 @pytest.mark.spark
-@pytest.mark.sampled
 @pytest.mark.parametrize("action", sorted(STREAMS))
 def test_a_stream_is_stopped_by_a_click(action: str, place: Place, airflow: ApiServer, visit: Visit) -> None:
     """A real one, which Spark computes and Airflow runs."""

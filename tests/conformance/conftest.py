@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.testing import ParticipantConformance
-from tests.tiers import TWELFTHS, content_number
+from tests.tiers import SAMPLE, content_number
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30  # bytes
@@ -25,7 +25,7 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --all a process is killed at every twelfth of its calls. The committed files choose the first of them.
+    """Without --all a process is killed at every 24th of its calls. The committed files choose the first of them.
 
     A million rows into a server take too long for each change: SQLite shows the same. So do answers that are lost at
     each of the hundred requests that a checkpoint of forty files is: with one file they are thirty. A Delta table in S3
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     come.
     """
     if not config.getoption("--all"):
-        ParticipantConformance.places = (content_number() % TWELFTHS, TWELFTHS)
+        ParticipantConformance.places = (content_number() % SAMPLE, SAMPLE)
         ParticipantConformance.patience = 3.0
     for item in items:
         many_rows = "test_memory_does_not_grow_with_rows" in item.nodeid and item.get_closest_marker("server")

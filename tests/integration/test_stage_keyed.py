@@ -110,7 +110,6 @@ def test_time_outs_of_apply_in_pandas_are_treated_the_same(pipeline: StageWorld)
     assert _rows(pipeline) == [[], [("later", 2)]]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("point", "batch"), [("after commit", 0), ("after commit", 1), ("after publish", 1)])
 def test_a_timer_fires_once_whatever_dies(pipeline: StageWorld, tmp_path: Path, point: str, batch: int) -> None:
     _remind(pipeline, "f1", now=1, later=HOUR)

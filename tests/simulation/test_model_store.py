@@ -17,7 +17,7 @@ from tests.simulation.mysql_state import Connection
 from tests.simulation.scenarios import ALL
 from tests.simulation.world import Scenario
 
-SCHEDULES = 4  # a scenario
+SCHEDULES = 3  # a scenario
 
 
 def plain(value: object) -> object:

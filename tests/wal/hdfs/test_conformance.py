@@ -100,6 +100,7 @@ def own_hdfs(servers_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield server
 
 
+@pytest.mark.sampled(among="servers of their own")
 def test_a_name_node_that_dies_stands_still_or_is_full(own_hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is told, and nothing is lost: the same process goes on when it is back."""
     root = f"{own_hdfs.url}/wal"
