@@ -36,7 +36,7 @@ test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: on
 	@PART="$(PART)" $(pytest) $(ARGS)
 
 .PHONY: unit
-unit: venv ## run the unit tests, which need no server; ARGS="tests/core -x" goes to pytest
+unit: venv ## run the unit tests, which need no server; ARGS="tests/protocol -x" goes to pytest
 	@$(bin)/python -m pytest --unit -n 2 --dist loadscope --no-loadscope-reorder $(if $(findstring tests,$(ARGS)),,tests) $(ARGS)
 
 .PHONY: check

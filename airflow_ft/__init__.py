@@ -11,20 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_ft.assets import pipeline_asset as pipeline_asset
-    from airflow_ft.core.config import CheckpointConfig as CheckpointConfig
-    from airflow_ft.core.dead_letters import DeadLetters as DeadLetters
-    from airflow_ft.core.from_savepoint import FromSavepoint as FromSavepoint
-    from airflow_ft.core.model import CheckpointingMode as CheckpointingMode
-    from airflow_ft.core.model import ExternalizedRetention as ExternalizedRetention
-    from airflow_ft.core.restart import ExponentialDelay as ExponentialDelay
-    from airflow_ft.core.restart import FailureRate as FailureRate
-    from airflow_ft.core.restart import FixedDelay as FixedDelay
-    from airflow_ft.core.restart import NoRestart as NoRestart
-    from airflow_ft.core.restart import RestartStrategy as RestartStrategy
-    from airflow_ft.form import pipeline_params as pipeline_params
-    from airflow_ft.inline.decorator import job as job
+    from airflow_ft.jobs.inline.decorator import job as job
     from airflow_ft.operators.barrier import InjectBarrierOperator as InjectBarrierOperator
+    from airflow_ft.operators.form import pipeline_params as pipeline_params
     from airflow_ft.operators.maintenance import MaintenanceOperator as MaintenanceOperator
     from airflow_ft.operators.maintenance import maintenance_dag as maintenance_dag
     from airflow_ft.operators.pipeline import CheckpointedPipeline as CheckpointedPipeline
@@ -34,10 +23,22 @@ if TYPE_CHECKING:
     from airflow_ft.operators.savepoint import TriggerSavepointOperator as TriggerSavepointOperator
     from airflow_ft.operators.savepoint import savepoint_params as savepoint_params
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
-    from airflow_ft.rehearsal import DryRun as DryRun
-    from airflow_ft.rehearsal import dry_run as dry_run
-    from airflow_ft.rehearsal import dry_run_params as dry_run_params
-    from airflow_ft.running import run as run
+    from airflow_ft.pipeline.assets import pipeline_asset as pipeline_asset
+    from airflow_ft.pipeline.dry_run import DryRun as DryRun
+    from airflow_ft.pipeline.dry_run import dry_run as dry_run
+    from airflow_ft.pipeline.dry_run import dry_run_params as dry_run_params
+    from airflow_ft.pipeline.run import run as run
+    from airflow_ft.pipeline.spec import PipelineSpec as PipelineSpec
+    from airflow_ft.protocol.config import CheckpointConfig as CheckpointConfig
+    from airflow_ft.protocol.dead_letters import DeadLetters as DeadLetters
+    from airflow_ft.protocol.from_savepoint import FromSavepoint as FromSavepoint
+    from airflow_ft.protocol.model import CheckpointingMode as CheckpointingMode
+    from airflow_ft.protocol.model import ExternalizedRetention as ExternalizedRetention
+    from airflow_ft.protocol.restart import ExponentialDelay as ExponentialDelay
+    from airflow_ft.protocol.restart import FailureRate as FailureRate
+    from airflow_ft.protocol.restart import FixedDelay as FixedDelay
+    from airflow_ft.protocol.restart import NoRestart as NoRestart
+    from airflow_ft.protocol.restart import RestartStrategy as RestartStrategy
     from airflow_ft.sensors.barrier import BarrierSensor as BarrierSensor
     from airflow_ft.sensors.checkpoint import CheckpointSensor as CheckpointSensor
     from airflow_ft.sinks.delta.spec import DeltaSink as DeltaSink
@@ -50,28 +51,27 @@ if TYPE_CHECKING:
     from airflow_ft.sources.files import FileSource as FileSource
     from airflow_ft.sources.kafka import KafkaSource as KafkaSource
     from airflow_ft.sources.socket import SocketSource as SocketSource
-    from airflow_ft.spec import PipelineSpec as PipelineSpec
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "BarrierSensor": "airflow_ft.sensors.barrier",
-    "CheckpointConfig": "airflow_ft.core.config",
+    "CheckpointConfig": "airflow_ft.protocol.config",
     "CheckpointSensor": "airflow_ft.sensors.checkpoint",
     "CheckpointedPipeline": "airflow_ft.operators.pipeline",
-    "CheckpointingMode": "airflow_ft.core.model",
+    "CheckpointingMode": "airflow_ft.protocol.model",
     "CustomSource": "airflow_ft.sources.custom",
-    "DeadLetters": "airflow_ft.core.dead_letters",
+    "DeadLetters": "airflow_ft.protocol.dead_letters",
     "DeltaSink": "airflow_ft.sinks.delta.spec",
     "DisposeSavepointOperator": "airflow_ft.operators.savepoint",
-    "DryRun": "airflow_ft.rehearsal",
-    "ExponentialDelay": "airflow_ft.core.restart",
-    "ExternalizedRetention": "airflow_ft.core.model",
-    "FailureRate": "airflow_ft.core.restart",
+    "DryRun": "airflow_ft.pipeline.dry_run",
+    "ExponentialDelay": "airflow_ft.protocol.restart",
+    "ExternalizedRetention": "airflow_ft.protocol.model",
+    "FailureRate": "airflow_ft.protocol.restart",
     "FileSource": "airflow_ft.sources.files",
     "FilesSink": "airflow_ft.sinks.files.spec",
-    "FixedDelay": "airflow_ft.core.restart",
-    "FromSavepoint": "airflow_ft.core.from_savepoint",
+    "FixedDelay": "airflow_ft.protocol.restart",
+    "FromSavepoint": "airflow_ft.protocol.from_savepoint",
     "InjectBarrierOperator": "airflow_ft.operators.barrier",
     "KafkaSink": "airflow_ft.sinks.kafka.spec",
     "KafkaSource": "airflow_ft.sources.kafka",
@@ -79,21 +79,21 @@ _WHERE = {
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
     "PostgresSink": "airflow_ft.sinks.postgres.spec",
     "SqliteSink": "airflow_ft.sinks.sqlite.spec",
-    "NoRestart": "airflow_ft.core.restart",
-    "PipelineSpec": "airflow_ft.spec",
-    "RestartStrategy": "airflow_ft.core.restart",
+    "NoRestart": "airflow_ft.protocol.restart",
+    "PipelineSpec": "airflow_ft.pipeline.spec",
+    "RestartStrategy": "airflow_ft.protocol.restart",
     "RestoreSavepointOperator": "airflow_ft.operators.savepoint",
     "SocketSource": "airflow_ft.sources.socket",
     "StopStreamOperator": "airflow_ft.operators.savepoint",
     "StreamingPipelineOperator": "airflow_ft.operators.stream",
     "TriggerSavepointOperator": "airflow_ft.operators.savepoint",
-    "dry_run": "airflow_ft.rehearsal",
-    "dry_run_params": "airflow_ft.rehearsal",
-    "job": "airflow_ft.inline.decorator",
+    "dry_run": "airflow_ft.pipeline.dry_run",
+    "dry_run_params": "airflow_ft.pipeline.dry_run",
+    "job": "airflow_ft.jobs.inline.decorator",
     "maintenance_dag": "airflow_ft.operators.maintenance",
-    "pipeline_asset": "airflow_ft.assets",
-    "pipeline_params": "airflow_ft.form",
-    "run": "airflow_ft.running",
+    "pipeline_asset": "airflow_ft.pipeline.assets",
+    "pipeline_params": "airflow_ft.operators.form",
+    "run": "airflow_ft.pipeline.run",
     "savepoint_params": "airflow_ft.operators.savepoint",
 }
 

@@ -77,10 +77,10 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "asset-uris": [{"schemes": ["airflow-ft"], "handler": "airflow_ft.assets.sanitize_uri"}],
+        "asset-uris": [{"schemes": ["airflow-ft"], "handler": "airflow_ft.pipeline.assets.sanitize_uri"}],
         "notifications": ["airflow_ft.notifications.problem.ProblemNotifier"],
-        "extra-links": ["airflow_ft.links.PipelineLink"],
-        "cli": ["airflow_ft.cli.get_ft_cli_commands"],
+        "extra-links": ["airflow_ft.operators.links.PipelineLink"],
+        "cli": ["airflow_ft.admin.cli.get_ft_cli_commands"],
         "config": {
             "airflow_ft": {
                 "description": "Exactly-once delivery of PySpark pipelines (provider airflow-ft).",

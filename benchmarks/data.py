@@ -21,7 +21,7 @@ from tools.demo.data import COLUMNS, values_of
 from tools.demo.data import flights as read_flights
 
 if TYPE_CHECKING:
-    from airflow_ft.core.model import Segment
+    from airflow_ft.protocol.model import Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.model import (
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.model import (
     Lease,
     Outcome,
     ParticipantPlan,
@@ -26,7 +26,7 @@ from airflow_ft.core.model import (
     Segment,
     SparkPosition,
 )
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from benchmarks.bench import Bench, say
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError

@@ -1,5 +1,5 @@
 """How long it takes until a hundred prepared branches are committed and proven, with as many side by side as recovery
-settles (`airflow_ft.core.sweep`): each checkpoint is one of a pipeline of its own.
+settles (`airflow_ft.protocol.sweep`): each checkpoint is one of a pipeline of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from airflow_ft.core.sweep import THREADS
+from airflow_ft.protocol.sweep import THREADS
 from benchmarks.bench import DATABASE, Bench
 from benchmarks.data import orders, segment
 from benchmarks.delivering import commit, prepare

@@ -65,7 +65,7 @@ class IntoFolder(ABC):
         return Contender(name, run)
 
     def _job(self, sink: Any) -> dict[str, Any]:
-        from airflow_ft.core.model import ParticipantPlan, Plan
+        from airflow_ft.protocol.model import ParticipantPlan, Plan
 
         name = sink.participant
         chosen = ParticipantPlan(name, self._kind, sink.strategy, sink.promise, 0, {"orders": sink.settings()})

@@ -186,7 +186,7 @@ class IntoKafka:
 
 def kafka_job(bench: Bench, rows: Any, topic: str, strategy: str = "transaction", slots: int = 1) -> dict[str, Any]:
     """What `benchmarks.delivering` needs for a new pipeline's first checkpoint into a topic."""
-    from airflow_ft.core.model import ParticipantPlan, Plan
+    from airflow_ft.protocol.model import ParticipantPlan, Plan
     from airflow_ft.sinks.kafka import KafkaSink
 
     number = next(bench.servers.numbers)

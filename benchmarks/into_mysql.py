@@ -217,7 +217,7 @@ def mysql_job(
 
     `tls`: as the connection would be by default; the other contenders are measured without.
     """
-    from airflow_ft.core.model import ParticipantPlan, Plan
+    from airflow_ft.protocol.model import ParticipantPlan, Plan
     from airflow_ft.sinks.mysql.spec import MySqlSink
 
     number = next(bench.servers.numbers)

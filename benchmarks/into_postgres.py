@@ -77,7 +77,7 @@ class IntoPostgres:
         return Contender(strategy, run)
 
     def _job(self, strategy: str, settings: dict[str, Any]) -> dict[str, Any]:
-        from airflow_ft.core.model import ParticipantPlan, Plan, Promise
+        from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise
         from airflow_ft.sinks.postgres.spec import PostgresSink
 
         sink = PostgresSink(table="orders", conn_id="shop", strategy=strategy, **settings)

@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.protocol.model import CheckpointingMode
 from benchmarks.bench import Bench, say
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
 from benchmarks.streams import Reader, flink_stream, running, stream_of, topics

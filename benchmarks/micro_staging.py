@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from airflow_ft.core.lease import Worker, take_epoch
-from airflow_ft.core.model import RunKey
+from airflow_ft.protocol.lease import Worker, take_epoch
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.loans import kept

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from airflow_ft.core.overview import Only
-from airflow_ft.core.timing import summary
+from airflow_ft.protocol.overview import Only
+from airflow_ft.protocol.timing import summary
 from airflow_ft.store.sqlite import SqliteStore
 from benchmarks.bench import say
 from benchmarks.history import PIPELINE, RUNS, Log, checkpoint, sqlite_place

@@ -30,10 +30,10 @@ _TO_MAP, _TO_ROCKSDB = "convert to the HDFS-backed map", "convert to RocksDB"
 
 def savepoints(bench: Bench) -> list[Comparison]:
     """Seconds, CPU seconds, and megabytes of what was made."""
-    from airflow_ft.savepoints.converting import Backend, convert
-    from airflow_ft.savepoints.metadata import SPARK, Savepoint, read_metadata, verify
-    from airflow_ft.savepoints.rescaling import rescale
-    from airflow_ft.savepoints.taking import finish
+    from airflow_ft.spark.savepoints.converting import Backend, convert
+    from airflow_ft.spark.savepoints.metadata import SPARK, Savepoint, read_metadata, verify
+    from airflow_ft.spark.savepoints.rescaling import rescale
+    from airflow_ft.spark.savepoints.taking import finish
     from airflow_ft.spark.state.locations import SparkLocation, copy_location
 
     folder = bench.folder / "savepoints"

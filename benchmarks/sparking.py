@@ -69,7 +69,7 @@ def files(source: str, target: str, format: str) -> Mapping[str, Any]:
 
 def stage(source: str, root: str, pipeline: str, number: int) -> Mapping[str, Any]:
     """Writes the same rows into the write-ahead log, as the runner does for a micro-batch: sealed, unpublished."""
-    from airflow_ft.core.model import RunKey
+    from airflow_ft.protocol.model import RunKey
     from airflow_ft.spark.driver.job import Job
     from airflow_ft.spark.driver.staging import write_batch
     from airflow_ft.spark.request import FIXED_CONF, StageRequest

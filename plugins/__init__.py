@@ -11,11 +11,11 @@ from typing import Any
 
 from airflow.sdk.plugins_manager import AirflowPlugin
 
-from airflow_ft import settings
+from airflow_ft.pipeline import settings
 
 try:
     if settings.preload():
-        import_module("airflow_ft.preload")
+        import_module("airflow_ft.operators.preload")
 except Exception:  # the page does without
     logging.getLogger(__name__).exception("[%s] preload: tasks import clients and PyArrow themselves", settings.SECTION)
 

@@ -11,8 +11,8 @@ from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.models.dag import DagModel
 from airflow.models.serialized_dag import SerializedDagModel
 
-from airflow_ft import settings
-from airflow_ft.acts.names import ACTIONS
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions.names import ACTIONS
 
 from . import answers
 from .access import may_trigger

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from airflow_ft.core.model import CheckpointState
-from airflow_ft.core.overview import Condition
-from airflow_ft.core.reasons import WaitReason
-from airflow_ft.core.timing import Spread, Step
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.overview import Condition
+from airflow_ft.protocol.reasons import WaitReason
+from airflow_ft.protocol.timing import Spread, Step
 from airflow_ft.spark.state.operators import Operator
 
 # --- all pipelines ---------------------------------------------------------------------------------------------------

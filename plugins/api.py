@@ -20,8 +20,8 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from markdown_it import MarkdownIt
 
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
-from airflow_ft.documentation import FOLDER, anchor, title
+from airflow_ft.admin.documentation import FOLDER, anchor, title
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 
 from . import pipeline, pipelines, savepoints, state
 from .refused import RefusedError

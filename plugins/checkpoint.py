@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from airflow_ft.core.failure import Failure
-from airflow_ft.core.lag import Lag
-from airflow_ft.core.model import Checkpoint, Event, ParticipantPlan, Reason, StateSizes, Vote
-from airflow_ft.core.set_aside import of_checkpoint
-from airflow_ft.core.timing import Timing
-from airflow_ft.core.warning import PipelineWarning
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.lag import Lag
+from airflow_ft.protocol.model import Checkpoint, Event, ParticipantPlan, Reason, StateSizes, Vote
+from airflow_ft.protocol.set_aside import of_checkpoint
+from airflow_ft.protocol.timing import Timing
+from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.events import EventKind
 
 from . import answers

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.spec import defaults
+from airflow_ft.pipeline.spec import defaults
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import ConfigurationError
 
 from . import answers
 

@@ -6,7 +6,7 @@ from typing import Self
 
 from fastapi import HTTPException
 
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError
 
 
 class RefusedError(HTTPException):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 
-from airflow_ft import settings
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.lookup import retained
-from airflow_ft.core.ports import Store
-from airflow_ft.savepoints.metadata import Savepoint, of_pipeline, read_metadata, verify
+from airflow_ft.pipeline import settings
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.lookup import retained
+from airflow_ft.protocol.ports import Store
+from airflow_ft.spark.savepoints.metadata import Savepoint, of_pipeline, read_metadata, verify
 from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError
 
 
 @dataclass

@@ -33,7 +33,7 @@ WITHOUT_SERVERS = [
     _KNOWING,
     _QUICKEST,
     *sorted(_SIMULATION - {_NOTHING_TO_SAY, _KNOWING, _QUICKEST}),
-    "tests/core",
+    "tests/protocol",
     "tests/store",
     "tests/wal",
 ]

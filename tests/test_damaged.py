@@ -14,19 +14,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_ft import state
-from airflow_ft.core.errors import AirflowFtError, StoreBehindSinkError
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import RequestKind, RunKey
-from airflow_ft.savepoints.metadata import read_metadata, verify
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import RequestKind, RunKey
 from airflow_ft.sinks.base.memory import Marker
+from airflow_ft.spark.savepoints.metadata import read_metadata, verify
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
-from tests.core.world import PIPELINE, World
+from tests.admin.test_cli import ft, parser, prepared, world
+from tests.protocol.world import PIPELINE, World
 from tests.spark.test_savepoints import saved_scene
 from tests.state.scene import pipeline
-from tests.test_cli import ft, parser, prepared, world
 
 __all__ = ["ft", "parser", "world"]  # fixtures
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core import errors
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.model import CheckpointState, HaltReason
+from airflow_ft.protocol import errors
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.model import CheckpointState, HaltReason
 from airflow_ft.provider_info import get_provider_info
 from tests.model.check import rules_of_the_models
 
@@ -103,7 +103,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
 
 
 def test_every_command_that_a_page_shows_exists() -> None:
-    from airflow_ft.cli import get_ft_cli_commands
+    from airflow_ft.admin.cli import get_ft_cli_commands
 
     (group,) = get_ft_cli_commands()
     known = {command.name for command in group.subcommands}  # type: ignore[union-attr]

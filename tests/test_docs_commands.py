@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_ft.core.errors import filled
+from airflow_ft.protocol.errors import filled
 from airflow_ft.provider_info import get_provider_info
 from tests.test_docs import PROJECT, TEXT
 

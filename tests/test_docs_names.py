@@ -18,14 +18,14 @@ from airflow.sdk import DAG
 
 import airflow_ft
 from airflow_ft import notifications, operators, sensors, triggers
-from airflow_ft.core import errors
-from airflow_ft.core.headway import Taken
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import StateSizes
-from airflow_ft.core.reasons import AbortReason, failure_text
-from airflow_ft.metrics import METRICS, PREFIX
 from airflow_ft.operators.base import _A_TEST
-from airflow_ft.runs import asked_by
+from airflow_ft.pipeline.metrics import METRICS, PREFIX
+from airflow_ft.pipeline.runs import asked_by
+from airflow_ft.protocol import errors
+from airflow_ft.protocol.headway import Taken
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.model import StateSizes
+from airflow_ft.protocol.reasons import AbortReason, failure_text
 from tests.test_docs import PROJECT, TEXT
 from tests.test_docs_tables import table
 
@@ -189,7 +189,7 @@ def test_an_address_of_the_api_that_a_page_names_is_answered() -> None:
 
 
 def test_a_column_that_a_sentence_looks_at_is_in_the_list_of_pipelines() -> None:
-    from airflow_ft.commands import looking
+    from airflow_ft.admin.commands import looking
 
     sentences = " ".join("\n".join(PAGES.values()).split())
     named = re.findall(r"`airflow ft pipelines` (?:\(|shows nothing under )`(\w+)`", sentences)

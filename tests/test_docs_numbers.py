@@ -11,10 +11,10 @@ from inspect import signature
 import pytest
 from airflow_ft.plugins import access, handles, pipeline, pipelines, savepoints, state
 
-from airflow_ft.core import arguments, backpressure, inline_job, numbers, overlap, ports, retention, sweep
 from airflow_ft.operators import heard, stream
 from airflow_ft.operators.maintenance import MaintenanceOperator
-from airflow_ft.operators.retries import OF_A_STREAM, USUAL
+from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL
+from airflow_ft.protocol import arguments, backpressure, inline_job, numbers, overlap, ports, retention, sweep
 from airflow_ft.sinks import fitting, headway, ready, refused
 from airflow_ft.sinks.delta import rows
 from airflow_ft.sinks.files import writing

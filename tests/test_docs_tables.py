@@ -29,23 +29,23 @@ from airflow_ft import (
     SqliteSink,
     pipeline_params,
 )
-from airflow_ft.acts.names import ACTIONS
-from airflow_ft.core.flink import KEYS
-from airflow_ft.core.overview import Condition
-from airflow_ft.core.ports import Confirmed
-from airflow_ft.core.problems import Problem
-from airflow_ft.core.restart import RestartStrategy
-from airflow_ft.core.secrets import SECRET
 from airflow_ft.hooks.connection_types import CONNECTION_TYPES
 from airflow_ft.operators.maintenance import maintenance_dag
 from airflow_ft.operators.savepoint import savepoint_params
+from airflow_ft.pipeline.actions.names import ACTIONS
+from airflow_ft.protocol.flink import KEYS
+from airflow_ft.protocol.overview import Condition
+from airflow_ft.protocol.ports import Confirmed
+from airflow_ft.protocol.problems import Problem
+from airflow_ft.protocol.restart import RestartStrategy
+from airflow_ft.protocol.secrets import SECRET
 from airflow_ft.provider_info import get_provider_info
 from airflow_ft.sinks.files.objects import _KEYS
 from airflow_ft.sinks.mysql.spec import DEFAULT_BRANCHES
 from airflow_ft.sinks.postgres.session import _LIBPQ
 from airflow_ft.spark.request import DEFAULT_CONF
 from airflow_ft.spark.task.doctor import MINIMUM_JAVA
-from tests.core.test_flink import shown_keys
+from tests.protocol.test_flink import shown_keys
 from tests.test_docs import PROJECT, TEXT
 
 OPTIONS: dict[type, str] = {

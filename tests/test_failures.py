@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import FencedError
-from airflow_ft.core.headway import Taken
-from airflow_ft.core.lease import Worker, take_epoch
-from airflow_ft.core.model import AbortReason, CheckpointState, RunKey
-from airflow_ft.core.reasons import FAILURE, WaitReason, failure_text
-from airflow_ft.core.timing import Timing
+from airflow_ft.protocol.errors import FencedError
+from airflow_ft.protocol.headway import Taken
+from airflow_ft.protocol.lease import Worker, take_epoch
+from airflow_ft.protocol.model import AbortReason, CheckpointState, RunKey
+from airflow_ft.protocol.reasons import FAILURE, WaitReason, failure_text
+from airflow_ft.protocol.timing import Timing
 from airflow_ft.store.sqlite import SqliteStore
-from tests.core.systems import Metered
+from tests.protocol.systems import Metered
 from tests.store.scene import PIPELINE, Scene
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -63,16 +63,16 @@ PROVOKED_BY: dict[AbortReason | WaitReason, tuple[str, ...]] = {
     AbortReason.ATTEMPT_ENDED: ("tests/store/test_epochs.py::test_what_nobody_is_at_work_on_ended_by_itself",),
     AbortReason.EXPIRED: (
         "tests/spark/test_publisher.py::test_what_is_not_staged_in_time_expires",
-        "tests/core/test_coordinator.py::test_what_is_not_decided_in_time_expires_and_its_rows_travel_on",
+        "tests/protocol/test_coordinator.py::test_what_is_not_decided_in_time_expires_and_its_rows_travel_on",
     ),
     AbortReason.DECLINED: (
-        "tests/core/test_coordinator.py::test_a_refusal_in_prepare_shows_nothing_and_rewinds_to_the_last_delivered",
+        "tests/protocol/test_coordinator.py::test_a_refusal_in_prepare_shows_nothing_and_rewinds_to_the_last_delivered",
     ),
     AbortReason.SUPERSEDED: (
-        "tests/core/test_coordinator.py::test_changed_sinks_supersede_a_plan_that_is_not_prepared",
+        "tests/protocol/test_coordinator.py::test_changed_sinks_supersede_a_plan_that_is_not_prepared",
     ),
     AbortReason.PREDECESSOR_ABORTED: (
-        "tests/core/test_coordinator.py::test_an_aborted_checkpoint_is_carried_by_the_next_number",
+        "tests/protocol/test_coordinator.py::test_an_aborted_checkpoint_is_carried_by_the_next_number",
     ),
     AbortReason.USER: ("tests/store/test_aborting.py::test_a_person_rewinds_what_is_undelivered",),
     WaitReason.MIN_PAUSE: ("tests/spark/test_room.py::test_a_stream_waits_for_its_pause",),
@@ -169,7 +169,7 @@ def test_a_line_in_a_log_is_one_line_and_can_be_read_again(reason: AbortReason) 
 def test_counters_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.observability import stats
 
-    from airflow_ft.metrics import Counters
+    from airflow_ft.pipeline.metrics import Counters
 
     sent: list[tuple[str, int]] = []
     monkeypatch.setattr(stats, "incr", lambda name, count, tags: tags or sent.append((name, count)))
@@ -187,7 +187,7 @@ def test_counters_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_how_long_a_checkpoint_took_goes_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.observability import stats
 
-    from airflow_ft.metrics import Counters
+    from airflow_ft.pipeline.metrics import Counters
 
     sent: dict[str, Any] = {}
     for kind in ("incr", "timing"):
@@ -210,7 +210,7 @@ def test_how_long_a_checkpoint_took_goes_by_airflows_metrics(monkeypatch: pytest
 def test_sizes_of_the_state_and_headway_go_by_airflows_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.observability import stats
 
-    from airflow_ft.metrics import Counters
+    from airflow_ft.pipeline.metrics import Counters
 
     sent: dict[str, float] = {}
     monkeypatch.setattr(stats, "gauge", lambda name, value, tags: tags or sent.update({name: value}))

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from airflow_ft.core.headway import Taken
-from airflow_ft.core.lag import Unit
-from airflow_ft.core.model import CheckpointState
-from airflow_ft.core.reasons import AbortReason, WaitReason
-from airflow_ft.core.sweep import Health
-from airflow_ft.core.timing import Timing
-from airflow_ft.metrics import METRICS, PREFIX, Counters, Kind, emit
+from airflow_ft.pipeline.metrics import METRICS, PREFIX, Counters, Kind, emit
+from airflow_ft.protocol.headway import Taken
+from airflow_ft.protocol.lag import Unit
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.reasons import AbortReason, WaitReason
+from airflow_ft.protocol.sweep import Health
+from airflow_ft.protocol.timing import Timing
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import Scene
 

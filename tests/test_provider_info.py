@@ -13,10 +13,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_ft import settings
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import ConfigurationError, NotDeliveredError
+from airflow_ft.pipeline import settings
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import ConfigurationError, NotDeliveredError
 from airflow_ft.provider_info import get_provider_info
+from airflow_ft.spark import private
 from airflow_ft.spark.session import connector
 from tests.operators.declared import spec
 from tests.raising import raises
@@ -106,7 +107,7 @@ def test_each_option_has_a_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_what_lies_in_airflows_home_is_its_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever comes first: a dry run has made the folder of the rows as the umask has it."""
-    monkeypatch.setattr(settings, "airflow_home", lambda: tmp_path)
+    monkeypatch.setattr(private, "airflow_home", lambda: tmp_path)
     before = os.umask(0o022)
     try:
         for place in (settings.wal_root, settings.savepoint_dir, settings.store, connector.folder):
@@ -115,7 +116,7 @@ def test_what_lies_in_airflows_home_is_its_users_alone(monkeypatch: pytest.Monke
             (tmp_path / "airflow_ft").rmdir()
     finally:
         os.umask(before)
-    monkeypatch.setattr(settings, "airflow_home", lambda: tmp_path / "nothing")
+    monkeypatch.setattr(private, "airflow_home", lambda: tmp_path / "nothing")
     assert settings.wal_root() == str(tmp_path / "nothing" / "airflow_ft" / "wal")
 
 
@@ -152,7 +153,7 @@ def test_a_pipelines_own_settings_go_before_the_configured_ones(
         found.append(config)
         raise NotDeliveredError("enough")
 
-    monkeypatch.setattr("airflow_ft.core.steps.confirm_step", confirm_step)
+    monkeypatch.setattr("airflow_ft.protocol.steps.confirm_step", confirm_step)
     monkeypatch.setattr(confirm.ConfirmOperator, "skip_if_skipped", lambda *_: None)
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", json.dumps({"quarantine_after": setting}))
     task = confirm.ConfirmOperator(task_id="confirmed", spec=spec(checkpointing=argument))

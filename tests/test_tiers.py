@@ -45,17 +45,17 @@ def tried(cases: list[Case], named: set[str] | None = None) -> list[str]:
 
 def among(what: str, count: int) -> list[Case]:
     mark = pytest.mark.sampled(among=what)
-    return [Case(f"tests/core/test_{n}.py::test_a", of_the_file=mark) for n in range(count)]
+    return [Case(f"tests/protocol/test_{n}.py::test_a", of_the_file=mark) for n in range(count)]
 
 
 def matrix(kind: str, count: int) -> list[Case]:
     if kind == "of tests/integration":
         return [Case(f"{MATRICES}test_a.py::test_b[{n}]") for n in range(count)]
     if kind == "marked":
-        return [Case(f"tests/core/test_a.py::test_b[{n}]", own=pytest.mark.sampled) for n in range(count)]
+        return [Case(f"tests/protocol/test_a.py::test_b[{n}]", own=pytest.mark.sampled) for n in range(count)]
     if kind == "marked together":
-        return [Case(f"tests/core/test_a.py::test_{n}", own=pytest.mark.sampled("of these")) for n in range(count)]
-    return [Case(f"tests/core/test_a.py::test_{n}", of_the_file=pytest.mark.sampled) for n in range(count)]
+        return [Case(f"tests/protocol/test_a.py::test_{n}", own=pytest.mark.sampled("of these")) for n in range(count)]
+    return [Case(f"tests/protocol/test_a.py::test_{n}", of_the_file=pytest.mark.sampled) for n in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 12, 13, 25])
@@ -69,13 +69,13 @@ def test_the_fixed_set_has_a_sample_of_a_matrix_and_always_the_same(count: int, 
 
 
 def test_of_a_group_the_fixed_set_has_what_the_file_names() -> None:
-    named = {"tests/core/test_1.py::test_a", "tests/core/test_2.py"}
-    assert tried(among("others", 4), named) == ["tests/core/test_1.py::test_a", "tests/core/test_2.py::test_a"]
-    assert unknown_names(among("others", 2), named) == ["tests/core/test_2.py"]  # type: ignore[arg-type]
+    named = {"tests/protocol/test_1.py::test_a", "tests/protocol/test_2.py"}
+    assert tried(among("others", 4), named) == ["tests/protocol/test_1.py::test_a", "tests/protocol/test_2.py::test_a"]
+    assert unknown_names(among("others", 2), named) == ["tests/protocol/test_2.py"]  # type: ignore[arg-type]
 
 
 def test_other_tests_are_all_in_the_fixed_set() -> None:
-    cases = [Case(f"tests/core/test_a.py::test_b[{n}]") for n in range(4)]
+    cases = [Case(f"tests/protocol/test_a.py::test_b[{n}]") for n in range(4)]
     cases += [Case(f"{MATRICES}test_a.py::test_{n}") for n in range(4)]
     assert len(tried(cases)) == 8
 
@@ -111,8 +111,8 @@ ARGS, TESTPATHS = pytest.Config.ArgsSource.ARGS, pytest.Config.ArgsSource.TESTPA
     ("asked", "named"),
     [
         (config(TESTPATHS, "tests"), False),
-        (config(ARGS, "tests/core", "tests/wal"), True),
-        (config(ARGS, "tests/core/test_lag.py::test_a"), True),
+        (config(ARGS, "tests/protocol", "tests/wal"), True),
+        (config(ARGS, "tests/protocol/test_lag.py::test_a"), True),
         (config(TESTPATHS, "tests", k="kafka"), True),
         (config(TESTPATHS, "tests", m="release"), True),
     ],
@@ -122,7 +122,7 @@ def test_what_is_named_runs(asked: pytest.Config, named: bool) -> None:
 
 
 def test_of_what_is_named_the_fixed_set_can_be_asked_for() -> None:
-    assert not is_named(config(ARGS, "tests/core", **{"fixed-set": "yes"}))
+    assert not is_named(config(ARGS, "tests/protocol", **{"fixed-set": "yes"}))
 
 
 def test_a_worker_believes_its_controller() -> None:

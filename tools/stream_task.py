@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import ParticipantPlan, Pipeline, RunKey
-from airflow_ft.core.planning import Delivery, plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant
-from airflow_ft.core.restart import RestartStrategy
-from airflow_ft.core.steps import Context, recover_step
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import ParticipantPlan, Pipeline, RunKey
+from airflow_ft.protocol.planning import Delivery, plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, Participant
+from airflow_ft.protocol.restart import RestartStrategy
+from airflow_ft.protocol.steps import Context, recover_step
 from airflow_ft.sinks.kafka import participant as kafka_participant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql import participant as mysql_participant

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 from airflow.sdk.bases.hook import BaseHook
 
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.failure import with_fix
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.hooks.connections import task_connections
+from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.failure import with_fix
+from airflow_ft.protocol.ports import ConnectionInfo
 
 _SECONDS = 10.0  # until a server that does not answer is given up
 _SPARK_PORT = 7077
@@ -96,7 +96,7 @@ class PostgresServerHook(_TestedHook):
         super().__init__(postgres_conn_id, **kwargs)
 
     def _try(self, connection: ConnectionInfo) -> str:
-        from airflow_ft.hooks.store import store_url
+        from airflow_ft.pipeline.decision_log import store_url
         from airflow_ft.store.postgres import PostgresDatabase
         from airflow_ft.store.url import parse_url
 
@@ -118,8 +118,8 @@ class SparkMasterHook(_TestedHook):
         super().__init__(conn_id, **kwargs)
 
     def _try(self, connection: ConnectionInfo) -> str:
-        from airflow_ft.core.errors import SinkUnavailableError
-        from airflow_ft.hooks.spark import spark_master
+        from airflow_ft.pipeline.spark_connection import spark_master
+        from airflow_ft.protocol.errors import SinkUnavailableError
 
         master = spark_master(f"conn:{self.conn_id}", lambda _: connection)
         if not master.startswith("spark://"):

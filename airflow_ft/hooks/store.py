@@ -1,136 +1,15 @@
-"""Opens the decision log that the configuration or a DAG names, and what delivery needs beside it."""
+"""The hook of the decision log."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from airflow.sdk.bases.hook import BaseHook
 
-from airflow_ft import settings
-from airflow_ft.core.arguments import check_text
-from airflow_ft.core.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
-from airflow_ft.foreign_connections import require_text
-from airflow_ft.hooks.connections import task_connections
-from airflow_ft.metrics import Counters
+from airflow_ft.pipeline.decision_log import open_configured_store
 
 if TYPE_CHECKING:
-    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver, ParticipantFactory, Store
-
-# What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
-_LIBPQ = frozenset(
-    {
-        "application_name",
-        "connect_timeout",
-        "gssencmode",
-        "keepalives",
-        "keepalives_count",
-        "keepalives_idle",
-        "keepalives_interval",
-        "sslcert",
-        "sslcrl",
-        "sslkey",
-        "sslmode",
-        "sslrootcert",
-        "target_session_attrs",
-        "tcp_user_timeout",
-    }
-)
-
-
-def store_url(setting: str | None = None, connections: ConnectionResolver = task_connections) -> str:
-    """The URL of the decision log; it may contain a password and must not be logged.
-
-    `setting` is a URL, "conn:<connection id>" or a connection id; None: `[airflow_ft] store`.
-    """
-    text = (setting or settings.store()).strip()
-    if "://" in text:
-        return text
-    conn_id = text.removeprefix("conn:")
-    try:
-        connection = connections(conn_id)
-    except SinkAccessError as error:
-        raise StoreUnavailableError(
-            f"the decision log's connection {conn_id!r}: {error.what}",
-            code=error.code,
-            remedy=error.remedy,
-            conn_id=conn_id,
-        ) from error
-    return _postgres_url(connection)
-
-
-def check_store(setting: str | None) -> str | None:
-    """Returns an operator's `store` argument; ConfigurationError when it holds a password, which the UI would show, or
-    is no text.
-    """
-    check_text("store", setting, optional=True)
-    if isinstance(setting, str) and "://" in setting and _holds_password(setting):
-        raise ConfigurationError(
-            "the argument `store` has a password, but Airflow shows the arguments of tasks.",
-            code="password_visible",
-            remedy="Give an Airflow connection (conn:<connection id>), or write the URL into [airflow_ft] store.",
-            argument="store",
-        )
-    return setting
-
-
-def _holds_password(url: str) -> bool:
-    parts = urlsplit(url)
-    parameters = {name.lower() for name, _ in parse_qsl(parts.query)}
-    return bool(parts.password) or not parameters.isdisjoint(("password", "sslpassword"))
-
-
-def _postgres_url(connection: ConnectionInfo) -> str:
-    if connection.conn_type not in ("postgres", "postgresql"):
-        raise ConfigurationError(
-            f"the decision log cannot use a connection of type {connection.conn_type!r}.",
-            code="connection_invalid",
-            remedy="Give a connection of type postgres, or a sqlite:/// URL.",
-            participant=connection.conn_id,
-            fields=["conn_type"],
-            conn_type=connection.conn_type,
-        )
-    try:
-        require_text(connection)  # `quote` would fail with an error that holds the password
-    except SinkAccessError as error:
-        raise ConfigurationError(
-            error.what, code=error.code, remedy=error.remedy, participant=connection.conn_id, **error.fields
-        ) from None
-    login = quote(connection.login, safe="")
-    if connection.password:
-        login += ":" + quote(connection.password, safe="")
-    host = quote(connection.host or "localhost", safe=":[]")
-    address = f"{login}@{host}" if login else host
-    if connection.port:
-        address += f":{connection.port}"
-    parameters = {name: str(value) for name, value in connection.extra.items() if name in _LIBPQ}
-    if schema := connection.extra.get("airflow_ft_schema"):
-        parameters["schema"] = str(schema)
-    query = f"?{urlencode(parameters, quote_via=quote)}" if parameters else ""
-    return f"postgresql://{address}/{quote(connection.schema, safe='')}{query}"
-
-
-def open_configured_store(setting: str | None = None, connections: ConnectionResolver = task_connections) -> Store:
-    """Opens the decision log (see `store_url`), with Airflow's metrics as its meter; the caller closes it."""
-    from airflow_ft.store import open_store
-
-    store = open_store(store_url(setting, connections))
-    store.meter = Counters()
-    return store
-
-
-def find_configured_store(setting: str | None, connections: ConnectionResolver) -> Store | None:
-    """As `open_configured_store`, for whoever only looks: see `airflow_ft.store.find_store`."""
-    from airflow_ft.store import find_store
-
-    return find_store(store_url(setting, connections))
-
-
-def participant_factory(connections: ConnectionResolver = task_connections) -> ParticipantFactory:
-    """Opens the participants of stored plans over Airflow's connections and the write-ahead log."""
-    from airflow_ft.sinks.shared import Opener
-
-    return Opener(connections)
+    from airflow_ft.protocol.ports import Store
 
 
 class CheckpointStoreHook(BaseHook):

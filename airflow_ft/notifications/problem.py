@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 from asgiref.sync import sync_to_async
 
-from airflow_ft import settings
-from airflow_ft.core.arguments import check_texts, check_type, shown, wrong
-from airflow_ft.core.overview import Condition, Overview
-from airflow_ft.core.problems import URGENT, Problem, problems
-from airflow_ft.hooks.store import check_store, open_configured_store
-from airflow_ft.runs import judged
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store
+from airflow_ft.pipeline.runs import judged
+from airflow_ft.protocol.arguments import check_texts, check_type, shown, wrong
+from airflow_ft.protocol.overview import Condition, Overview
+from airflow_ft.protocol.problems import URGENT, Problem, problems
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

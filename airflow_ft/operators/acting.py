@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_ft import settings
-from airflow_ft.acts.names import READING
-from airflow_ft.acts.requester import Requester
-from airflow_ft.core.arguments import whole_number
-from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.lease import Worker
-from airflow_ft.hooks.connections import task_connections
-from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
-from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.runs import asked_by, refuse_test_run, run_is_over, task_of
-from airflow_ft.templates import is_late
+from airflow_ft.operators.links import PipelineLink
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions.names import READING
+from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.runs import asked_by, refuse_test_run, run_is_over, task_of
+from airflow_ft.pipeline.templates import is_late
+from airflow_ft.protocol.arguments import whole_number
+from airflow_ft.protocol.config import check_name
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.lease import Worker
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.acts.performing import Asked
+    from airflow_ft.pipeline.actions.performing import Asked
 
 
 class ActingOperator(BaseOperator):
@@ -48,7 +48,7 @@ class ActingOperator(BaseOperator):
 
     def execute(self, context: Context) -> Any:
         """Does it; the result goes to XCom."""
-        from airflow_ft.acts.performing import perform  # parsing a DAG needs nothing of it
+        from airflow_ft.pipeline.actions.performing import perform  # parsing a DAG needs nothing of it
 
         try:
             check_name("pipeline", self.pipeline)

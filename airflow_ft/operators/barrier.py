@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_ft.barriers import check_pipelines
-from airflow_ft.core.arguments import check_barrier
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.hooks.store import check_store, open_configured_store
-from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.runs import refuse_test_run, task_of
-from airflow_ft.templates import is_late, is_late_list
+from airflow_ft.operators.links import PipelineLink
+from airflow_ft.pipeline.barriers import check_pipelines
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store
+from airflow_ft.pipeline.runs import refuse_test_run, task_of
+from airflow_ft.pipeline.templates import is_late, is_late_list
+from airflow_ft.protocol.arguments import check_barrier
+from airflow_ft.protocol.errors import AirflowFtError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException, AirflowTaskTimeout
 
-from airflow_ft import settings
-from airflow_ft.core import steps
-from airflow_ft.core.arguments import check_type
-from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
-from airflow_ft.core.lease import Worker
-from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
-from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail, note_failed_task
+from airflow_ft.operators.links import PipelineLink
 from airflow_ft.operators.place import check_place, check_pulls, own_stage, tasks_beside
-from airflow_ft.runs import plain_utc, run_is_over, run_of, task_of, test_command, were_skipped
-from airflow_ft.spec import SPEC_FIELDS, PipelineSpec
-from airflow_ft.templates import declared_name, is_late
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.runs import plain_utc, run_is_over, run_of, task_of, test_command, were_skipped
+from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec
+from airflow_ft.pipeline.templates import declared_name, is_late
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.arguments import check_type
+from airflow_ft.protocol.config import check_name
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
+from airflow_ft.protocol.lease import Worker
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

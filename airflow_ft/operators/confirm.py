@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft import pipeline_steps
-from airflow_ft.core import steps
-from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_outlets, emit
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.protocol import steps
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.spec import PipelineSpec
+    from airflow_ft.pipeline.spec import PipelineSpec
 
 
 class ConfirmOperator(CheckpointOperator):
@@ -45,7 +45,7 @@ class ConfirmOperator(CheckpointOperator):
         return pipeline_steps.told(confirmation)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the facts for OpenLineage (`airflow_ft.openlineage`); its provider calls this."""
-        from airflow_ft.openlineage import lineage
+        """Return the facts for OpenLineage (`airflow_ft.operators.openlineage`); its provider calls this."""
+        from airflow_ft.operators.openlineage import lineage
 
         return lineage(self, task_instance, writes=True)

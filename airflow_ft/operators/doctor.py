@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft import settings
-from airflow_ft.core.arguments import check_type
-from airflow_ft.core.doctor import Verdict, worst
-from airflow_ft.core.errors import AirflowFtError, FoundProblemsError
-from airflow_ft.core.failure import with_fix
-from airflow_ft.hooks.connections import task_connections
-from airflow_ft.hooks.spark import spark_master
-from airflow_ft.hooks.store import open_configured_store, participant_factory
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.failing import fail
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.pipeline.decision_log import open_configured_store, participant_factory
+from airflow_ft.pipeline.spark_connection import spark_master
+from airflow_ft.protocol.arguments import check_type
+from airflow_ft.protocol.doctor import Verdict, worst
+from airflow_ft.protocol.errors import AirflowFtError, FoundProblemsError
+from airflow_ft.protocol.failure import with_fix
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,7 +58,7 @@ class DoctorOperator(CheckpointOperator):
             fail(self.log, error)
 
     def _examine(self) -> list[dict[str, str]]:
-        from airflow_ft.doctor import Patient, examine
+        from airflow_ft.pipeline.doctor import Patient, examine
 
         spec = settings.resolved(self.rendered())
         master = spark_master(spec.spark_master or "")

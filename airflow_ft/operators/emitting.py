@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_ft.assets import SCHEME, declared_asset, pipeline_asset, sink_assets, source_assets, tell_sinks
-from airflow_ft.hooks.connections import task_connections
+from airflow_ft.pipeline.assets import SCHEME, declared_asset, pipeline_asset, sink_assets, source_assets, tell_sinks
+from airflow_ft.pipeline.connections import task_connections
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, AssetAlias, Context
 
-    from airflow_ft.core import steps
-    from airflow_ft.core.ports import Confirmed
     from airflow_ft.operators.base import CheckpointOperator
+    from airflow_ft.protocol import steps
+    from airflow_ft.protocol.ports import Confirmed
 
 
 def declare_outlets(operator: CheckpointOperator) -> None:
@@ -37,7 +37,7 @@ def emit(operator: CheckpointOperator, context: Context, run: steps.Context, con
     """
     from airflow.sdk import AssetAlias
 
-    from airflow_ft.lineage import delivered
+    from airflow_ft.pipeline.lineage import delivered
 
     if not operator.spec.emit_asset:
         return

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_ft.core.errors import AirflowFtError, StoreUnavailableError, TerminalError
-from airflow_ft.core.noting import note_failure
-from airflow_ft.hooks.store import open_configured_store
-from airflow_ft.runs import run_of
+from airflow_ft.pipeline.decision_log import open_configured_store
+from airflow_ft.pipeline.runs import run_of
+from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError, TerminalError
+from airflow_ft.protocol.noting import note_failure
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.core.ports import Store
+    from airflow_ft.protocol.ports import Store
 
 
 def fail(log: Any, error: AirflowFtError) -> NoReturn:

@@ -10,13 +10,13 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.background import beside
-from airflow_ft.metrics import Counters
+from airflow_ft.pipeline.metrics import Counters
+from airflow_ft.protocol.background import beside
 
 if TYPE_CHECKING:
-    from airflow_ft.core.steps import Context
-    from airflow_ft.core.timing import Timing
     from airflow_ft.operators.base import CheckpointOperator
+    from airflow_ft.protocol.steps import Context
+    from airflow_ft.protocol.timing import Timing
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def tell_lineage(operator: CheckpointOperator, run: Context, task_instance: Any)
         from airflow.providers.openlineage.api import is_openlineage_active
 
         if is_openlineage_active():
-            from airflow_ft.openlineage import tell_running
+            from airflow_ft.operators.openlineage import tell_running
 
             run.store.meter = Heard(partial(tell_running, operator, task_instance))
     except Exception as error:  # an older provider, or a transport that cannot be set up: the stream begins

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
-from airflow_ft.acts.names import ACTIONS, READING, check_action, check_actions
-from airflow_ft.core.arguments import check_seconds, check_text, truth
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.from_savepoint import FromSavepoint
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
 from airflow_ft.operators.savepoint import savepoint_params
-from airflow_ft.runs import run_of
-from airflow_ft.templates import is_late
+from airflow_ft.pipeline.actions.names import ACTIONS, READING, check_action, check_actions
+from airflow_ft.pipeline.runs import run_of
+from airflow_ft.pipeline.templates import is_late
+from airflow_ft.protocol.arguments import check_seconds, check_text, truth
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.from_savepoint import FromSavepoint
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.acts.performing import Asked
+    from airflow_ft.pipeline.actions.performing import Asked
 
 DAG_ID = "airflow_ft_maintenance"
 
@@ -37,7 +37,7 @@ class MaintenanceOperator(ActingOperator):
     asks anew. Only recover, verify and doctor may be repeated.
 
     Args:
-        action: the act: one of `airflow_ft.acts.names.ACTIONS`.
+        action: the act: one of `airflow_ft.pipeline.actions.names.ACTIONS`.
         actions: those that this task may do; None: all.
         checkpoint: its number, of acts on one; of savepoint and verify it may be left out.
         rewind: of abort: its rows are computed again; otherwise the next checkpoint delivers them.
@@ -103,7 +103,7 @@ class MaintenanceOperator(ActingOperator):
 
     def asked(self, context: Context) -> Asked:
         """The act; StateConflictError in a try after the first, where it must not be repeated."""
-        from airflow_ft.acts.performing import Asked
+        from airflow_ft.pipeline.actions.performing import Asked
 
         self._refuse_unknown(context)
         action, tries = self._allowed(), context["ti"].try_number
@@ -168,7 +168,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
 
     Args:
         dag_id: its id.
-        actions: the acts that it has (`airflow_ft.acts.names.ACTIONS`); None: all. ConfigurationError for another one.
+        actions: the acts that it has (`airflow_ft.pipeline.actions.names.ACTIONS`); None: all. ConfigurationError for another one.
         dag_arguments: further arguments of Airflow's `DAG`, such as `access_control`. `params` are added to its own, or
             are the defaults of those.
     """

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 from airflow.sdk.exceptions import DuplicateTaskIdFound
 
-from airflow_ft import settings
-from airflow_ft.assets import declared_asset
-from airflow_ft.core.arguments import check_text, check_type, is_template, refuse_object
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.planning import participant_name, plan_delivery
-from airflow_ft.form import by_params
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
+from airflow_ft.operators.form import by_params
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
-from airflow_ft.operators.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
-from airflow_ft.spec import PipelineSpec, take_spec
-from airflow_ft.templates import declared, without_jinja
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.assets import declared_asset
+from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL, airflow_arguments
+from airflow_ft.pipeline.spec import PipelineSpec, take_spec
+from airflow_ft.pipeline.templates import declared, without_jinja
+from airflow_ft.protocol.arguments import check_text, check_type, is_template, refuse_object
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.planning import participant_name, plan_delivery
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, AssetAlias

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.templates import is_late
+from airflow_ft.pipeline.templates import is_late
+from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, TaskGroup

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft import pipeline_steps
-from airflow_ft.core import steps
-from airflow_ft.core.arguments import check_text
 from airflow_ft.operators.base import CheckpointOperator
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.arguments import check_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.spec import PipelineSpec
+    from airflow_ft.pipeline.spec import PipelineSpec
 
 
 class PrepareOperator(CheckpointOperator):

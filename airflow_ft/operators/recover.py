@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft import pipeline_steps, settings
-from airflow_ft.core import steps
-from airflow_ft.core.arguments import check_seconds, check_type
-from airflow_ft.core.errors import ConfigurationError, LeaseHeldError, TurnHeldError
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_outlets, emit
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.arguments import check_seconds, check_type
+from airflow_ft.protocol.errors import ConfigurationError, LeaseHeldError, TurnHeldError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.acts.requester import Requester
-    from airflow_ft.core.recovery import Recovery
-    from airflow_ft.spec import PipelineSpec
+    from airflow_ft.pipeline.actions.requester import Requester
+    from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.protocol.recovery import Recovery
 
 
 class RecoverOperator(CheckpointOperator):

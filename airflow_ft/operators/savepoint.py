@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
-from airflow_ft.core.arguments import check_seconds, check_text, check_type
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
 from airflow_ft.operators.acting import ActingOperator, check_number_given, number_of
-from airflow_ft.runs import run_of
+from airflow_ft.pipeline.runs import run_of
+from airflow_ft.protocol.arguments import check_seconds, check_text, check_type
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.from_savepoint import PARAMS, ClaimMode, FromSavepoint, Later
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.acts.performing import Asked
+    from airflow_ft.pipeline.actions.performing import Asked
 
 
 def savepoint_params() -> dict[str, Any]:
@@ -88,7 +88,7 @@ class TriggerSavepointOperator(ActingOperator):
         self.checkpoint = checkpoint
 
     def asked(self, context: Context) -> Asked:
-        from airflow_ft.acts.performing import Asked
+        from airflow_ft.pipeline.actions.performing import Asked
 
         folder, number = self.savepoint_dir or "", number_of(self.checkpoint)
         return Asked("savepoint", self.pipeline, run_of(context), number=number, folder=folder)
@@ -126,7 +126,7 @@ class RestoreSavepointOperator(ActingOperator):
         self.wal_root = wal_root
 
     def asked(self, context: Context) -> Asked:
-        from airflow_ft.acts.performing import Asked
+        from airflow_ft.pipeline.actions.performing import Asked
 
         told, root = FromSavepoint.of(self.savepoint), self.wal_root or ""
         return Asked("restore", self.pipeline, run_of(context), savepoint=told, wal_root=root)
@@ -155,7 +155,7 @@ class DisposeSavepointOperator(ActingOperator):
         self.path = path
 
     def asked(self, context: Context) -> Asked:
-        from airflow_ft.acts.performing import Asked
+        from airflow_ft.pipeline.actions.performing import Asked
 
         return Asked("dispose", self.pipeline, run_of(context), savepoint=FromSavepoint(self.path))
 
@@ -193,7 +193,7 @@ class StopStreamOperator(ActingOperator):
         self.drain, self.savepoint, self.savepoint_dir, self.wait = drain, savepoint, savepoint_dir, wait
 
     def asked(self, context: Context) -> Asked:
-        from airflow_ft.acts.performing import Asked
+        from airflow_ft.pipeline.actions.performing import Asked
 
         action = ("drain" if self.drain else "stop") + ("_with_savepoint" if self.savepoint else "")
         folder = (self.savepoint_dir or "") if self.savepoint else ""

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ft import pipeline_steps, settings
-from airflow_ft.core import steps
-from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_inlets
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.protocol import steps
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.spark.task.launcher import Driver
-    from airflow_ft.spec import PipelineSpec
 
 
 class StageOperator(CheckpointOperator):
@@ -68,7 +69,7 @@ class StageOperator(CheckpointOperator):
             settings.with_checkpointing(self.spec).check_mode()
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
-        """Stages; see `airflow_ft.pipeline_steps`."""
+        """Stages; see `airflow_ft.pipeline.steps`."""
         return pipeline_steps.stage(spec, run, task_connections, self.spec, self._remember)
 
     def rehearse(self, spec: PipelineSpec) -> Any:
@@ -76,8 +77,8 @@ class StageOperator(CheckpointOperator):
 
         Rows only where the author has asked for them: more people may read logs than the tables.
         """
-        from airflow_ft.acts.examining import require
-        from airflow_ft.rehearsal import rehearse
+        from airflow_ft.pipeline.actions.examining import require
+        from airflow_ft.pipeline.dry_run import rehearse
 
         self.outlets = []
         found = rehearse(spec, task_connections, samples=spec.dry_run_samples, on_start=self._remember)
@@ -91,8 +92,8 @@ class StageOperator(CheckpointOperator):
         return pipeline_steps.staging(spec, run, task_connections, self.spec, self._remember)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the facts for OpenLineage (`airflow_ft.openlineage`); its provider calls this."""
-        from airflow_ft.openlineage import lineage
+        """Return the facts for OpenLineage (`airflow_ft.operators.openlineage`); its provider calls this."""
+        from airflow_ft.operators.openlineage import lineage
 
         return lineage(self, task_instance, writes=self.writes)
 

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
-from airflow_ft import pipeline_steps, settings
-from airflow_ft.core import steps
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.hooks.connections import task_connections
 from airflow_ft.operators.emitting import declare_outlets, emit
 from airflow_ft.operators.heard import tell_lineage
 from airflow_ft.operators.recover import recover_or_wait, rewinding
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.runs import is_paused
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.pipeline.runs import is_paused
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.spec import PipelineSpec
+    from airflow_ft.pipeline.spec import PipelineSpec
 
 _LOOK_SECONDS = 10.0
 KILLED = "someone marked, cleared or killed the task; Spark is stopped"

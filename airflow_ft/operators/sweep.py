@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_ft import metrics, settings
-from airflow_ft.core.arguments import check_texts, check_type
-from airflow_ft.core.errors import (
+from airflow_ft.operators.failing import fail
+from airflow_ft.pipeline import metrics, settings
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
+from airflow_ft.pipeline.runs import judged
+from airflow_ft.pipeline.templates import is_late_list
+from airflow_ft.protocol.arguments import check_texts, check_type
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     FoundProblemsError,
     NewerReleaseError,
     TerminalError,
 )
-from airflow_ft.core.failure import listed
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.overview import Overview
-from airflow_ft.core.sweep import ORPHAN_AGE, Swept, health, recover_all
-from airflow_ft.hooks.store import check_store, open_configured_store, participant_factory
-from airflow_ft.operators.failing import fail
-from airflow_ft.runs import judged
-from airflow_ft.templates import is_late_list
+from airflow_ft.protocol.failure import listed
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.overview import Overview
+from airflow_ft.protocol.sweep import ORPHAN_AGE, Swept, health, recover_all
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

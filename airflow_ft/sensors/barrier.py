@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.barriers import Alignment, BarrierGate, Standing, check_pipelines
-from airflow_ft.core.arguments import check_barrier, check_type, shown, wrong
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.runs import interval_end, plain_utc
+from airflow_ft.pipeline.barriers import Alignment, BarrierGate, Standing, check_pipelines
+from airflow_ft.pipeline.runs import interval_end, plain_utc
+from airflow_ft.pipeline.templates import is_late, is_late_list
+from airflow_ft.protocol.arguments import check_barrier, check_type, shown, wrong
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sensors.base import GateSensor, given_time
-from airflow_ft.templates import is_late, is_late_list
 from airflow_ft.triggers.barrier import BarrierTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.core.ports import Store
+    from airflow_ft.protocol.ports import Store
 
 
 class BarrierSensor(GateSensor):

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from airflow_ft.core.arguments import check_type, wrong
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.hooks.store import check_store, open_configured_store
-from airflow_ft.links import PipelineLink
 from airflow_ft.operators.failing import fail
-from airflow_ft.runs import plain_utc
+from airflow_ft.operators.links import PipelineLink
+from airflow_ft.pipeline.decision_log import check_store, open_configured_store
+from airflow_ft.pipeline.runs import plain_utc
+from airflow_ft.protocol.arguments import check_type, wrong
+from airflow_ft.protocol.errors import AirflowFtError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.triggers.base import BaseTrigger
 
-    from airflow_ft.core.ports import Store
+    from airflow_ft.protocol.ports import Store
 
 _KEPT = "airflow_ft_gate"
 """Where Airflow keeps the point that was fixed at the first look."""

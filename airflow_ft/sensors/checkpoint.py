@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.arguments import check_text, whole_number
-from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import RunKey
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.pipeline.templates import declared_name, is_late
+from airflow_ft.protocol.arguments import check_text, whole_number
+from airflow_ft.protocol.config import check_name
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.sensors.base import GateSensor, given_time
 from airflow_ft.sensors.implied import implied_gate
-from airflow_ft.templates import declared_name, is_late
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.core.ports import Store
+    from airflow_ft.protocol.ports import Store
 
 
 class CheckpointSensor(GateSensor):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.assets import SCHEME
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.model import RunKey
-from airflow_ft.core.ports import Store
 from airflow_ft.operators.place import tasks_beside
-from airflow_ft.runs import interval_end
+from airflow_ft.pipeline.assets import SCHEME
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.pipeline.runs import interval_end
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.ports import Store
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
-    from airflow_ft.core.model import ParticipantPlan
-    from airflow_ft.core.ports import ConnectionResolver, Participant, WalReader
+    from airflow_ft.protocol.model import ParticipantPlan
+    from airflow_ft.protocol.ports import ConnectionResolver, Participant, WalReader
 
 
 def open_participant(plan: ParticipantPlan, connections: ConnectionResolver, wal: WalReader) -> Participant:

@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.background import beside
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.warning import PipelineWarning
+from airflow_ft.protocol.background import beside
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_ft.core.doctor import Examination
-    from airflow_ft.core.model import ParticipantPlan
-    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver, SegmentReader
+    from airflow_ft.protocol.doctor import Examination
+    from airflow_ft.protocol.model import ParticipantPlan
+    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver, SegmentReader
 
     Fitting = Callable[[ParticipantPlan, ConnectionInfo, Mapping[str, pa.Schema]], Sequence[AirflowFtError]]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.headway import HEADWAY, Taken
-from airflow_ft.core.model import Plan, Segment
-from airflow_ft.core.pace import Pace
-from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile, WalReader
+from airflow_ft.protocol.headway import HEADWAY, Taken
+from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.pace import Pace
+from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.view import SegmentView
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.background import beside
-from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError
+from airflow_ft.protocol.background import beside
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
 from airflow_ft.sinks.registry import System, system
 
 if TYPE_CHECKING:
-    from airflow_ft.core.model import ParticipantPlan
-    from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver
+    from airflow_ft.protocol.model import ParticipantPlan
+    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver
 
     Look = Callable[[str, ParticipantPlan, ConnectionInfo], Sequence[AirflowFtError]]
 

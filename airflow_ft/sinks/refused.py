@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile
-from airflow_ft.core.set_aside import REASONS, SetAside, together
+from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile
+from airflow_ft.protocol.set_aside import REASONS, SetAside, together
 from airflow_ft.sinks.arrow import flags
 
 MAX_ROWS = 10_000

@@ -5,7 +5,7 @@ have:
 
 | part | has |
 | --- | --- |
-| `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.core.ports.Participant` |
+| `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.protocol.ports.Participant` |
 | `ready` | `lacks(pipeline, plan, connection)`: what keeps rows from being delivered now, without any |
 | `fitting` | `misfits(plan, connection, schemas)`: would it take such rows? |
 | `doctor` | `examine(pipeline, plan, connection, rows, installation)`: what `airflow ft doctor` tells |
@@ -28,12 +28,12 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.ports import ConnectionInfo
 
 if TYPE_CHECKING:
-    from airflow_ft.core.model import ParticipantPlan, Promise
-    from airflow_ft.core.ports import ConnectionResolver
+    from airflow_ft.protocol.model import ParticipantPlan, Promise
+    from airflow_ft.protocol.ports import ConnectionResolver
 
 GROUP = "airflow_ft.sinks"
 _PARTS = {
@@ -72,7 +72,7 @@ class System:
     conformance kit, are forked. `connects`: its participants are named by Airflow connections; else `conn_id` tells
     which one a participant needs. By default that is none (""), and it is given an empty one. `place` is the
     setting of a sink that says where its rows go ("": lineage does not know). `shares`: its sinks have a setting
-    `shared`, without which two pipelines cannot deliver into one place (`airflow_ft.core.sharing`).
+    `shared`, without which two pipelines cannot deliver into one place (`airflow_ft.protocol.sharing`).
     """
 
     kind: str

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from airflow_ft.core.model import Plan, Segment
-from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile, WalReader
-from airflow_ft.core.set_aside import SetAside, of_proof
-from airflow_ft.core.verify import Delivered, Sent
+from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile, WalReader
+from airflow_ft.protocol.set_aside import SetAside, of_proof
+from airflow_ft.protocol.verify import Delivered, Sent
 from airflow_ft.sinks.view import SegmentView
 
 Places = Mapping[tuple[str, str], Sequence[tuple[int, int]]]  # by sink and file: first row, the one after the last

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
-    from airflow_ft.core.model import ParticipantPlan
-    from airflow_ft.core.ports import ConnectionResolver, Participant
+    from airflow_ft.protocol.model import ParticipantPlan
+    from airflow_ft.protocol.ports import ConnectionResolver, Participant
 
 _HERE = ("://127.0.0.1:", "://[::1]:")
 
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """A `ParticipantFactory` over the write-ahead log that is `airflow_ft.core.sharing.Locating`, too."""
+    """A `ParticipantFactory` over the write-ahead log that is `airflow_ft.protocol.sharing.Locating`, too."""
 
     connections: ConnectionResolver
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import ColumnStatistics, SegmentReader, WalFile
+from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.ports import ColumnStatistics, SegmentReader, WalFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.custom import CustomSource
 from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.kafka import KafkaSource

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.ports import ConnectionResolver
+from airflow_ft.protocol.doctor import Check, Examination
+from airflow_ft.protocol.ports import ConnectionResolver
 from airflow_ft.sources import Source
 from airflow_ft.sources.custom import CustomSource
 from airflow_ft.sources.files import FileSource
@@ -80,8 +80,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _topics(exam: Examination, name: str, source: KafkaSource, connections: ConnectionResolver) -> None:
-    from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-    from airflow_ft.kafka.topics import describe
+    from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+    from airflow_ft.clients.kafka.topics import describe
     from airflow_ft.sources.ready import unreachable
 
     for error in unreachable({name: source}, connections):  # the client would ask for a minute

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_ft.core.arguments import is_template
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.arguments import is_template
+from airflow_ft.protocol.errors import ConfigurationError
 
 EXACT = ("json", "csv")
-"""Formats that are read exactly (`airflow_ft.spark.exact`)."""
+"""Formats that are read exactly (`airflow_ft.jobs.exact`)."""
 _PERMISSIVE, _FAILFAST = "PERMISSIVE", "FAILFAST"
 _OF_JSON = (
     "allowBackslashEscapingAnyCharacter",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from airflow_ft.core.arguments import bound, check_options, check_text, check_type, is_template
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.arguments import bound, check_options, check_text, check_type, is_template
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.exactness import EXACT, refuse_inexact
 from airflow_ft.sources.names import scheme
 from airflow_ft.sources.plain import PlainSource
@@ -16,7 +16,7 @@ from airflow_ft.sources.plain import PlainSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.protocol.ports import ConnectionInfo
 
 _FORMATS = ("json", "csv", "parquet", "text", "orc")
 _LEAVE_OUT = ("ignoreMissingFiles", "ignoreCorruptFiles")
@@ -235,7 +235,7 @@ class FileSource(PlainSource):
             reader = reader.schema(self.schema)
         options = {**self.reader_options(streaming=streaming), **(tags or {})}
         if self.schema and self.format in EXACT:
-            from airflow_ft.spark.exact.files import load
+            from airflow_ft.jobs.exact.files import load
 
             return load(
                 spark, spark.readStream if streaming else spark.read, self.format, self.schema, options, self.path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources import KafkaSource, Source
 
 

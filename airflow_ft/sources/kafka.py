@@ -10,7 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_ft.core.arguments import (
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.kafka.login import LOG_IN, SERVERS, is_sasl, missing, with_fields
+from airflow_ft.protocol.arguments import (
     bound,
     check_options,
     check_text,
@@ -20,14 +22,12 @@ from airflow_ft.core.arguments import (
     refuse_object,
     shown,
 )
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.foreign_connections import require_type
-from airflow_ft.kafka.login import LOG_IN, SERVERS, is_sasl, missing, with_fields
+from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.protocol.ports import ConnectionInfo
 
 GROUP_OFFSETS = "group_offsets"
 _STARTS = 'Give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'

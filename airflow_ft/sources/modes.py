@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.sources import CustomSource, KafkaSource, SocketSource, Source
 
 _EXACTLY = "Use mode=CheckpointingMode.EXACTLY_ONCE. It continues where the last attempt ended, and loses no row."

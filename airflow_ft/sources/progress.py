@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.model import Checkpoint
-from airflow_ft.core.ports import ConnectionResolver
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.ports import ConnectionResolver
 from airflow_ft.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class GroupOffsets:
     def _commit(self, source: KafkaSource, ends: Mapping[str, Mapping[str, int]], ids: Mapping[str, str]) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 
-        from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-        from airflow_ft.kafka.topics import other_topics, topic_ids
+        from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+        from airflow_ft.clients.kafka.topics import other_topics, topic_ids
 
         group = str(source.group_id)
         ids = {topic: found.translate(_AS_LIBRDKAFKA) for topic, found in ids.items()}

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.arguments import check_text, check_type
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.arguments import check_text, check_type
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources.plain import PlainSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.protocol.ports import ConnectionInfo
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_ft.core.background import beside
-from airflow_ft.core.errors import AirflowFtError, JobError, TerminalError, together
-from airflow_ft.core.warning import PipelineWarning
+from airflow_ft.protocol.background import beside
+from airflow_ft.protocol.errors import AirflowFtError, JobError, TerminalError, together
+from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.sinks.fitting import not_judged
 from airflow_ft.spark.driver.rowless import no_actions
 from airflow_ft.spark.driver.schemas import arrow_schema

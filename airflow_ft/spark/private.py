@@ -15,6 +15,19 @@ PROPERTIES = "spark.properties"  # in either of them, until a JVM has read it
 _LOCK = "lock"
 
 
+def airflow_home() -> Path:
+    """$AIRFLOW_HOME, or Airflow's own default."""
+    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute()
+
+
+def own_folder() -> Path:
+    """The package's own in Airflow's home, which only its user can open: made so by whoever needs it first."""
+    folder = airflow_home() / "airflow_ft"
+    with suppress(OSError):  # whoever writes there says what is wrong
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
 @contextmanager
 def private_folder() -> Iterator[Path]:
     """A folder for one attempt at staging, removed in the end."""

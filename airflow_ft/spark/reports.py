@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_ft.core import errors
-from airflow_ft.core.errors import AirflowFtError, StageError
+from airflow_ft.protocol import errors
+from airflow_ft.protocol.errors import AirflowFtError, StageError
 
 _FIELDS = ("code", "remedy", "pipeline", "checkpoint", "participant", "sink", "column", "row")
 _PLAIN = (str, int, float, bool, type(None))

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow_ft.core.arguments import check_job
-from airflow_ft.core.backpressure import RETAINED_BATCHES
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.dead_letters import DeadLetters
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.inline_job import InlineJob
-from airflow_ft.core.model import CheckpointingMode, RunKey, SparkPosition
-from airflow_ft.core.numbers import Numbers
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.core.secrets import SECRET
+from airflow_ft.protocol.arguments import check_job
+from airflow_ft.protocol.backpressure import RETAINED_BATCHES
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.dead_letters import DeadLetters
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.inline_job import InlineJob
+from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
+from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.secrets import SECRET
 from airflow_ft.sources import source_from_json
 
 # What the protocol rests on; a user's `conf` must not say otherwise.

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_ft.core.ports import Store
+    from airflow_ft.protocol.ports import Store
     from airflow_ft.state.handle import State
 
 
@@ -31,7 +31,7 @@ def open(pipeline: str, *, store: Store | str | None = None, at: int | None = No
 
     opened = None
     if store is None or isinstance(store, str):
-        from airflow_ft.hooks.store import open_configured_store
+        from airflow_ft.pipeline.decision_log import open_configured_store
 
         store = opened = open_configured_store(store)
     log = store

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import schema_paths
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import operator_file

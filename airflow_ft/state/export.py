@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import Operator
 from airflow_ft.state.layout import Entry, Table

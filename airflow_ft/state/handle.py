@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.spark.state.locations import require_batch
 from airflow_ft.spark.state.operators import Operator, operators
 from airflow_ft.state.catalog import Catalog, catalog, numbers, require_whole

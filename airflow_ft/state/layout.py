@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.records import strings
 from airflow_ft.state.rows import Column, RowReader, columns_of, in_order, write_row
 from airflow_ft.state.schemas import PREFIX, RANGE, Family

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 
 _LENGTH = struct.Struct(">i").unpack_from
 _TEXT = struct.Struct(">H").unpack_from

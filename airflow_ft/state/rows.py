@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 
 Kind = Any
 """A type as Spark writes it in JSON: a name, or an object with "type"."""

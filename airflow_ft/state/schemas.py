@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_ft.core.errors import ConfigurationError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.spark.state.schema_files import NEWEST, Schema, UnknownFormatError, schemas
 from airflow_ft.state.rows import Column, columns_of
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
+from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
 

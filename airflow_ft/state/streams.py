@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.xxhash import xxh32
 from airflow_ft.wal.checksums import damaged
 

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.rows import Column, Kind, columns_of, decimal_of, kind_text
 
 _NULL = "null"

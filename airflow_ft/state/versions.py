@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Protocol, cast
 
-from airflow_ft.core.errors import TransientError, WalCorruptError
+from airflow_ft.protocol.errors import TransientError, WalCorruptError
 from airflow_ft.state import records
 from airflow_ft.state.snapshots import Snapshot
 from airflow_ft.state.streams import decompressed

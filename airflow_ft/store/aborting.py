@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import (
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
     Checkpoint,
@@ -19,7 +19,7 @@ from airflow_ft.core.model import (
     RunKey,
     SparkPosition,
 )
-from airflow_ft.core.transitions import MAY_BE_VISIBLE
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind
 from airflow_ft.store.rows import json_text, to_pipeline

@@ -1,11 +1,11 @@
-"""Going past the sinks of a lost decision log (`airflow_ft.core.adoption`)."""
+"""Going past the sinks of a lost decision log (`airflow_ft.protocol.adoption`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
-from airflow_ft.core.transitions import MAY_BE_VISIBLE
+from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.aborting import unresolved
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from itertools import repeat
 from typing import Any, Generic, Protocol, TypeVar
 
-from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
-from airflow_ft.core.ports import Meter
+from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.protocol.ports import Meter
 
 Row = dict[str, Any]
 """A row by column name."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import (
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.model import (
     AfterAbort,
     Checkpoint,
     CheckpointState,
@@ -18,9 +18,9 @@ from airflow_ft.core.model import (
     Proof,
     Segment,
 )
-from airflow_ft.core.numbers import numbers_text
-from airflow_ft.core.set_aside import of_checkpoint, of_proof
-from airflow_ft.core.timing import Timing
+from airflow_ft.protocol.numbers import numbers_text
+from airflow_ft.protocol.set_aside import of_checkpoint, of_proof
+from airflow_ft.protocol.timing import Timing
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, plan_text
 from airflow_ft.store.quarantine import require_nothing_quarantined

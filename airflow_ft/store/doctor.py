@@ -6,12 +6,12 @@ import shutil
 import time
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.doctor import Check, Examination
+from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.store.database import Database
 from airflow_ft.store.sql import SqlStore
 
 if TYPE_CHECKING:
-    from airflow_ft.core.ports import Store
+    from airflow_ft.protocol.ports import Store
 
 MINIMUM_FREE = 256 << 20  # bytes
 CLOCK_TOLERANCE = 5.0  # seconds

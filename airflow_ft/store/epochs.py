@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
-from airflow_ft.core.errors import ConfigurationError, FencedError, LeaseHeldError, StateConflictError
-from airflow_ft.core.model import (
+from airflow_ft.protocol.errors import ConfigurationError, FencedError, LeaseHeldError, StateConflictError
+from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
     Checkpoint,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError, StoreCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StoreCorruptError
 
 
 class UnknownPipelineError(ConfigurationError, KeyError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.model import Lease, Plan, RunKey, Segment
-from airflow_ft.core.numbers import numbers_text
+from airflow_ft.protocol.model import Lease, Plan, RunKey, Segment
+from airflow_ft.protocol.numbers import numbers_text
 
 
 class EventKind(StrEnum):

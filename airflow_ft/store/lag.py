@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 
-from airflow_ft.core.lag import Lag
-from airflow_ft.core.model import StateSizes
+from airflow_ft.protocol.lag import Lag
+from airflow_ft.protocol.model import StateSizes
 from airflow_ft.store.database import Database
 from airflow_ft.store.rows import clean_text, json_text, to_lag
 from airflow_ft.store.writing import pipeline_write

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 
-from airflow_ft.core.model import Event
-from airflow_ft.core.overview import Noted, Only, Origin, Overview, Tally
-from airflow_ft.core.timing import Delivered, Timing
-from airflow_ft.core.transitions import UNFINISHED
+from airflow_ft.protocol.model import Event
+from airflow_ft.protocol.overview import Noted, Only, Origin, Overview, Tally
+from airflow_ft.protocol.timing import Delivered, Timing
+from airflow_ft.protocol.transitions import UNFINISHED
 from airflow_ft.store.errors import UnknownPipelineError
 from airflow_ft.store.reading import ONLY, ReadingOperations
 from airflow_ft.store.rows import from_time, to_delivered, to_event, to_overview, to_timing

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_ft.core.errors import StateConflictError
-from airflow_ft.core.model import Checkpoint, CheckpointState
-from airflow_ft.core.transitions import MAY_BE_VISIBLE
+from airflow_ft.protocol.errors import StateConflictError
+from airflow_ft.protocol.model import Checkpoint, CheckpointState
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 from airflow_ft.store.database import Database
 from airflow_ft.store.rows import clean_text
 from airflow_ft.store.writing import PipelineWrite, pipeline_write

@@ -7,20 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_ft.core.model import (
-    AbortReason,
-    Checkpoint,
-    Event,
-    Lease,
-    Pipeline,
-    Run,
-    RunKey,
-    SparkPosition,
-)
-from airflow_ft.core.numbers import Numbers
-from airflow_ft.core.overview import Only
-from airflow_ft.core.ports import Confirmed
-from airflow_ft.core.set_aside import SetAside, of_proof, together
+from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
+from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.overview import Only
+from airflow_ft.protocol.ports import Confirmed
+from airflow_ft.protocol.set_aside import SetAside, of_proof, together
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError
 from airflow_ft.store.rows import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_ft.core.known_roots import know
+from airflow_ft.protocol.known_roots import know
 from airflow_ft.store.database import Database
 
 _PREFIX = "root "

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from airflow_ft.core.damaged import SENSELESS
-from airflow_ft.core.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
-from airflow_ft.core.failure import Failure
-from airflow_ft.core.formats import is_word, member, refuse_newer
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import (
+from airflow_ft.protocol.damaged import SENSELESS
+from airflow_ft.protocol.errors import AirflowFtError, NewerReleaseError, StoreCorruptError
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.formats import is_word, member, refuse_newer
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.model import (
     PLAN_FORMAT,
     AfterAbort,
     Checkpoint,
@@ -37,10 +37,10 @@ from airflow_ft.core.model import (
     canonical_json,
     halted_text,
 )
-from airflow_ft.core.overview import Overview
-from airflow_ft.core.reasons import reason_of
-from airflow_ft.core.timing import Delivered, Timing
-from airflow_ft.core.warning import PipelineWarning
+from airflow_ft.protocol.overview import Overview
+from airflow_ft.protocol.reasons import reason_of
+from airflow_ft.protocol.timing import Delivered, Timing
+from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
 
 P = ParamSpec("P")

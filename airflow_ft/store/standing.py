@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.store.reading import WAITS
 
 FEW = 100

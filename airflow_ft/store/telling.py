@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_ft.core.failure import Failure, shortened
-from airflow_ft.core.model import RunKey
-from airflow_ft.core.warning import MOST_CHARACTERS, MOST_WARNINGS, PipelineWarning
+from airflow_ft.protocol.failure import Failure, shortened
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.warning import MOST_CHARACTERS, MOST_WARNINGS, PipelineWarning
 from airflow_ft.store.database import Database
 from airflow_ft.store.events import EventKind, run_detail
 from airflow_ft.store.rows import clean_text, json_text, key_of, to_failure, to_pipeline, to_warning

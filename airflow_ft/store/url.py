@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 
 _REMEDY = (
     "Write sqlite:////absolute/path/ft.db or postgresql://user:password@host:port/database. Percent-encode special"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
     PipelineHaltedError,
@@ -15,11 +15,11 @@ from airflow_ft.core.errors import (
     require_not_renamed,
     require_understood,
 )
-from airflow_ft.core.model import AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise, Reason
-from airflow_ft.core.ports import MOST_EVENTS, Meter
-from airflow_ft.core.reasons import failure_text
-from airflow_ft.core.timing import Timing
-from airflow_ft.core.transitions import is_allowed
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise, Reason
+from airflow_ft.protocol.ports import MOST_EVENTS, Meter
+from airflow_ft.protocol.reasons import failure_text
+from airflow_ft.protocol.timing import Timing
+from airflow_ft.protocol.transitions import is_allowed
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
     FencedError,
@@ -35,10 +35,10 @@ from airflow_ft.core.errors import (
     TransientError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import Outcome, Plan, Promise, Proof, Vote
-from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Expiring, Participant, SinkSpec
-from airflow_ft.core.verify import Delivered
+from airflow_ft.protocol.model import Outcome, Plan, Promise, Proof, Vote
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, Expiring, Participant, SinkSpec
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing.bags import BagsConformance
 from airflow_ft.testing.beginnings import BeginningsConformance

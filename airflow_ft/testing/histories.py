@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_ft.core.errors import FencedError, HaltError, StateConflictError
-from airflow_ft.core.model import Outcome, Promise
-from airflow_ft.core.remnants import RemnantKind
+from airflow_ft.protocol.errors import FencedError, HaltError, StateConflictError
+from airflow_ft.protocol.model import Outcome, Promise
+from airflow_ft.protocol.remnants import RemnantKind
 from airflow_ft.testing.world import OURS, ROWS, THEIRS
 
 if TYPE_CHECKING:

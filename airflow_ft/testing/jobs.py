@@ -12,11 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.running import PlainRun
+from airflow_ft.pipeline.run import PlainRun
+from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources.files import FileSource
-from airflow_ft.spec import PipelineSpec
 
 _CONNECTION = "trial"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from airflow_ft.core.model import Outcome, Plan, Promise, Vote
+from airflow_ft.protocol.model import Outcome, Plan, Promise, Vote
 from airflow_ft.testing.relay import Fate
 
 if TYPE_CHECKING:

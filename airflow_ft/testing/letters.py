@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
-from airflow_ft.core.model import Outcome
-from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.set_aside import SetAside, of_proof
-from airflow_ft.core.verify import Delivered
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.set_aside import SetAside, of_proof
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing.values import plain, same
 from airflow_ft.testing.world import SINK
@@ -23,7 +23,7 @@ from airflow_ft.wal.filesystem import filesystem
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_ft.core.model import Plan, Segment
+    from airflow_ft.protocol.model import Plan, Segment
     from airflow_ft.testing.values import Values
     from airflow_ft.testing.world import World
 

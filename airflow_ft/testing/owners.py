@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_ft.core.errors import FencedError, HaltError, SinkAccessError
-from airflow_ft.core.model import Fence, Outcome, Plan, Promise
-from airflow_ft.core.planning import plan_delivery
+from airflow_ft.protocol.errors import FencedError, HaltError, SinkAccessError
+from airflow_ft.protocol.model import Fence, Outcome, Plan, Promise
+from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.testing.world import OURS, ROWS, SINK, THEIRS
 
 if TYPE_CHECKING:
-    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.protocol.ports import ConnectionInfo
     from airflow_ft.testing.world import World
 
 _COMMITTED, _ABORTED = Outcome.COMMITTED, Outcome.ABORTED

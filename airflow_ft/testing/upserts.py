@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_ft.core.model import Plan, Segment
-from airflow_ft.core.planning import plan_delivery
+from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.testing.tables import Upserts
 
 if TYPE_CHECKING:

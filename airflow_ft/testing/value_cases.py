@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
-from airflow_ft.core.model import Outcome, Plan, Promise
-from airflow_ft.core.planning import plan_delivery
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.model import Outcome, Plan, Promise
+from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.testing.values import Values, plain, same
 from airflow_ft.testing.world import SINK, World
 

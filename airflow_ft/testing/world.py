@@ -18,9 +18,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.model import Fence, ParticipantPlan, Plan, Promise, Proof, Segment, Vote
-from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, DeadLetters, Participant, SegmentReader, SinkSpec, WalFile
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Proof, Segment, Vote
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, DeadLetters, Participant, SegmentReader, SinkSpec, WalFile
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
 from airflow_ft.testing import nursery

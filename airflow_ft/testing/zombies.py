@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from airflow_ft.core.errors import FencedError, SinkUnavailableError, TransientError
-from airflow_ft.core.model import Outcome, Plan, Promise, Vote
+from airflow_ft.protocol.errors import FencedError, SinkUnavailableError, TransientError
+from airflow_ft.protocol.model import Outcome, Plan, Promise, Vote
 from airflow_ft.testing.kills import calls_at
 from airflow_ft.testing.threads import Background, Stops, fastest, patience_for
 
 if TYPE_CHECKING:
-    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.protocol.ports import ConnectionInfo
     from airflow_ft.testing.world import World
 
 _ROWS = 4

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_ft.barriers import BarrierGate
+from airflow_ft.pipeline.barriers import BarrierGate
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
 
@@ -17,7 +17,7 @@ class BarrierTrigger(BaseTrigger):
 
     Args:
         gate: `BarrierGate.to_json()`.
-        store: as in `airflow_ft.hooks.store.store_url`.
+        store: as in `airflow_ft.pipeline.decision_log.store_url`.
         poll_interval: seconds between two looks.
     """
 

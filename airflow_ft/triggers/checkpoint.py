@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_ft.checkpoints import Gate
+from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
 
@@ -18,7 +18,7 @@ class CheckpointTrigger(BaseTrigger):
     Args:
         pipeline: the pipeline's name.
         gate: `Gate.to_json()`.
-        store: as in `airflow_ft.hooks.store.store_url`.
+        store: as in `airflow_ft.pipeline.decision_log.store_url`.
         poll_interval: seconds between two looks.
     """
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
-from airflow_ft.core.arguments import check_type
-from airflow_ft.core.config import check_name
-from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError, TerminalError
-from airflow_ft.hooks.store import check_store
+from airflow_ft.pipeline.decision_log import check_store
+from airflow_ft.protocol.arguments import check_type
+from airflow_ft.protocol.config import check_name
+from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError, TerminalError
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
 
 if TYPE_CHECKING:
-    from airflow_ft.core.ports import Store
+    from airflow_ft.protocol.ports import Store
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class ConfirmedTrigger(BaseEventTrigger):
 
     Args:
         pipeline: the pipeline's name.
-        store: as in `airflow_ft.hooks.store.store_url`.
+        store: as in `airflow_ft.pipeline.decision_log.store_url`.
         poll_interval: seconds between two looks at the decision log.
     """
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from airflow_ft.core.errors import TransientError
+from airflow_ft.protocol.errors import TransientError
 
 T = TypeVar("T")
 

@@ -18,11 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_ft.core.background import beside
-from airflow_ft.core.errors import AirflowFtError, StoreUnavailableError
+from airflow_ft.protocol.background import beside
+from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from airflow_ft.core.ports import Store
+    from airflow_ft.protocol.ports import Store
 
 T = TypeVar("T")
 
@@ -100,8 +100,8 @@ class Reader:
 
     def _opened(self) -> Store:
         """A log that was there before is not made again: its disk may be away."""
-        from airflow_ft.hooks import store as hooks
-        from airflow_ft.hooks.connections import task_connections
+        from airflow_ft.pipeline import decision_log as hooks
+        from airflow_ft.pipeline.connections import task_connections
 
         address = hash(hooks.store_url(self._setting))
         known, self._resolved_at = self._address == address, time.monotonic()
@@ -117,7 +117,7 @@ class Reader:
         return opened
 
     def _has_moved(self) -> bool:
-        from airflow_ft.hooks.store import store_url
+        from airflow_ft.pipeline.decision_log import store_url
 
         if time.monotonic() - self._resolved_at < ANYWAY_SECONDS:
             return False
@@ -144,7 +144,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 @contextmanager
 def reading(setting: str | None) -> Iterator[Reader]:
-    """Hold the shared reader of a setting (as in `airflow_ft.hooks.store.store_url`) for the duration of the block."""
+    """Hold the shared reader of a setting (as in `airflow_ft.pipeline.decision_log.store_url`) for the duration of the block."""
     key = setting or ""
     with _lock:
         if (reader := _readers.get(key)) is None:

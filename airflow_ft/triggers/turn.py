@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_ft.core.lease import LEASE_SECONDS
-from airflow_ft.core.model import RunKey
+from airflow_ft.protocol.lease import LEASE_SECONDS
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import reading
 
@@ -22,7 +22,7 @@ class TurnTrigger(BaseTrigger):
         dag_id: of the waiting run.
         run_id: of the waiting run.
         map_index: of the waiting run.
-        store: as in `airflow_ft.hooks.store.store_url`.
+        store: as in `airflow_ft.pipeline.decision_log.store_url`.
         lease_seconds: a lease that stands still for half of it is taken for dead here (taking an epoch watches it
             for its whole time).
         poll_interval: seconds between two looks.
@@ -72,7 +72,7 @@ class TurnTrigger(BaseTrigger):
 
     def is_free(self) -> bool:
         """One look, in a thread of its own."""
-        from airflow_ft.runs import run_is_over
+        from airflow_ft.pipeline.runs import run_is_over
 
         with reading(self.store) as reader:
             store = reader.store()

@@ -11,7 +11,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.wal.filesystem import FileSystem, is_hdfs
 
 _HEAD = struct.Struct(">4si")  # of `ChecksumFileSystem`: mark, bytes for each checksum

@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError, WalCorruptError
-from airflow_ft.core.model import Plan, canonical_json
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
+from airflow_ft.protocol.model import Plan, canonical_json
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ FOLDER = "dead-letter"
 
 @dataclass(frozen=True, slots=True)
 class ParquetDeadLetters:
-    """The `DeadLetters` of airflow_ft.core.ports; `pipeline` is the URI of the pipeline's folder in the log."""
+    """The `DeadLetters` of airflow_ft.protocol.ports; `pipeline` is the URI of the pipeline's folder in the log."""
 
     pipeline: str
     number: int

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.core.errors import ConfigurationError, StageError, StorageUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, StageError, StorageUnavailableError
 from airflow_ft.wal import markers
 from airflow_ft.wal.hdfs import SCHEME, HdfsFileSystem, changing, copy_file, copy_tree, hdfs_path
 

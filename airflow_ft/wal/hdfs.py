@@ -25,8 +25,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from airflow_ft.core.background import beside
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.background import beside
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     StorageUnavailableError,

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from xml.etree import ElementTree  # nosec B405 # Hadoop's own configuration
 
-from airflow_ft.core.doctor import Examination
+from airflow_ft.protocol.doctor import Examination
 from airflow_ft.wal.hdfs import HdfsFileSystem
 
 SYNC_ON_CLOSE = "dfs.datanode.synconclose"

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError, WalCorruptError
-from airflow_ft.core.formats import refuse_newer
-from airflow_ft.core.model import canonical_json
-from airflow_ft.core.ports import ColumnStatistics, WalFile
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
+from airflow_ft.protocol.formats import refuse_newer
+from airflow_ft.protocol.model import canonical_json
+from airflow_ft.protocol.ports import ColumnStatistics, WalFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ class Manifest:
 
     `positions` are the source positions by source name, `{"start": ..., "end": ...}` in the source's own terms
     (Kafka: `{topic: {partition: offset}}`); start is None for the first batch. `lineage`, by sink, as far as it is
-    known: what its columns are made of (`airflow_ft.core.column_lineage`, plain data).
+    known: what its columns are made of (`airflow_ft.protocol.column_lineage`, plain data).
     """
 
     pipeline: str

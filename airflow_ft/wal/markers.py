@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable
 from typing import BinaryIO, Protocol, TypeVar
 
-from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
-from airflow_ft.core.known_roots import root_of
+from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
+from airflow_ft.protocol.known_roots import root_of
 
 MARKER = ".airflow-ft-root.json"
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from airflow_ft.core.model import canonical_json
+from airflow_ft.protocol.model import canonical_json
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 PREFIX = ".airflow-ft-log-"

@@ -1,4 +1,4 @@
-"""Making sense of files; see airflow_ft.core.damaged."""
+"""Making sense of files; see airflow_ft.protocol.damaged."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 from contextlib import AbstractContextManager
 from typing import Any
 
-from airflow_ft.core.damaged import understood
-from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.core.model import canonical_json
+from airflow_ft.protocol.damaged import understood
+from airflow_ft.protocol.errors import WalCorruptError
+from airflow_ft.protocol.model import canonical_json
 from airflow_ft.wal.filesystem import filesystem
 
 _DIGEST, _TOLD = "sha256", "told"

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.failure import with_fix
-from airflow_ft.core.model import Segment
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.failure import with_fix
+from airflow_ft.protocol.model import Segment
 from airflow_ft.wal import owners
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 from airflow_ft.wal.markers import MARKER
@@ -46,7 +46,7 @@ def delete_segment(segment: Segment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WalArchive:
-    """The `Archive` of airflow_ft.core.ports over the log under `root`."""
+    """The `Archive` of airflow_ft.protocol.ports over the log under `root`."""
 
     root: str
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.ports import ColumnStatistics
+from airflow_ft.protocol.ports import ColumnStatistics
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the naive epoch: values without a zone are counted from it
 MICROSECONDS_A_DAY = 86_400_000_000

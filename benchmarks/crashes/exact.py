@@ -12,12 +12,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import ParticipantPlan, Pipeline, RunKey
-from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
-from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import ParticipantPlan, Pipeline, RunKey
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from airflow_ft.spark.parsing import parse_json
-from airflow_ft.spark.uids import uid
+from airflow_ft.jobs.parsing import parse_json
+from airflow_ft.jobs.uids import uid
 
 if TYPE_CHECKING:
     import pandas as pd

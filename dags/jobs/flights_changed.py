@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.example_dags.jobs.flights import FLIGHT, numbered, split
 
-from airflow_ft.spark.parsing import parse_json
-from airflow_ft.spark.uids import uid
+from airflow_ft.jobs.parsing import parse_json
+from airflow_ft.jobs.uids import uid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft import SqliteSink
-from airflow_ft.core import steps
-from airflow_ft.core.errors import NotDeliveredError, SinkUnavailableError, StoreBehindSinkError
-from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import ParticipantPlan, RunKey, SparkPosition
-from airflow_ft.core.ports import ConnectionInfo, Participant, Store
-from airflow_ft.core.resolution import Resolver
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import NotDeliveredError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, Store
+from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.wal import open_archive
 from tests.integration.real_world import RealWorld
 from tests.state.scene import Counts

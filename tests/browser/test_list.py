@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from airflow_ft.core.model import RunKey
+from airflow_ft.protocol.model import RunKey
 from tests.browser.flights import FLIGHTS
 from tests.browser.pages import API, PAGE, PipelineList, PipelinePage, Visit
 from tests.browser.server import ApiServer

@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from airflow_ft.acts.names import ACTIONS, READING
-from airflow_ft.core.errors import AirflowFtError, PipelineHaltedError
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
-from airflow_ft.core.ports import Store
-from airflow_ft.core.set_aside import of_checkpoint
-from airflow_ft.savepoints.metadata import METADATA, read_metadata, verify
-from airflow_ft.savepoints.taking import take
+from airflow_ft.pipeline.actions.names import ACTIONS, READING
+from airflow_ft.protocol.errors import AirflowFtError, PipelineHaltedError
+from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.set_aside import of_checkpoint
+from airflow_ft.spark.savepoints.metadata import METADATA, read_metadata, verify
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.state.handle import State

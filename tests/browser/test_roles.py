@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from airflow_ft.acts.names import ACTIONS
+from airflow_ft.pipeline.actions.names import ACTIONS
 from tests.browser.acts import BUTTONS
 from tests.browser.pages import LIMIT, PipelineList, Table, Visit
 from tests.browser.server import ADMIN, MAINTENANCE, STRANGER, USER, VIEWER, ApiServer

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from airflow_ft.core.failure import Failure
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import HaltReason, RunKey, StateSizes
-from airflow_ft.core.warning import PipelineWarning, warn
-from airflow_ft.savepoints.metadata import METADATA
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.model import HaltReason, RunKey, StateSizes
+from airflow_ft.protocol.warning import PipelineWarning, warn
+from airflow_ft.spark.savepoints.metadata import METADATA
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import local_path
 from tests.browser import flights

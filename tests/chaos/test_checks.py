@@ -55,7 +55,7 @@ def flight(partition: int, offset: int, carrier: str) -> Record:
 
 
 def test_the_digest_is_that_of_the_package() -> None:
-    from airflow_ft.core.model import Segment, plan_digest
+    from airflow_ft.protocol.model import Segment, plan_digest
 
     segments = (Segment(1, "a", "somewhere", {}, 0), Segment(2, "b", "else", {}, 0))
     assert plan_digest(segments) == DIGEST

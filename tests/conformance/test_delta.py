@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_ft import DeltaSink
-from airflow_ft.core.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
 from airflow_ft.testing.tables import Row

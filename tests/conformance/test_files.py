@@ -18,7 +18,7 @@ import pytest
 from pyarrow import csv
 
 from airflow_ft import FilesSink
-from airflow_ft.core.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values, plain
 from airflow_ft.testing.tables import Row
 from tests.conformance.values import (

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
 from airflow_ft.testing import ParticipantConformance, Target
 from airflow_ft.testing.model import ModelParticipant, ModelSink, ModelSystem
 from airflow_ft.testing.world import SINK

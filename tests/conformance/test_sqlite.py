@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.testing import Bag, ParticipantConformance, Target, Values
 from tests.conformance.values import CLOCK, FINITE, INF, NAN, digits, instant

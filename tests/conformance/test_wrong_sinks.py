@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_ft.core.model import Outcome, Segment
-from airflow_ft.core.ports import WalFile
-from airflow_ft.core.set_aside import SetAside
+from airflow_ft.protocol.model import Outcome, Segment
+from airflow_ft.protocol.ports import WalFile
+from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.sinks import refused
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base import one_transaction as module
@@ -466,7 +466,7 @@ def too_few_rows_are_told(change: Change) -> None:
 
 
 def module_detail(found: dict[str, SetAside], more: int) -> dict[str, Any]:
-    from airflow_ft.core.set_aside import detail
+    from airflow_ft.protocol.set_aside import detail
 
     return detail({sink: replace(each, rows=each.rows + more) for sink, each in found.items()})
 

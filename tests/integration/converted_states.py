@@ -15,7 +15,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from airflow_ft.savepoints.converting import Backend, prepare
+from airflow_ft.spark.savepoints.converting import Backend, prepare
 from airflow_ft.spark.state.copying import copy_state
 from airflow_ft.spark.state.files import drop_unnamed
 from airflow_ft.spark.state.locations import SparkLocation, copy_location

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.model import Fence, Plan
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.testing import nursery
 from tests.integration.kafka_world import World
 

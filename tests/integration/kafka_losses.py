@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.testing.relay import Fate
 from tests.integration.kafka_proxy import API_NAMES, KafkaProxy

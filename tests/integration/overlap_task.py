@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import ParticipantPlan, Pipeline
-from airflow_ft.core.planning import Delivery, plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant
-from airflow_ft.core.steps import Context
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import ParticipantPlan, Pipeline
+from airflow_ft.protocol.planning import Delivery, plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, Participant
+from airflow_ft.protocol.steps import Context
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import FileSource

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 
 import airflow_ft as ft
-from airflow_ft.core import steps
+from airflow_ft.protocol import steps
 from airflow_ft.sinks.sqlite import participant
 
 PLACES = (

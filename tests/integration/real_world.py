@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core import steps
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import ParticipantPlan, RunKey, SparkPosition
-from airflow_ft.core.planning import Delivery, plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant, Store
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
+from airflow_ft.protocol.planning import Delivery, plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, Store
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink

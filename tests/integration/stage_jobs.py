@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from airflow_ft.jobs.parsing import malformed_rows, parse_json, parsed_rows
+from airflow_ft.jobs.uids import uid
 from airflow_ft.spark.driver import publisher, query, topics
-from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
 from airflow_ft.spark.state import timers
-from airflow_ft.spark.uids import uid
 
 
 def _die() -> None:

@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.inline_job import InlineJob
-from airflow_ft.core.lease import Worker, new_epoch, take_epoch
-from airflow_ft.core.model import Checkpoint, RunKey, SparkPosition
-from airflow_ft.core.ports import ConnectionInfo, Store
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.inline_job import InlineJob
+from airflow_ft.protocol.lease import Worker, new_epoch, take_epoch
+from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
+from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sources import Source
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageRequest, StageResult

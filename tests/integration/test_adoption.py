@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.adoption import adopt, look
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.adoption import adopt, look
+from airflow_ft.protocol.errors import (
     ConfigurationError,
     ForeignOwnerError,
     HaltError,
     SinkUnavailableError,
     StateConflictError,
 )
-from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
-from airflow_ft.core.remnants import PreparedEnding, RemnantKind
-from airflow_ft.core.resolution import Resolver
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
+from airflow_ft.protocol.remnants import PreparedEnding, RemnantKind
+from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.sinks.mysql import branches, remnants, slices
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -328,6 +328,6 @@ def test_what_two_logs_have_delivered_is_not_adopted_over(world: LosingWorld) ->
 
 
 def resolver(world: RealWorld) -> Resolver:
-    from airflow_ft.core.lease import Worker
+    from airflow_ft.protocol.lease import Worker
 
     return Resolver(world.store, world.pipeline, world.participants, "a test by ada", Worker(), 0.1)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.model import Checkpoint
+from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.spark.session.loans import kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.waiting import wait_for

@@ -30,7 +30,7 @@ from confluent_kafka import Consumer, TopicPartition
 from deltalake import DeltaTable
 from pyarrow.fs import S3FileSystem
 
-from airflow_ft.core.model import CheckpointState, RunKey
+from airflow_ft.protocol.model import CheckpointState, RunKey
 from airflow_ft.spark.session.loans import Kept, kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.integration.planted import Secrets

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.model import CheckpointState
+from airflow_ft.protocol.model import CheckpointState
 from tests.integration.airflow_world import AirflowWorld
 from tests.integration.kafka_world import read
 from tests.waiting import wait_for

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import StoreUnavailableError
-from airflow_ft.core.ports import ConnectionResolver
-from airflow_ft.hooks.connections import server_connections, task_connections
-from airflow_ft.hooks.store import CheckpointStoreHook, open_configured_store
+from airflow_ft.hooks.store import CheckpointStoreHook
+from airflow_ft.pipeline.connections import server_connections, task_connections
+from airflow_ft.pipeline.decision_log import open_configured_store
+from airflow_ft.protocol.errors import StoreUnavailableError
+from airflow_ft.protocol.ports import ConnectionResolver
 from tools.servers import Database
 
 pytestmark = [pytest.mark.server, pytest.mark.airflow]

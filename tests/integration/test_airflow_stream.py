@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.model import AfterAbort
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.model import AfterAbort
 from tests.integration.airflow_streams import EXAMPLES, START_SECONDS, Streams, streams_in
 from tests.integration.kafka_world import read, value
 from tests.waiting import wait_for

@@ -15,21 +15,21 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.errors import (
     ConfigurationError,
     DataLossError,
     FencedError,
     LeaseHeldError,
     StateConflictError,
 )
-from airflow_ft.core.from_savepoint import BEGINNING, Later
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.core.recovery import give_up_undecided
-from airflow_ft.savepoints.restoring import restore
+from airflow_ft.protocol.from_savepoint import BEGINNING, Later
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.recovery import give_up_undecided
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.restoring import restore
 from tests.conftest import TopicFactory
 from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection, world
 from tests.raising import raises

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StateMeaningError
-from airflow_ft.core.from_savepoint import Later
-from airflow_ft.core.lease import Worker
-from airflow_ft.savepoints.converting import Backend, convert
-from airflow_ft.savepoints.metadata import read_metadata
-from airflow_ft.savepoints.rescaling import rescale
-from airflow_ft.savepoints.restoring import restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import ConfigurationError, StateMeaningError
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.converting import Backend, convert
+from airflow_ft.spark.savepoints.metadata import read_metadata
+from airflow_ft.spark.savepoints.rescaling import rescale
+from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld
 from tests.integration.stage_world import world as stage_world

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_ft.core.errors import ConfigurationError, JobError
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.savepoints.restoring import restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import ConfigurationError, JobError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.spark.savepoints.taking import take
 from tests.conftest import TopicFactory
 from tests.integration.stage_world import JARS, PIPELINE, StageWorld, with_connection
 from tests.integration.stage_world import world as stage_world

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError
-from airflow_ft.core.lease import Worker
-from airflow_ft.savepoints.converting import Backend, convert
-from airflow_ft.savepoints.metadata import METADATA, read_metadata, verify, write_metadata
-from airflow_ft.savepoints.restoring import restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.converting import Backend, convert
+from airflow_ft.spark.savepoints.metadata import METADATA, read_metadata, verify, write_metadata
+from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.settings import PROVIDER
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.converted_states import CASES

@@ -15,24 +15,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import (
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     SinkUnavailableError,
     StateConflictError,
     TransientError,
     UnfitTargetError,
 )
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import Checkpoint, CheckpointState, ParticipantPlan
-from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
-from airflow_ft.core.recovery import recover
-from airflow_ft.core.resolution import Resolver
-from airflow_ft.core.set_aside import of_checkpoint
-from airflow_ft.core.steps import commit_step, confirm_step, prepare_step
-from airflow_ft.core.verify import Delivered
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.protocol.recovery import recover
+from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.set_aside import of_checkpoint
+from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks import refused as refused_rows
 from airflow_ft.sinks.kafka.participant import open_participant as open_kafka
 from airflow_ft.sinks.kafka.slot import Slot
@@ -45,11 +45,11 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.retention import WalArchive, sweep
 from tests.conftest import TopicFactory
-from tests.core.world import Crash, Fault, crash
 from tests.density import stride
 from tests.integration import test_mysql_mixes
 from tests.integration.test_kafka_prepare import set_config
 from tests.integration.test_mysql_mixes import ROWS, Mix, Statements
+from tests.protocol.world import Crash, Fault, crash
 from tests.through import Through
 from tools.servers import Database, Kafka
 

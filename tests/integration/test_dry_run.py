@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import Producer
 
 import airflow_ft as ft
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError, JobError
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import AirflowFtError, JobError
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.spark.session.loans import kept
 from airflow_ft.store import open_store
 from airflow_ft.wal.markers import MARKER

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
-from airflow_ft.core.model import Checkpoint
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.kafka.topics import topic_ids
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.topics import topic_ids
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.sources.progress import GroupOffsets
 from tests.conftest import TopicFactory
-from tests.core.test_planning import staged
+from tests.protocol.test_planning import staged
 from tools.servers import Kafka
 from tools.servers.processes import free_port
 

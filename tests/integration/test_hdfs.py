@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from airflow_ft import state
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import AirflowFtError, StageError, StorageUnavailableError
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import RunKey
-from airflow_ft.core.ports import Store
-from airflow_ft.savepoints.converting import Backend, convert
-from airflow_ft.savepoints.metadata import dispose, listing, read_metadata, verify
-from airflow_ft.savepoints.rescaling import rescale
-from airflow_ft.savepoints.restoring import Later, restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import AirflowFtError, StageError, StorageUnavailableError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.converting import Backend, convert
+from airflow_ft.spark.savepoints.metadata import dispose, listing, read_metadata, verify
+from airflow_ft.spark.savepoints.rescaling import rescale
+from airflow_ft.spark.savepoints.restoring import Later, restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal

@@ -1,6 +1,6 @@
 """What delivers does not import pandas, which would take a quarter of its time (`airflow_ft.sinks.arrow`).
 
-And nothing else of weight where its process is forked from one with `airflow_ft.preload`.
+And nothing else of weight where its process is forked from one with `airflow_ft.operators.preload`.
 """
 
 import json
@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.model import Plan
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.testing.world import SINK
 from airflow_ft.testing.world import World as PostgresWorld
@@ -29,7 +29,7 @@ DELIVER = """
 import json, sys
 order = json.load(sys.stdin)
 if order["preload"]:
-    import airflow_ft.preload
+    import airflow_ft.operators.preload
 from benchmarks.delivering import deliver
 before = set(sys.modules)
 counts = deliver(order["plan"], order["connection"])["counts"]

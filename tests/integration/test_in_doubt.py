@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.doubt import Doubt, Finding, doubts
-from airflow_ft.core.errors import QuarantinedError, TokenLostError, UnfitTargetError
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason
-from airflow_ft.core.ports import Store
-from airflow_ft.core.resolution import Resolver
+from airflow_ft.protocol.doubt import Doubt, Finding, doubts
+from airflow_ft.protocol.errors import QuarantinedError, TokenLostError, UnfitTargetError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value
 from tests.integration.real_world import RealWorld, expected, make_world
@@ -72,7 +72,7 @@ def test_a_commit_whose_answer_was_lost_is_read_from_marker_and_token(world: Rea
     world.prepare()
     plan = world.store.checkpoint(world.pipeline, 1).plan
     assert plan is not None
-    from airflow_ft.core.model import Fence
+    from airflow_ft.protocol.model import Fence
 
     epoch = world.store.pipeline(world.pipeline).epoch
     for name in ("shop", "cluster"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import airflow_ft as ft
-from airflow_ft.core.errors import JobError
+from airflow_ft.protocol.errors import JobError
 from airflow_ft.testing.jobs import JobTrial
 from tests.integration.stage_world import sessions_in
 from tests.raising import raises

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.model import Outcome
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import World, expected_ids, ids, read, read_ids, value

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import FencedError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
-from airflow_ft.core.model import Outcome
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings, is_fenced
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings, is_fenced
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import FencedError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.protocol.model import Outcome
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.held import HeldParticipant

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.errors import AirflowFtError, TokenLostError, TransientError
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import (
+from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.errors import AirflowFtError, TokenLostError, TransientError
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
     CheckpointState,
@@ -27,19 +27,19 @@ from airflow_ft.core.model import (
     RunKey,
     SparkPosition,
 )
-from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, SinkSpec
-from airflow_ft.core.resolution import Resolver
-from airflow_ft.core.steps import Context, prepare_step
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.steps import Context, prepare_step
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.conftest import TopicFactory
-from tests.core.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, World, crash
 from tests.density import stride
 from tests.integration.kafka_world import ids, read_ids
+from tests.protocol.world import LEASE_SECONDS, PIPELINE, RUN, Crash, Fault, World, crash
 from tests.through import Through
 from tools.servers import Database, Kafka
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.testing.relay import Fate
 from tests.integration.kafka_losses import Proxied, check_delivery_through_losses, proxied_broker, proxied_world
 from tests.integration.kafka_proxy import END_TXN

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.permissions import Grant, helpful, needed

@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError
-from airflow_ft.core.model import CheckpointingMode, Plan
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.core.verify import Delivered
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
+from airflow_ft.protocol.model import CheckpointingMode, Plan
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.plain import PlainParticipant

@@ -24,10 +24,16 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, DeclinedError, SinkAccessError, UnfitTargetError
-from airflow_ft.core.model import CheckpointingMode
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    DeclinedError,
+    SinkAccessError,
+    UnfitTargetError,
+)
+from airflow_ft.protocol.model import CheckpointingMode
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.participant import open_participant

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from airflow_ft.core.doubt import Finding, doubts
-from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, TokenLostError
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import CheckpointState, HaltReason, Outcome, Plan, Vote
-from airflow_ft.core.resolution import Resolver
-from airflow_ft.core.verify import Delivered
+from airflow_ft.protocol.doubt import Finding, doubts
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, TokenLostError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import CheckpointState, HaltReason, Outcome, Plan, Vote
+from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.kafka import KafkaSink, participant
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.held import HeldParticipant

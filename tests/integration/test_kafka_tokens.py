@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
     ForeignOwnerError,
@@ -18,8 +18,8 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     TokenLostError,
 )
-from airflow_ft.core.model import Outcome, Segment
-from airflow_ft.core.ports import SegmentReader
+from airflow_ft.protocol.model import Outcome, Segment
+from airflow_ft.protocol.ports import SegmentReader
 from airflow_ft.sinks.kafka import KafkaSink, tokens
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.sending import ProducerLostError

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.request import StageRequest
 from tests.conftest import TopicFactory
-from tests.core.systems import Metered
 from tests.integration.stage_jobs import fill
 from tests.integration.stage_world import JARS, PIPELINE, StageWorld, streaming, with_connection, world
+from tests.protocol.systems import Metered
 from tests.waiting import wait_for
 from tools.servers import Kafka
 

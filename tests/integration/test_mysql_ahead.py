@@ -16,7 +16,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks.mysql.failures import DEADLOCK
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.parameters import Parameters, parameters

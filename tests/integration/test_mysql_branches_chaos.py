@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import SinkUnavailableError
-from airflow_ft.core.model import Outcome, Plan
+from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.model import Outcome, Plan
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.fencing import await_end, hold_lock, kill, lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import UnfitTargetError
-from airflow_ft.core.model import Plan, Proof
-from airflow_ft.core.set_aside import of_proof
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.errors import UnfitTargetError
+from airflow_ft.protocol.model import Plan, Proof
+from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.mysql import server
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.session import Session

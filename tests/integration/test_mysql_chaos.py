@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import FencedError, SinkUnavailableError
-from airflow_ft.core.model import Outcome, Plan, Segment
-from airflow_ft.core.ports import WalFile
+from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
+from airflow_ft.protocol.model import Outcome, Plan, Segment
+from airflow_ft.protocol.ports import WalFile
 from airflow_ft.sinks.mysql.participant import open_participant
 from airflow_ft.wal import open_wal
 from tests.integration.proxy import Proxy

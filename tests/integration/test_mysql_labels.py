@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import UnfitTargetError
-from airflow_ft.core.model import ParticipantPlan, Plan
-from airflow_ft.core.set_aside import of_proof
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.errors import UnfitTargetError
+from airflow_ft.protocol.model import ParticipantPlan, Plan
+from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.mysql.verify import verify
 from airflow_ft.wal import open_wal
 from tests.raising import raises

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     DeclinedError,
     FencedError,
     ForeignOwnerError,
@@ -19,7 +19,7 @@ from airflow_ft.core.errors import (
     SinkUnavailableError,
     StoreBehindSinkError,
 )
-from airflow_ft.core.model import Outcome, Plan, canonical_json
+from airflow_ft.protocol.model import Outcome, Plan, canonical_json
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from tests.raising import raises

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, NotDeliveredError, TransientError
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import CheckpointState, ParticipantPlan, RunKey
-from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
-from airflow_ft.core.steps import Context, commit_step, confirm_step, prepare_step, recover_step
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, NotDeliveredError, TransientError
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import CheckpointState, ParticipantPlan, RunKey
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.participant import open_participant as kafka_participant
 from airflow_ft.sinks.mysql import slices
@@ -28,10 +28,10 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
-from tests.core.systems import NoArchive
-from tests.core.world import Crash, Fault, crash
 from tests.density import stride
 from tests.integration.kafka_world import read, value
+from tests.protocol.systems import NoArchive
+from tests.protocol.world import Crash, Fault, crash
 from tests.sinks.mysql.world import QUICK, orders
 from tests.through import Through
 from tools.servers import Database

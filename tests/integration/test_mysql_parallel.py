@@ -9,8 +9,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, FencedError, SinkUnavailableError, StoreBehindSinkError
-from airflow_ft.core.model import Outcome
+from airflow_ft.protocol.errors import DeclinedError, FencedError, SinkUnavailableError, StoreBehindSinkError
+from airflow_ft.protocol.model import Outcome
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.session import Session
 from tests.integration.proxy import Proxy

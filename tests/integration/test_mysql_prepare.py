@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from tests.raising import raises

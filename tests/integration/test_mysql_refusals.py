@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
-from airflow_ft.core.model import Plan
-from airflow_ft.core.set_aside import of_proof
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
 from tests.sinks.mysql.world import MySqlWorld, each_way, make_world, orders, vote_for

@@ -10,7 +10,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 from airflow_ft.sinks.mysql import xa_preflight
 from airflow_ft.sinks.mysql.session import Session
 from tests.integration.test_mysql_xa import prepared

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.sinks.mysql.catalog import Table, read_table
 from airflow_ft.sinks.mysql.charsets import repertoires
 from airflow_ft.sinks.mysql.checks import Objection

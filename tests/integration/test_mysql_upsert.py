@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
     FencedError,
@@ -18,8 +18,8 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import Outcome
-from airflow_ft.core.set_aside import of_proof
+from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.wal import open_wal

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import (
     DeclinedError,
     FencedError,
     SinkAccessError,
@@ -20,7 +20,7 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     TerminalError,
 )
-from airflow_ft.core.model import Outcome
+from airflow_ft.protocol.model import Outcome
 from airflow_ft.sinks.mysql import slices, xa, xa_preflight
 from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session

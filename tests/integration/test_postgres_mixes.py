@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
     NotDeliveredError,
     SinkUnavailableError,
     TransientError,
 )
-from airflow_ft.core.model import CheckpointState, ParticipantPlan, RunKey
-from airflow_ft.core.ports import ConnectionInfo, Participant, SinkSpec
-from airflow_ft.core.steps import recover_step
+from airflow_ft.protocol.model import CheckpointState, ParticipantPlan, RunKey
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec
+from airflow_ft.protocol.steps import recover_step
 from airflow_ft.sinks.postgres.participant import open_participant
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.wal import open_wal
-from tests.core.world import Crash, Fault, crash
 from tests.density import stride
 from tests.integration.test_mysql_mixes import Mix
+from tests.protocol.world import Crash, Fault, crash
 from tests.sinks.postgres.deaths import AtStatement, Death
 from tests.sinks.postgres.servers.test_local import AT_THE_END
 from tests.sinks.postgres.world import QUICK

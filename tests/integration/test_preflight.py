@@ -14,8 +14,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_ft import pipeline_steps, settings
-from airflow_ft.core.errors import (
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.dry_run import rehearse
+from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.errors import (
     ConfigurationError,
     SinkAccessError,
     SinkUnavailableError,
@@ -23,8 +26,7 @@ from airflow_ft.core.errors import (
     TerminalError,
     UnfitTargetError,
 )
-from airflow_ft.core.ports import ConnectionInfo, Store
-from airflow_ft.rehearsal import rehearse
+from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sinks import ready
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.spec import FilesSink
@@ -34,7 +36,6 @@ from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.task.stage import stage_step
-from airflow_ft.spec import PipelineSpec
 from airflow_ft.store import open_store
 from tests.integration.real_world import RealWorld, make_world
 from tests.raising import raises

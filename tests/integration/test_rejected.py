@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import airflow_ft as ft
-from airflow_ft.core.errors import DeadLettersError, JobError
-from airflow_ft.core.model import AbortReason, CheckpointState
+from airflow_ft.protocol.errors import DeadLettersError, JobError
+from airflow_ft.protocol.model import AbortReason, CheckpointState
 from airflow_ft.store import open_store
 from tests.raising import raises
 
@@ -26,7 +26,7 @@ class Parsed:
         self.marked = marked
 
     def transform(self, spark: Any, sources: Any) -> Any:
-        from airflow_ft.spark.parsing import parse_json
+        from airflow_ft.jobs.parsing import parse_json
 
         lines = sources["lines"]
         return parse_json(lines, "id bigint", "line", on_malformed="keep") if self.marked else lines

@@ -22,16 +22,16 @@ from typing import Any, Protocol
 
 import pytest
 
-from airflow_ft.core import steps
-from airflow_ft.core.errors import (
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import (
     HaltError,
     NotDeliveredError,
     PipelineHaltedError,
     StoreBehindSinkError,
     TransientError,
 )
-from airflow_ft.core.model import HaltReason, PipelineStatus, RunKey
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.model import HaltReason, PipelineStatus, RunKey
+from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_archive
 from tests.integration.kafka_world import read, value

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError, StateConflictError
-from airflow_ft.core.from_savepoint import ClaimMode, Later
-from airflow_ft.core.lease import Worker, take_epoch
-from airflow_ft.core.model import RunKey
-from airflow_ft.savepoints.metadata import METADATA, read_metadata, verify, write_metadata
-from airflow_ft.savepoints.rescaling import rescale
-from airflow_ft.savepoints.restoring import Restored, restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import ConfigurationError, StageError, StateConflictError
+from airflow_ft.protocol.from_savepoint import ClaimMode, Later
+from airflow_ft.protocol.lease import Worker, take_epoch
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.metadata import METADATA, read_metadata, verify, write_metadata
+from airflow_ft.spark.savepoints.rescaling import rescale
+from airflow_ft.spark.savepoints.restoring import Restored, restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld
 from tests.integration.stage_world import world as stage_world

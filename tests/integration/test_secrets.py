@@ -20,13 +20,13 @@ from urllib.parse import quote
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from airflow_ft.core.doubt import doubts
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import HaltReason
-from airflow_ft.core.ports import ConnectionInfo, Store
-from airflow_ft.core.verify import Delivered, verify
-from airflow_ft.doctor import Patient, examine
-from airflow_ft.hooks.connections import connection_info
+from airflow_ft.pipeline.connections import connection_info
+from airflow_ft.pipeline.doctor import Patient, examine
+from airflow_ft.protocol.doubt import doubts
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import HaltReason
+from airflow_ft.protocol.ports import ConnectionInfo, Store
+from airflow_ft.protocol.verify import Delivered, verify
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
 from airflow_ft.sinks.mysql.verify import verify as verify_mysql
 from airflow_ft.sources import KafkaSource

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.session.submit import spark_home
 from tests.integration.stage_world import PIPELINE, StageWorld, world

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import StageError, StorageUnavailableError
-from airflow_ft.core.model import CheckpointState, SparkPosition
+from airflow_ft.protocol.errors import StageError, StorageUnavailableError
+from airflow_ft.protocol.model import CheckpointState, SparkPosition
 from airflow_ft.sources import FileSource
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world

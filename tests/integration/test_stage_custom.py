@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError
-from airflow_ft.savepoints.taking import take
+from airflow_ft.jobs.splits import Redistribution
+from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.sources import CustomSource
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.splits import Redistribution
+from airflow_ft.spark.savepoints.taking import take
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import StageError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.draining import END_OF_TIME, drain_of

@@ -18,18 +18,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import CheckpointExpiredError, FencedError, JobError, StageError
-from airflow_ft.core.lease import Worker, take_epoch
-from airflow_ft.core.model import AbortReason, CheckpointState, RunKey
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import CheckpointExpiredError, FencedError, JobError, StageError
+from airflow_ft.protocol.lease import Worker, take_epoch
+from airflow_ft.protocol.model import AbortReason, CheckpointState, RunKey
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.process import TERM_SECONDS
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
-from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.protocol.systems import Metered
 from tests.raising import raises
 from tests.waiting import wait_for
 

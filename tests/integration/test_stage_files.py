@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.protocol.errors import JobError, StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem, local_path

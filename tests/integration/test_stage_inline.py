@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import JobError
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import JobError
 from airflow_ft.sources import FileSource
-from tests.inline.dag_files import job_of
+from airflow_ft.spark.savepoints.taking import take
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.jobs.dag_files import job_of
 from tests.raising import raises
 
 pytestmark = [

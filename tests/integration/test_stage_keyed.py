@@ -1,4 +1,4 @@
-"""Keyed state in jobs: the helpers of `airflow_ft.keyed`, as docs/state.md shows them; timers of processing time."""
+"""Keyed state in jobs: the helpers of `airflow_ft.jobs.keyed`, as docs/state.md shows them; timers of processing time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.task.launcher import Driver

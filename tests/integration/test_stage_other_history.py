@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.store import open_store
 from tests.integration.stage_world import PIPELINE, StageWorld, world

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.model import Checkpoint
-from airflow_ft.core.steps import commit_step, confirm_step, prepare_step, recover_step
-from tests.core.systems import NoArchive
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step, recover_step
 from tests.integration.overlap_task import CONFIG, context, delivery
 from tests.integration.stage_world import PIPELINE
+from tests.protocol.systems import NoArchive
 from tools.servers import Database
 from tools.stream_task import start_module
 

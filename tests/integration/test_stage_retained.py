@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.from_savepoint import Later
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import Checkpoint
-from airflow_ft.core.retention import retain
-from airflow_ft.savepoints.restoring import restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.retention import retain
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.wal.filesystem import local_path
 from airflow_ft.wal.retention import WalArchive
 from tests.integration.stage_world import JARS, KEPT_SECONDS, PIPELINE, StageWorld, world

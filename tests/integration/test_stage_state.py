@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.commands.looking import describe
-from airflow_ft.core.errors import ConfigurationError, JobError, StateConflictError
-from airflow_ft.core.model import SparkPosition, StateSizes
+from airflow_ft.admin.commands.looking import describe
+from airflow_ft.protocol.errors import ConfigurationError, JobError, StateConflictError
+from airflow_ft.protocol.model import SparkPosition, StateSizes
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import settings
 from airflow_ft.spark.state.locations import open_location
 from airflow_ft.wal.filesystem import local_path
-from tests.core.systems import Metered
 from tests.integration.stage_world import PIPELINE, StageWorld, world
+from tests.protocol.systems import Metered
 from tests.raising import raises
 
 pytestmark = [

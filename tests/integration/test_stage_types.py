@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.protocol.errors import JobError
 from airflow_ft.sources import FileSource
 from tests.integration.stage_world import StageWorld, world
 from tests.raising import raises

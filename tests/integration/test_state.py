@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from airflow_ft import state
-from airflow_ft.savepoints.taking import take
 from airflow_ft.sources import FileSource
+from airflow_ft.spark.savepoints.taking import take
 from tests.integration.stage_world import PIPELINE, StageWorld
 from tests.integration.stage_world import world as stage_world
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, JobError, StateMeaningError
-from airflow_ft.core.lease import Worker
-from airflow_ft.savepoints.restoring import restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import ConfigurationError, JobError, StateMeaningError
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.sources import FileSource
+from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.settings import ENCODING
 from airflow_ft.wal.filesystem import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world

@@ -23,16 +23,16 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import AbortReason, Checkpoint, CheckpointState, RequestKind
-from airflow_ft.core.overlap import RETAINED_TOGETHER
-from airflow_ft.core.ports import Store
-from airflow_ft.savepoints.metadata import verify
-from airflow_ft.savepoints.restoring import restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import AbortReason, Checkpoint, CheckpointState, RequestKind
+from airflow_ft.protocol.overlap import RETAINED_TOGETHER
+from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.staging import FEW_ROWS
+from airflow_ft.spark.savepoints.metadata import verify
+from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.task.cleanup import DELETED
 from airflow_ft.store import open_store
 from airflow_ft.wal.filesystem import local_path

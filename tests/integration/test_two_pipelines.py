@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import airflow_ft as ft
-from airflow_ft.core.errors import UnfitTargetError
+from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.store import open_store
 from tests.integration.test_rejected import Shop
 from tests.raising import raises

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from airflow_ft.core.errors import NewerReleaseError
-from airflow_ft.core.model import PLAN_FORMAT, CheckpointState
+from airflow_ft.protocol.errors import NewerReleaseError
+from airflow_ft.protocol.model import PLAN_FORMAT, CheckpointState
 from airflow_ft.sinks.kafka.token import FORMAT
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value

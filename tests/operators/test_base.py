@@ -20,23 +20,23 @@ from airflow.sdk.exceptions import (
 )
 
 from airflow_ft import CheckpointedPipeline
-from airflow_ft.core import steps
-from airflow_ft.core.errors import AirflowFtError, FencedError, JobError, LeaseHeldError, SinkUnavailableError
-from airflow_ft.core.model import RunKey
-from airflow_ft.core.overview import Condition
-from airflow_ft.core.steps import Context
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.spec import PipelineSpec
+from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import AirflowFtError, FencedError, JobError, LeaseHeldError, SinkUnavailableError
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.overview import Condition
+from airflow_ft.protocol.steps import Context
 from airflow_ft.store import open_store
 from airflow_ft.triggers.turn import TurnTrigger
-from tests.core.systems import NoArchive
-from tests.core.world import PIPELINE, RUN, World
 from tests.operators.declared import spec
+from tests.protocol.systems import NoArchive
+from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
 
 pytestmark = pytest.mark.airflow

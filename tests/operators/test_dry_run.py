@@ -10,15 +10,15 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 import airflow_ft as ft
-from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import ConfigurationError, FoundProblemsError
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.rehearsal import DryRun
-from airflow_ft.running import PlainRun
+from airflow_ft.pipeline.dry_run import DryRun
+from airflow_ft.pipeline.run import PlainRun
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
 from tests.operators.declared import spec
 from tests.operators.test_base import airflow_context
 from tests.raising import raises
@@ -66,7 +66,7 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
         samples.append(how["samples"])
         return results.pop(0)
 
-    monkeypatch.setattr("airflow_ft.rehearsal.rehearse", rehearsed)
+    monkeypatch.setattr("airflow_ft.pipeline.dry_run.rehearse", rehearsed)
     stage = StageOperator(task_id="stage", spec=spec(dry_run=True))
     told = execute(stage)
     assert told["rows"] == {"orders": 1} and "samples" not in told
@@ -77,7 +77,7 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
 
 
 def test_a_savepoint_to_go_on_from_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_ft.rehearsal._scratch", lambda _: pytest.fail("nothing is begun"))
+    monkeypatch.setattr("airflow_ft.pipeline.dry_run._scratch", lambda _: pytest.fail("nothing is begun"))
     params = {**ft.dry_run_params(), **ft.savepoint_params()}
     with DAG("d", schedule=None, params=params):
         declared = spec(

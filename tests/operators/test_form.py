@@ -12,14 +12,14 @@ from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import ParamValidationError
 
 import airflow_ft as ft
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import CheckpointState, RunKey
 from airflow_ft.operators.recover import RecoverOperator
-from airflow_ft.running import PlainRun
-from airflow_ft.spec import PipelineSpec
-from tests.core.world import PIPELINE, World
+from airflow_ft.pipeline.run import PlainRun
+from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import CheckpointState, RunKey
 from tests.operators.declared import spec
 from tests.operators.test_base import airflow_context, do
+from tests.protocol.world import PIPELINE, World
 
 pytestmark = pytest.mark.airflow
 

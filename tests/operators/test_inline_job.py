@@ -11,13 +11,13 @@ from airflow.sdk import DAG, task_group
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_ft import CheckpointedPipeline
-from airflow_ft.commands.rendering import rendered
-from airflow_ft.core.inline_job import declared_job
-from airflow_ft.core.model import RunKey
+from airflow_ft.admin.commands.rendering import rendered
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
+from airflow_ft.protocol.inline_job import declared_job
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.spark.request import StageRequest
-from tests.inline.dag_files import HEAD, imported
+from tests.jobs.dag_files import HEAD, imported
 from tests.operators.declared import spec
 
 pytestmark = pytest.mark.airflow

@@ -18,19 +18,19 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Param
 from structlog.testing import capture_logs
 
 from airflow_ft import MaintenanceOperator, SqliteSink, maintenance_dag
-from airflow_ft.acts.names import ACTIONS, READING, SETTLING
-from airflow_ft.core import steps
-from airflow_ft.core.errors import ConfigurationError, FoundProblemsError
-from airflow_ft.core.from_savepoint import Later
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.savepoints.metadata import read_metadata
+from airflow_ft.pipeline.actions.names import ACTIONS, READING, SETTLING
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks import registry
+from airflow_ft.spark.savepoints.metadata import read_metadata
 from airflow_ft.store import open_store
-from tests.core.systems import SYSTEM, Systems
-from tests.core.world import PIPELINE, World
 from tests.integration.real_world import RealWorld, expected
+from tests.protocol.systems import SYSTEM, Systems
+from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
 from tests.spark.test_savepoints import saved_scene
 from tests.store.scene import Scene
@@ -103,8 +103,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(tmp_path))
     monkeypatch.setattr("airflow_ft.operators.acting.participant_factory", lambda: Systems(world.systems))
-    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 0.03)
-    entry = EntryPoint(SYSTEM.kind, "tests.core.systems:SYSTEM", registry.GROUP)
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.03)
+    entry = EntryPoint(SYSTEM.kind, "tests.protocol.systems:SYSTEM", registry.GROUP)
     monkeypatch.setattr(registry, "_ours", lambda: {SYSTEM.kind: entry})
     with closing(world.store):
         yield world
@@ -115,7 +115,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """A pipeline with Spark's state, of which checkpoint 1 is confirmed."""
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SAVEPOINT_DIR", str(tmp_path / "savepoints"))
-    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 0.03)
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.03)
     with saved_scene(tmp_path) as scene:
         yield scene
 
@@ -562,7 +562,7 @@ def test_a_test_run_changes_nothing_but_may_look(world: World, monkeypatch: pyte
 
 def test_whoever_is_at_work_is_not_disturbed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.prepared()
-    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 6.0)
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 6.0)
     with (
         new_epoch(world.store, PIPELINE, Worker("dag/run/step"), "at work", 0.3),
         raises(AirflowException, "lease_held"),

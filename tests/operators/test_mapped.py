@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task, task_group
 
-from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.operators.pipeline import CheckpointedPipeline
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.kafka.spec import KafkaSink

@@ -11,9 +11,9 @@ from airflow.sdk import DAG, Asset, BaseOperator, Param, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_ft import CheckpointConfig, CheckpointedPipeline, FileSource, KafkaSink, KafkaSource, MySqlSink
-from airflow_ft.core.errors import PROPOSED, ConfigurationError, UnfitTargetError, together
-from airflow_ft.core.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from airflow_ft.operators.stage import StageOperator
+from airflow_ft.protocol.errors import PROPOSED, ConfigurationError, UnfitTargetError, together
+from airflow_ft.protocol.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from tests.operators.declared import spec
 from tests.raising import raises
 

@@ -13,19 +13,19 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_ft import CheckpointedPipeline, PipelineSpec
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import RunKey
-from airflow_ft.core.ports import Confirmed
-from airflow_ft.core.steps import confirmed_of
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.commit import CommitOperator
 from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
-from tests.core.world import PIPELINE, World
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.ports import Confirmed
+from airflow_ft.protocol.steps import confirmed_of
 from tests.operators.declared import SINKS, SOURCES, spec
 from tests.operators.test_base import Events
+from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
 
 pytestmark = pytest.mark.airflow
@@ -206,7 +206,7 @@ def test_two_groups_that_render_to_one_pipeline_are_no_run(dag: DAG, url: str) -
         store.register("orders")
         run = RunKey("d", "r")
         store.enter_turn("orders", run, None)
-        from airflow_ft.core.lease import Worker, new_epoch
+        from airflow_ft.protocol.lease import Worker, new_epoch
 
         with new_epoch(store, "orders", Worker("t"), "stage", 1) as (epoch, _):
             store.begin_stage("orders", epoch, run, "d/r/g0.stage")
@@ -226,7 +226,7 @@ def test_two_groups_that_render_to_one_pipeline_are_no_run(dag: DAG, url: str) -
 
 
 def test_a_stage_that_was_renamed_finds_its_run(dag: DAG, url: str) -> None:
-    from airflow_ft.core.lease import Worker, new_epoch
+    from airflow_ft.protocol.lease import Worker, new_epoch
     from airflow_ft.store import open_store
 
     with dag:

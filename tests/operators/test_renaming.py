@@ -9,8 +9,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_ft import FromSavepoint, RestoreSavepointOperator
-from airflow_ft.core.errors import PipelineHaltedError
-from airflow_ft.core.model import PipelineStatus
+from airflow_ft.protocol.errors import PipelineHaltedError
+from airflow_ft.protocol.model import PipelineStatus
 from tests.operators.test_maintenance import Task, trigger
 from tests.raising import raises
 from tests.spark.test_renaming import NEW, OLD, Pipelines
@@ -24,7 +24,7 @@ def pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipel
     made = Pipelines(tmp_path)
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", made.url)
     monkeypatch.setattr("airflow_ft.operators.acting.participant_factory", lambda: made.participants)
-    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 0.03)
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.03)
     made.store.register(OLD)
     made.run(OLD, 1)
     yield made

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.restart import ExponentialDelay, FixedDelay, RestartStrategy
-from airflow_ft.operators.retries import airflow_arguments
+from airflow_ft.pipeline.retries import airflow_arguments
+from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, RestartStrategy
 
 pytestmark = pytest.mark.airflow
 

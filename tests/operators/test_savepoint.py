@@ -22,18 +22,18 @@ from airflow_ft import (
     SocketSource,
     StopStreamOperator,
     TriggerSavepointOperator,
-    pipeline_steps,
     savepoint_params,
 )
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.from_savepoint import BEGINNING
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import RequestKind, RunKey
-from airflow_ft.savepoints.metadata import read_metadata
-from airflow_ft.savepoints.restoring import restore_once
-from airflow_ft.savepoints.stopping import stop
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.from_savepoint import BEGINNING
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import RequestKind, RunKey
 from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.savepoints.metadata import read_metadata
+from airflow_ft.spark.savepoints.restoring import restore_once
+from airflow_ft.spark.savepoints.stopping import stop
 from airflow_ft.store import open_store
 from tests.operators.declared import spec
 from tests.raising import raises
@@ -192,7 +192,7 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
     )
     assert "from_savepoint" not in told.to_json()
     seen: list[Any] = []
-    monkeypatch.setattr("airflow_ft.savepoints.restoring.restore_once", lambda *given, **_: seen.append(given[1]))
+    monkeypatch.setattr("airflow_ft.spark.savepoints.restoring.restore_once", lambda *given, **_: seen.append(given[1]))
 
     class Run:
         store = pipeline = run = participants = worker = None

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, ErrorT
 from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_ft import CheckpointedPipeline, FailureRate, SocketSource
-from airflow_ft.core.errors import ConfigurationError
 from airflow_ft.operators import stream
 from airflow_ft.operators.stream import KILLED, StreamingPipelineOperator
+from airflow_ft.protocol.errors import ConfigurationError
 from tests.operators.declared import spec
 from tests.raising import raises
 

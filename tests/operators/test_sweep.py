@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_ft.core import steps
-from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
-from airflow_ft.core.model import CheckpointState, HaltReason
 from airflow_ft.operators.sweep import RecoverAllOperator
-from tests.core.systems import Systems
-from tests.core.world import PIPELINE, World
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.protocol.model import CheckpointState, HaltReason
+from tests.protocol.systems import Systems
+from tests.protocol.world import PIPELINE, World
 from tests.raising import raises
 from tests.store.scene import Scene
 
@@ -27,7 +27,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(tmp_path)
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", f"sqlite:///{tmp_path}/ft.db")
     monkeypatch.setattr("airflow_ft.operators.sweep.participant_factory", lambda: Systems(world.systems))
-    monkeypatch.setattr("airflow_ft.settings.lease_seconds", lambda: 0.03)
+    monkeypatch.setattr("airflow_ft.pipeline.settings.lease_seconds", lambda: 0.03)
     with closing(world.store):
         yield world
 

@@ -83,7 +83,7 @@ def ask(scene: Pipeline, monkeypatch: pytest.MonkeyPatch) -> Asking:
     from airflow_ft.plugins import access, acts, api, state
     from fastapi.testclient import TestClient
 
-    from airflow_ft import dag_runs
+    from airflow_ft.admin import dag_runs
 
     class Manager(SimpleAuthManager):
         """The DAG of the scene is of a team, whose members alone see it; and not everybody may read XComs."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.model import HaltReason, RunKey, StateSizes
+from airflow_ft.protocol.model import HaltReason, RunKey, StateSizes
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.failure import Failure
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import PLAIN, HaltReason, RunKey
-from airflow_ft.core.warning import PipelineWarning, warn
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.model import PLAIN, HaltReason, RunKey
+from airflow_ft.protocol.warning import PipelineWarning, warn
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene, a_lease, a_position

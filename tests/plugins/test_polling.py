@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import RunKey, StateSizes
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.model import RunKey, StateSizes
 from airflow_ft.store.rows import from_time
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore
 from airflow_ft.store.standing import NEWEST

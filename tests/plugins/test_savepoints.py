@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from airflow_ft.plugins import savepoints as api_savepoints
 
-from airflow_ft.savepoints.metadata import METADATA
-from airflow_ft.savepoints.taking import take
+from airflow_ft.spark.savepoints.metadata import METADATA
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.wal.filesystem import local_path
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline

@@ -1,4 +1,4 @@
-"""`BarrierSensor` and `InjectBarrierOperator`; the gate itself is tested in tests/test_barriers.py."""
+"""`BarrierSensor` and `InjectBarrierOperator`; the gate itself is tested in tests/pipeline/test_barriers.py."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 
 from airflow_ft import BarrierSensor, InjectBarrierOperator
-from airflow_ft.barriers import Alignment, BarrierGate
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import RunKey
-from airflow_ft.links import PAGE
-from tests.core.world import PIPELINE, RUN, World
+from airflow_ft.operators.links import PAGE
+from airflow_ft.pipeline.barriers import Alignment, BarrierGate
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import RunKey
+from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
 from tests.sensors.test_checkpoint import END, END_IN_UTC, run_context
 

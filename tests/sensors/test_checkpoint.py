@@ -1,4 +1,4 @@
-"""`CheckpointSensor`: one look, then the triggerer; the gate itself is tested in tests/test_checkpoints.py."""
+"""`CheckpointSensor`: one look, then the triggerer; the gate itself is tested in tests/pipeline/test_checkpoints.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException, TaskDeferred
 
 from airflow_ft import CheckpointedPipeline, CheckpointSensor, FileSource, MySqlSink
-from airflow_ft.checkpoints import BEGINNING, Gate
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import RunKey
-from tests.core.world import PIPELINE, World
+from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import RunKey
+from tests.protocol.world import PIPELINE, World
 
 pytestmark = pytest.mark.airflow
 

@@ -22,16 +22,16 @@ import airflow_ft.sinks.files.participant
 import airflow_ft.sinks.kafka.held
 import airflow_ft.sinks.kafka.plain
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
-from airflow_ft.core import lease, overlap, pulse, restart, retention
-from airflow_ft.core.errors import DeclinedError
-from airflow_ft.kafka.topics import TopicLimits
-from airflow_ft.savepoints import converting, metadata, offline, rescaling, restoring, taking
+from airflow_ft.clients.kafka.topics import TopicLimits
+from airflow_ft.protocol import lease, overlap, pulse, restart, retention
+from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks import ahead, refused
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import Loader, refusals
 from airflow_ft.sinks.mysql.vote import Verdict
 from airflow_ft.spark.driver import publisher, query, room, runner
+from airflow_ft.spark.savepoints import converting, metadata, offline, rescaling, restoring, taking
 from airflow_ft.spark.state import (
     beginnings,
     catching_up,
@@ -205,7 +205,7 @@ class OneByOne(Executor):
 
 
 def at_once(call: Callable[[], Any], name: str) -> Future[Any]:
-    """In place of `airflow_ft.core.background.beside`."""
+    """In place of `airflow_ft.protocol.background.beside`."""
     return OneByOne().submit(call)
 
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import SparkPosition
-from airflow_ft.savepoints import beginning
-from airflow_ft.savepoints import settling as settlement
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.spark.savepoints import beginning
+from airflow_ft.spark.savepoints import settling as settlement
 from airflow_ft.spark.state import locations
 from airflow_ft.spark.state.beginnings import Beginnings
 from tests.simulation.defect import NAMED, Change, defect

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import beginnings
 from airflow_ft.spark.state.locations import SparkLocation, behind_the_beginning, first_offsets, life_of
 from tests.simulation.laws import PIPELINE

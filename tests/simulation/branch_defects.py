@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.core.model import Fence, Outcome
+from airflow_ft.protocol.model import Fence, Outcome
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql import branches
 from airflow_ft.sinks.mysql.branches import BranchedParticipant

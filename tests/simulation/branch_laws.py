@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_ft.core.model import Checkpoint, Plan
+from airflow_ft.protocol.model import Checkpoint, Plan
 from tests.simulation.kernel import Violation
 from tests.simulation.mysql_server import MySqlServer
 from tests.simulation.mysql_state import BranchName, Commit

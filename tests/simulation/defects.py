@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
 
-from airflow_ft.core import coordinator, model, planning
-from airflow_ft.core.errors import FencedError, SinkUnavailableError, StoreUnavailableError, TokenLostError
-from airflow_ft.core.model import AfterAbort, CheckpointState, Fence, Outcome, Proof
+from airflow_ft.protocol import coordinator, model, planning
+from airflow_ft.protocol.errors import FencedError, SinkUnavailableError, StoreUnavailableError, TokenLostError
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Fence, Outcome, Proof
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.kafka import token as tokens
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
-from airflow_ft.core.errors import TransientError, WalCorruptError
+from airflow_ft.protocol.errors import TransientError, WalCorruptError
 from airflow_ft.spark.state.location_files import offsets_of
 from tests.simulation.kernel import Kernel
 from tests.simulation.operators import BORN

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_ft.core.model import Fence, Plan
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.files import participant
 from airflow_ft.sinks.files.objects import Objects

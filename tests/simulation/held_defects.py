@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from airflow_ft.core.model import Fence
+from airflow_ft.protocol.model import Fence
 from airflow_ft.sinks.kafka import held, token
 from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.transaction import Transaction

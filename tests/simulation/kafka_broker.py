@@ -1,6 +1,6 @@
 """A model of a Kafka cluster as far as a transactional producer, its group's offset and a reader can see it.
 
-`ModelClients` stands in for `airflow_ft.kafka.client.KafkaClients`, with producers and consumers in the shape of
+`ModelClients` stands in for `airflow_ft.clients.kafka.client.KafkaClients`, with producers and consumers in the shape of
 confluent_kafka. What the model claims is compared with a real broker in `test_models_and_servers`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from tests.simulation.kernel import Blocked, Kernel, Process
 from tests.simulation.source import Item
 

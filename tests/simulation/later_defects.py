@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from airflow_ft.core.model import SparkPosition
-from airflow_ft.savepoints import offline, rescaling, restoring
-from airflow_ft.savepoints.metadata import Savepoint
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver import runner
+from airflow_ft.spark.savepoints import offline, rescaling, restoring
+from airflow_ft.spark.savepoints.metadata import Savepoint
 from airflow_ft.spark.state import catching_up, evolution
 from airflow_ft.spark.state.catching_up import FOLDER
 from airflow_ft.spark.state.location_files import OFFSETS, batches, entry, note, replace_entry

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
     HaltError,
@@ -20,7 +20,7 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
-from airflow_ft.core.model import (
+from airflow_ft.protocol.model import (
     AfterAbort,
     Checkpoint,
     CheckpointingMode,
@@ -32,9 +32,9 @@ from airflow_ft.core.model import (
     RunKey,
     Segment,
 )
-from airflow_ft.core.set_aside import read_detail
-from airflow_ft.core.steps import Confirmation
-from airflow_ft.core.transitions import is_allowed
+from airflow_ft.protocol.set_aside import read_detail
+from airflow_ft.protocol.steps import Confirmation
+from airflow_ft.protocol.transitions import is_allowed
 from airflow_ft.sinks.kafka.token import parse
 from airflow_ft.sinks.mysql.spec import BRANCHED
 from airflow_ft.store.errors import UnknownPipelineError

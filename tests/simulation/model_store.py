@@ -1,4 +1,4 @@
-"""A model of the decision log: the conditions of `airflow_ft.core.ports.Store` over plain values, for one pipeline.
+"""A model of the decision log: the conditions of `airflow_ft.protocol.ports.Store` over plain values, for one pipeline.
 
 It is ten times as fast as the real one, which makes a million schedules affordable. `test_model_store` plays schedules
 over both and demands the same answers, call by call.
@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_ft.core.errors import FencedError, LeaseHeldError, PipelineHaltedError, StateConflictError
-from airflow_ft.core.model import (
+from airflow_ft.protocol.errors import FencedError, LeaseHeldError, PipelineHaltedError, StateConflictError
+from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
     Checkpoint,
@@ -32,7 +32,7 @@ from airflow_ft.core.model import (
     SparkPosition,
     Vote,
 )
-from airflow_ft.core.transitions import MAY_BE_VISIBLE, is_allowed
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE, is_allowed
 from tests.simulation.memory_database import INSTALLATION
 from tests.simulation.model_streams import ModelStreams
 
@@ -42,7 +42,7 @@ _TICK = timedelta(microseconds=1)
 
 
 class ModelStore(ModelStreams):
-    """See `airflow_ft.core.ports.Store`."""
+    """See `airflow_ft.protocol.ports.Store`."""
 
     installation = INSTALLATION
     url = "model:"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from airflow_ft.core.errors import StateConflictError
-from airflow_ft.core.model import (
+from airflow_ft.protocol.errors import StateConflictError
+from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
     Checkpoint,

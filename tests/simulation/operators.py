@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import RunKey, SparkPosition
-from airflow_ft.spark.state.operators import Identity
+from airflow_ft.jobs.uids import Identity
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import RunKey, SparkPosition
 from tests.simulation.source import empties
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Operators:
         return (jobs[-1] if letter == "Z" else jobs[(ord(letter) - ord("A")) % len(jobs)]) if jobs else ""
 
     def plan(self, job: str) -> tuple[Identity, ...]:
-        """See `airflow_ft.spark.uids.plan_of`."""
+        """See `airflow_ft.jobs.uids.plan_of`."""
         return tuple(Identity(KINDS[uid], uid) for uid in job)
 
     def begin(self, uri: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_ft.core import coordinator
-from airflow_ft.core.set_aside import SetAside
+from airflow_ft.protocol import coordinator
+from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.sinks.mysql import branches
 from airflow_ft.sinks.mysql.xa import XaParticipant
 from airflow_ft.sinks.refused import Refused

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.core.model import SparkPosition
-from airflow_ft.savepoints import metadata, restoring, taking
-from airflow_ft.savepoints import settling as settlement
+from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.spark.savepoints import metadata, restoring, taking
+from airflow_ft.spark.savepoints import settling as settlement
 from airflow_ft.spark.state import locations
 from airflow_ft.spark.state.locations import SparkLocation
 from tests.simulation.defect import NAMED, Change, defect

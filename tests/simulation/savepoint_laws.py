@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.core.from_savepoint import BEGINNING, Later
-from airflow_ft.core.model import AfterAbort, Checkpoint, RunKey, SparkPosition
-from airflow_ft.savepoints.metadata import METADATA, SPARK, Savepoint, read_metadata, verify
+from airflow_ft.protocol.errors import WalCorruptError
+from airflow_ft.protocol.from_savepoint import BEGINNING, Later
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, RunKey, SparkPosition
+from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, Savepoint, read_metadata, verify
 from airflow_ft.spark.state.catching_up import FOLDER
 from airflow_ft.spark.state.locations import START_FILE
 from airflow_ft.store.errors import UnknownPipelineError

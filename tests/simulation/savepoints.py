@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     FencedError,
@@ -15,14 +15,14 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
-from airflow_ft.core.from_savepoint import BEGINNING, ClaimMode, FromSavepoint, Later
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import RunKey
-from airflow_ft.savepoints.converting import Backend, convert
-from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata
-from airflow_ft.savepoints.rescaling import rescale
-from airflow_ft.savepoints.restoring import restore, restore_once
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.from_savepoint import BEGINNING, ClaimMode, FromSavepoint, Later
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.spark.savepoints.converting import Backend, convert
+from airflow_ft.spark.savepoints.metadata import Savepoint, listing, read_metadata
+from airflow_ft.spark.savepoints.rescaling import rescale
+from airflow_ft.spark.savepoints.restoring import restore, restore_once
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.catching_up import catch_up
 from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError

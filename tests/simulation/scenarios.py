@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_ft.core.model import CheckpointingMode, ExternalizedRetention
+from airflow_ft.protocol.model import CheckpointingMode, ExternalizedRetention
 from tests.simulation.world import Scenario
 
 _MYSQL = {"rows": ("mysql", "db")}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.core.model import CheckpointState
+from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.spark.driver import runner
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import beginnings, locations, source_changes

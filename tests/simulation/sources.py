@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
-from airflow_ft.core.model import Checkpoint, RunKey, canonical_json
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.model import Checkpoint, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource, source_from_json
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest

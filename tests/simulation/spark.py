@@ -16,17 +16,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core import backpressure
-from airflow_ft.core.errors import ConfigurationError, JobError, StageError, WalCorruptError
-from airflow_ft.core.model import Pipeline, RunKey, Segment, SparkPosition
-from airflow_ft.core.reasons import WaitReason
-from airflow_ft.core.restart import ExponentialDelay
-from airflow_ft.savepoints.converting import Backend
+from airflow_ft.protocol import backpressure
+from airflow_ft.protocol.errors import ConfigurationError, JobError, StageError, WalCorruptError
+from airflow_ft.protocol.model import Pipeline, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.reasons import WaitReason
+from airflow_ft.protocol.restart import ExponentialDelay
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
+from airflow_ft.spark.savepoints.converting import Backend
 from airflow_ft.spark.state import beginnings
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
 from airflow_ft.spark.state.standing import record_ids, recorded_ids
@@ -279,10 +279,10 @@ class Spark:
         told[batch] = json.dumps({"batchWatermarkMs": self._world.kernel.steps, "conf": conf}, separators=(",", ":"))
 
     def drive(self, main: str, arguments: tuple[Any, ...], what: str, *_: Any) -> None:
-        """See `airflow_ft.savepoints.offline.drive`: what Spark does to the copy of a savepoint, file by file."""
+        """See `airflow_ft.spark.savepoints.offline.drive`: what Spark does to the copy of a savepoint, file by file."""
         files = self._world.files
         self.act(f"starts, to {what}", lambda: None)
-        if main.startswith("airflow_ft.savepoints.rescaling"):
+        if main.startswith("airflow_ft.spark.savepoints.rescaling"):
             copy, partitions = arguments
             batch = max(int(name) for name in files.names(f"{copy}/commits"))
             version, told, end = files.read(f"{copy}/offsets/{batch}").decode().splitlines()

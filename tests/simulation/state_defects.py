@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import AfterAbort, Checkpoint, ExternalizedRetention, SparkPosition
-from airflow_ft.core.retention import delete_delivered
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import AfterAbort, Checkpoint, ExternalizedRetention, SparkPosition
+from airflow_ft.protocol.retention import delete_delivered
 from airflow_ft.spark.driver import query
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.state import draining

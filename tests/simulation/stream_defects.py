@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from airflow_ft import checkpoints
-from airflow_ft.core import coordinator, transitions
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
-from airflow_ft.core.overlap import Overlap
+from airflow_ft.pipeline import checkpoints
+from airflow_ft.protocol import coordinator, transitions
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
+from airflow_ft.protocol.overlap import Overlap
 from airflow_ft.spark.driver import query, room, runner
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.task import stream

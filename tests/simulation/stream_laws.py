@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.model import AbortReason, CheckpointState, Request, RunKey
-from airflow_ft.core.planning import quarantined, stranded
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.model import AbortReason, CheckpointState, Request, RunKey
+from airflow_ft.protocol.planning import quarantined, stranded
 from tests.simulation.kernel import Violation
 
 if TYPE_CHECKING:

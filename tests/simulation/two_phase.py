@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_ft.core.errors import FencedError, SinkUnavailableError, StateConflictError, StoreBehindSinkError
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
-from airflow_ft.core.remnants import PreparedEnding, Remnant
+from airflow_ft.protocol.errors import FencedError, SinkUnavailableError, StateConflictError, StoreBehindSinkError
+from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Item, Wal
 
@@ -104,7 +104,7 @@ class TwoPhaseServer:
 
 
 class TwoPhaseParticipant:
-    """See `airflow_ft.core.ports.Participant`."""
+    """See `airflow_ft.protocol.ports.Participant`."""
 
     def __init__(self, plan: ParticipantPlan, server: TwoPhaseServer, wal: Wal) -> None:
         self._plan = plan

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError, WalCorruptError
-from airflow_ft.core.model import Checkpoint, SparkPosition
+from airflow_ft.protocol.errors import StageError, WalCorruptError
+from airflow_ft.protocol.model import Checkpoint, SparkPosition
 from airflow_ft.spark.state import draining
 from tests.simulation.laws import PIPELINE
 from tests.simulation.source import CLOSED, Item, opened

@@ -9,10 +9,10 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import StageError
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import (
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import (
     AfterAbort,
     Checkpoint,
     CheckpointingMode,
@@ -23,11 +23,11 @@ from airflow_ft.core.model import (
     RunKey,
     SparkPosition,
 )
-from airflow_ft.core.planning import Delivery, plan_delivery
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.core.recovery import in_doubt, recover
-from airflow_ft.core.resolution import Resolver
-from airflow_ft.core.steps import (
+from airflow_ft.protocol.planning import Delivery, plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.recovery import in_doubt, recover
+from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.steps import (
     Confirmation,
     Context,
     commit_step,
@@ -37,8 +37,8 @@ from airflow_ft.core.steps import (
     require_active,
     take_turn,
 )
-from airflow_ft.core.sweep import ORPHAN_AGE
-from airflow_ft.core.transitions import IN_DOUBT
+from airflow_ft.protocol.sweep import ORPHAN_AGE
+from airflow_ft.protocol.transitions import IN_DOUBT
 from airflow_ft.sinks.files.participant import open_participant as open_folder
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink, pipeline_steps, settings
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.model import RunKey
-from airflow_ft.core.ports import ConnectionInfo, Store
-from airflow_ft.kafka.client import KafkaSettings
+from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink
+from airflow_ft.clients.kafka.client import KafkaSettings
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.postgres.session import Session

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.headway import HEADWAY, Taken
+from airflow_ft.protocol.headway import HEADWAY, Taken
 from airflow_ft.sinks.headway import EACH_SECONDS, TellingWal
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import WalFile
+from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.ports import WalFile
 from airflow_ft.sinks.refused import Refused
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from airflow_ft import doctor
-from airflow_ft.acts import verifying
-from airflow_ft.commands import setup
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import ParticipantPlan, Promise
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.admin.commands import setup
+from airflow_ft.pipeline import doctor
+from airflow_ft.pipeline.actions import verifying
+from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks import fitting, open_participant, registry
 from airflow_ft.sources import FileSource
-from airflow_ft.spec import PipelineSpec
 from tests.raising import raises
 
 PACKAGE = Path(registry.__file__).parents[1]
@@ -219,7 +219,9 @@ def test_a_part_that_cannot_be_imported_is_not_taken_for_one_that_is_not_there(s
     assert raised.value.name == "no_such_client"
 
 
-@pytest.mark.parametrize("room", ["core", "commands", "doctor.py", "preload.py", "provider_info.py"])
+@pytest.mark.parametrize(
+    "room", ["protocol", "admin/commands", "pipeline/doctor.py", "operators/preload.py", "provider_info.py"]
+)
 def test_no_system_is_named_where_all_are_served(room: str) -> None:
     files = sorted((PACKAGE / room).rglob("*.py")) if (PACKAGE / room).is_dir() else [PACKAGE / room]
     served = {*LOGS, "delta", "files"}  # these words stand there for other things

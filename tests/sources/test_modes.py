@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_ft import CustomSource, FileSource, KafkaSource, SocketSource
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import CheckpointingMode
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.sources import Source, source_from_json
 from airflow_ft.sources.modes import check_mode
 from tests.raising import raises

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft import pipeline_steps
-from airflow_ft.core.errors import StageError
-from airflow_ft.core.ports import ConnectionInfo, ConnectionResolver
-from airflow_ft.rehearsal import rehearse
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.dry_run import rehearse
+from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import FileSource, KafkaSource, Source
-from airflow_ft.spec import PipelineSpec
 from tests.raising import raises
 from tools.servers.processes import free_port
 

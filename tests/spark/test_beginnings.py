@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import DataLossError, StageError
-from airflow_ft.core.model import CheckpointingMode, RunKey, canonical_json
+from airflow_ft.pipeline.templates import plain, rebuild
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import DataLossError, StageError
+from airflow_ft.protocol.model import CheckpointingMode, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.driver import query
 from airflow_ft.spark.driver.inputs import named_positions
@@ -30,7 +31,6 @@ from airflow_ft.spark.state.locations import (
     remember_life,
 )
 from airflow_ft.spark.state.standing import Ids, Standing
-from airflow_ft.templates import plain, rebuild
 from airflow_ft.wal.filesystem import local_path
 from tests.raising import raises
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, StageError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.catching_up import FOLDER, catch_up, has_read_all_of, is_planned, plan
 from airflow_ft.spark.state.location_files import keep
 from airflow_ft.spark.state.locations import SOURCES_FILE, SparkLocation, copy_location, set_places

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.session import class_archive

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core import retention
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import ExternalizedRetention, Plan, Segment, SparkPosition
-from airflow_ft.core.ports import ParticipantFactory
-from airflow_ft.core.steps import Context
+from airflow_ft.protocol import retention
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import ExternalizedRetention, Plan, Segment, SparkPosition
+from airflow_ft.protocol.ports import ParticipantFactory
+from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.state.locations import SparkLocation, open_location, require_batch
 from airflow_ft.spark.task import cleanup
 from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError, StateMeaningError, TerminalError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.jobs.uids import Identity
+from airflow_ft.protocol.errors import ConfigurationError, StageError, StateMeaningError, TerminalError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.evolution import Evolution, carry_out, evolution, is_known, note_restored
 from airflow_ft.spark.state.location_files import keep
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import MEANING_FILE, Memory, meaning_of, remember_meaning
-from airflow_ft.spark.state.operators import Identity, identities, remember
+from airflow_ft.spark.state.operators import identities, remember
 from airflow_ft.wal.filesystem import local_path
 from tests.raising import raises
 
@@ -97,7 +98,7 @@ def test_what_would_be_a_guess_is_refused(
     note_restored(location, True)
     with raises(ConfigurationError, "operators_unmatched", kind="dropDuplicates") as caught:
         _evolution(location, *_named(*now))
-    assert caught.error is not None and "airflow_ft.spark.uids.uid" in caught.error.remedy
+    assert caught.error is not None and "airflow_ft.jobs.uids.uid" in caught.error.remedy
 
 
 def test_another_kind_under_the_same_uid_is_refused(tmp_path: Path) -> None:

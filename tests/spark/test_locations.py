@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError, StageError, WalCorruptError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,

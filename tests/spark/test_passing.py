@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import DataLossError
+from airflow_ft.protocol.errors import DataLossError
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
 from airflow_ft.store import open_store

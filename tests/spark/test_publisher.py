@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import (
     CheckpointExpiredError,
     DataLossError,
     FencedError,
@@ -22,10 +22,10 @@ from airflow_ft.core.errors import (
     StateConflictError,
     StoreUnavailableError,
 )
-from airflow_ft.core.lease import Worker, take_epoch
-from airflow_ft.core.model import AbortReason, CheckpointState, HaltReason, RunKey, Segment, SparkPosition
-from airflow_ft.core.numbers import Numbers
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.lease import Worker, take_epoch
+from airflow_ft.protocol.model import AbortReason, CheckpointState, HaltReason, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store

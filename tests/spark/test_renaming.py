@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from airflow_ft import FilesSink, SqliteSink
-from airflow_ft.core.coordinator import Coordinator
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     FencedError,
@@ -29,9 +29,9 @@ from airflow_ft.core.errors import (
     StateConflictError,
     StoreBehindSinkError,
 )
-from airflow_ft.core.from_savepoint import Later
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import (
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import (
     AfterAbort,
     Checkpoint,
     CheckpointState,
@@ -43,13 +43,13 @@ from airflow_ft.core.model import (
     RunKey,
     SparkPosition,
 )
-from airflow_ft.core.planning import Delivery, plan_delivery
-from airflow_ft.core.ports import ConnectionInfo, Participant, Store
-from airflow_ft.core.recovery import recover
-from airflow_ft.savepoints import restoring
-from airflow_ft.savepoints.restoring import Restored, restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.planning import Delivery, plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, Store
+from airflow_ft.protocol.recovery import recover
 from airflow_ft.sinks import open_participant
+from airflow_ft.spark.savepoints import restoring
+from airflow_ft.spark.savepoints.restoring import Restored, restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import LocalFileSystem

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.model import AfterAbort
-from airflow_ft.core.reasons import WaitReason
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.model import AfterAbort
+from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.spark.driver import room
 from airflow_ft.spark.driver.room import QueueIsFull, Room
 from airflow_ft.spark.request import StageRequest

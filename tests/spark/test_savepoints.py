@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     FencedError,
@@ -19,13 +19,13 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
-from airflow_ft.core.from_savepoint import ClaimMode, Later, claim_mode
-from airflow_ft.core.lease import Worker, new_epoch
-from airflow_ft.core.model import HaltReason, SparkPosition
-from airflow_ft.savepoints import restoring
-from airflow_ft.savepoints.metadata import FORMAT, METADATA, dispose, listing, read_metadata, verify
-from airflow_ft.savepoints.restoring import Restored, restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.from_savepoint import ClaimMode, Later, claim_mode
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import HaltReason, SparkPosition
+from airflow_ft.spark.savepoints import restoring
+from airflow_ft.spark.savepoints.metadata import FORMAT, METADATA, dispose, listing, read_metadata, verify
+from airflow_ft.spark.savepoints.restoring import Restored, restore
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store import open_store
 from airflow_ft.wal import filesystem as filesystem_module
@@ -455,7 +455,7 @@ def test_what_was_drained_comes_again_only_by_choice(
 ) -> None:
     """With real windows: `tests/integration/test_stream.py`."""
     drain = scene.store.checkpoint(PIPELINE, 1)
-    monkeypatch.setattr("airflow_ft.savepoints.taking.drain_of", lambda *_: drain)
+    monkeypatch.setattr("airflow_ft.spark.savepoints.taking.drain_of", lambda *_: drain)
     uri = _taken(scene, tmp_path)
     assert read_metadata(uri).drained
     with raises(StateConflictError, "pipeline_drained") as caught:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,

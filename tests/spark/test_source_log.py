@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.spark.state import source_log
 from airflow_ft.wal.filesystem import filesystem
 from tests.raising import raises

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
     ConfigurationError,
@@ -25,15 +25,15 @@ from airflow_ft.core.errors import (
     TurnHeldError,
     WalCorruptError,
 )
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import PLAIN, AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
-from airflow_ft.core.steps import Context
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import PLAIN, AbortReason, CheckpointState, Pipeline, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.state.draining import drain_of, marked
 from airflow_ft.spark.task.launcher import raise_if_fenced
 from airflow_ft.spark.task.stage import stage_step
-from tests.core.systems import NoArchive
-from tests.core.world import PIPELINE, RUN, World
+from tests.protocol.systems import NoArchive
+from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
 from tests.waiting import wait_for
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import DataLossError, StageError
-from airflow_ft.core.model import Lease, RunKey, SparkPosition, canonical_json
+from airflow_ft.protocol.errors import DataLossError, StageError
+from airflow_ft.protocol.model import Lease, RunKey, SparkPosition, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.driver import topics as driver_topics
 from airflow_ft.spark.driver.topics import Topics

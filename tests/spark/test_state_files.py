@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import TransientError
-from airflow_ft.core.model import StateSizes
+from airflow_ft.protocol.errors import TransientError
+from airflow_ft.protocol.model import StateSizes
 from airflow_ft.spark.driver import query
 from airflow_ft.spark.state.files import sizes
 from airflow_ft.spark.task.launcher import STATE

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import JobError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import JobError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.schemas import refuse_lost, states

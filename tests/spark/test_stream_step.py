@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
     JobError,
@@ -20,13 +20,13 @@ from airflow_ft.core.errors import (
     StoreUnavailableError,
     TerminalError,
 )
-from airflow_ft.core.model import ExternalizedRetention, RequestKind
-from airflow_ft.core.restart import FixedDelay, NoRestart
+from airflow_ft.protocol.model import ExternalizedRetention, RequestKind
+from airflow_ft.protocol.restart import FixedDelay, NoRestart
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.task import stream
 from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
-from tests.core.systems import NoArchive
-from tests.core.world import PIPELINE, World
+from tests.protocol.systems import NoArchive
+from tests.protocol.world import PIPELINE, World
 from tests.spark.test_stage_step import FakeDriver, context, make, publish
 
 

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core import errors
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, FencedError, StageError, StoreUnavailableError
-from airflow_ft.core.model import RunKey, SparkPosition
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.protocol import errors
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FencedError,
+    StageError,
+    StoreUnavailableError,
+)
+from airflow_ft.protocol.model import RunKey, SparkPosition
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.private import private_folder
 from airflow_ft.spark.process import Driver

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.state import timers
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.wal.filesystem import filesystem

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
     JobError,
@@ -18,7 +18,7 @@ from airflow_ft.core.errors import (
     StageError,
     TerminalError,
 )
-from airflow_ft.core.restart import FixedDelay
+from airflow_ft.protocol.restart import FixedDelay
 from airflow_ft.spark.driver import runner
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest

@@ -4,7 +4,7 @@ import pytest
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.protocol.errors import JobError
 from airflow_ft.spark.driver.types import check_types, refused
 from tests.raising import raises
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.state.rows import Column, write_row
 from airflow_ft.state.xxhash import xxh32
 from airflow_ft.store import open_store

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.savepoints.taking import take
+from airflow_ft.spark.savepoints.taking import take
 from tests.raising import raises
 from tests.state.scene import Pipeline, pipeline
 from tests.store.scene import PIPELINE

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, TransientError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, TransientError, WalCorruptError
 from airflow_ft.state.records import Changes, lineage, strings
 from airflow_ft.state.schemas import families
 from airflow_ft.state.streams import decompressed

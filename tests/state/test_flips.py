@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft import state
-from airflow_ft.core.errors import NewerReleaseError, WalCorruptError
-from airflow_ft.core.model import SparkPosition
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import NewerReleaseError, WalCorruptError
+from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import COMMITS, entry
 from airflow_ft.spark.state.locations import SOURCES_FILE, TOPICS, SparkLocation, begins_at, check_sources

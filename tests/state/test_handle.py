@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_ft import state
-from airflow_ft.core import known_roots
-from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, TransientError, WalCorruptError
-from airflow_ft.core.lookup import retained
-from airflow_ft.core.model import SparkPosition
-from airflow_ft.savepoints.taking import take
+from airflow_ft.jobs.uids import Identity
+from airflow_ft.protocol import known_roots
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, TransientError, WalCorruptError
+from airflow_ft.protocol.lookup import retained
+from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.locations import SparkLocation
-from airflow_ft.spark.state.operators import Identity, remember
+from airflow_ft.spark.state.operators import remember
 from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import local_path
 from tests.raising import raises

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.rows import Column, RowReader, columns_of, kind_text, write_row
 from airflow_ft.state.texts import example, key_of

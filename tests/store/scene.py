@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from airflow_ft.core.model import (
+from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
     Checkpoint,
@@ -22,7 +22,7 @@ from airflow_ft.core.model import (
     Segment,
     SparkPosition,
 )
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.ports import Store
 
 PIPELINE = "orders"
 RUN = RunKey("dag", "run-1")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, FencedError, StateConflictError
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, Promise, RequestKind, SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError, FencedError, StateConflictError
+from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, Promise, RequestKind, SparkPosition
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 

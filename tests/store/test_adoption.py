@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.core.errors import FencedError, StateConflictError
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus
+from airflow_ft.protocol.errors import FencedError, StateConflictError
+from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene, a_lease
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.explaining import checkpoint_acts, explained, pipeline_acts
-from airflow_ft.core.failure import Failure
-from airflow_ft.core.judging import judge
-from airflow_ft.core.model import PLAIN, HaltReason, RunKey
-from airflow_ft.core.overview import Condition, Overview
+from airflow_ft.protocol.explaining import checkpoint_acts, explained, pipeline_acts
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.judging import judge
+from airflow_ft.protocol.model import PLAIN, HaltReason, RunKey
+from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.store.rows import from_time
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 

@@ -4,22 +4,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
     LeaseHeldError,
     PipelineHaltedError,
     StateConflictError,
 )
-from airflow_ft.core.model import (
-    AbortReason,
-    AfterAbort,
-    CheckpointState,
-    HaltReason,
-    PipelineStatus,
-    RunKey,
-)
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
+from airflow_ft.protocol.ports import Store
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position, a_segment

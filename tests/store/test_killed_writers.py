@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.model import AfterAbort, CheckpointState
+from airflow_ft.protocol.model import AfterAbort, CheckpointState
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import PIPELINE, Scene
 from tests.store.standing import differences

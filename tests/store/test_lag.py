@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_ft.core.errors import FencedError, StateConflictError
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.overview import Condition
+from airflow_ft.protocol.errors import FencedError, StateConflictError
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.overview import Condition
 from airflow_ft.store.rows import from_time
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StoreUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
 from airflow_ft.store.migrations import Migration, migrate, migrations
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore
 from tests.raising import raises

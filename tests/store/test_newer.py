@@ -12,19 +12,19 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_ft.core.doctor import Verdict, examine_state
-from airflow_ft.core.doubt import Finding, doubts
-from airflow_ft.core.errors import NewerReleaseError, StoreCorruptError
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import HaltReason, PipelineStatus, RequestKind
-from airflow_ft.core.overview import Condition, Only
-from airflow_ft.core.planning import read_tombstone
-from airflow_ft.core.ports import Store
-from airflow_ft.core.problems import problems
-from airflow_ft.core.steps import require_active
-from airflow_ft.core.sweep import recover_all
-from tests.core.systems import Systems
+from airflow_ft.protocol.doctor import Verdict, examine_state
+from airflow_ft.protocol.doubt import Finding, doubts
+from airflow_ft.protocol.errors import NewerReleaseError, StoreCorruptError
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import HaltReason, PipelineStatus, RequestKind
+from airflow_ft.protocol.overview import Condition, Only
+from airflow_ft.protocol.planning import read_tombstone
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.problems import problems
+from airflow_ft.protocol.steps import require_active
+from airflow_ft.protocol.sweep import recover_all
+from tests.protocol.systems import Systems
 from tests.raising import raises
 from tests.store.scene import PIPELINE, RUN, Scene, a_lease
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import AirflowFtError, StateConflictError
-from airflow_ft.core.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
-from airflow_ft.core.planning import live_plans
-from airflow_ft.core.ports import Store
-from airflow_ft.core.steps import confirmed_of
-from airflow_ft.core.transitions import UNFINISHED, is_allowed
+from airflow_ft.protocol.errors import AirflowFtError, StateConflictError
+from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
+from airflow_ft.protocol.planning import live_plans
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.steps import confirmed_of
+from airflow_ft.protocol.transitions import UNFINISHED, is_allowed
 from airflow_ft.store.sqlite import SqliteStore
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError
-from airflow_ft.core.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
-from airflow_ft.core.overview import Condition, Noted, Only, Origin, Tally
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, RunKey, SparkPosition
+from airflow_ft.protocol.overview import Condition, Noted, Only, Origin, Tally
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment
 

@@ -4,13 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.errors import FencedError, PipelineHaltedError, StateConflictError
-from airflow_ft.core.model import AfterAbort, CheckpointState, Former, HaltReason, PipelineStatus, Promise
-from airflow_ft.core.overview import Condition
-from airflow_ft.core.problems import problems
-from airflow_ft.core.steps import require_active
-from airflow_ft.core.sweep import health
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.errors import FencedError, PipelineHaltedError, StateConflictError
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, Former, HaltReason, PipelineStatus, Promise
+from airflow_ft.protocol.overview import Condition
+from airflow_ft.protocol.problems import problems
+from airflow_ft.protocol.steps import require_active
+from airflow_ft.protocol.sweep import health
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import AfterAbort, RunKey
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import AfterAbort, RunKey
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StateConflictError, StoreUnavailableError
-from airflow_ft.core.model import HaltReason
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StoreUnavailableError
+from airflow_ft.protocol.model import HaltReason
+from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store, sqlite
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore, network_file_system
 from airflow_ft.store.writing import pipeline_write

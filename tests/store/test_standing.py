@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import FencedError
-from airflow_ft.core.model import AfterAbort, CheckpointState, RunKey, StateSizes
-from airflow_ft.core.timing import Delivered
+from airflow_ft.protocol.errors import FencedError
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, RunKey, StateSizes
+from airflow_ft.protocol.timing import Delivered
 from airflow_ft.store.standing import FEW, NEWEST
 from tests.store.flatness import every_operation
 from tests.store.scene import PIPELINE, RUN, Scene

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import AirflowFtError, StoreUnavailableError
-from airflow_ft.core.lag import Lag, Unit
-from airflow_ft.core.model import (
+from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
     CheckpointState,
@@ -23,7 +23,7 @@ from airflow_ft.core.model import (
     RunKey,
     StateSizes,
 )
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.ports import Store
 from airflow_ft.store import standing
 from airflow_ft.store.database import Database
 from airflow_ft.store.standing import FEW

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.errors import FencedError, StateConflictError
-from airflow_ft.core.model import AfterAbort, CheckpointState, RequestKind
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.errors import FencedError, StateConflictError
+from airflow_ft.protocol.model import AfterAbort, CheckpointState, RequestKind
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 

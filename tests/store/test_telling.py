@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_ft.core.doctor import Verdict, examine_state
-from airflow_ft.core.errors import FencedError
-from airflow_ft.core.failure import MOST_CHARACTERS, Failure
-from airflow_ft.core.warning import MOST_WARNINGS, PipelineWarning, warn
+from airflow_ft.protocol.doctor import Verdict, examine_state
+from airflow_ft.protocol.errors import FencedError
+from airflow_ft.protocol.failure import MOST_CHARACTERS, Failure
+from airflow_ft.protocol.warning import MOST_WARNINGS, PipelineWarning, warn
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 
 GREW = PipelineWarning("SOURCE_FILE_GREW", "orders", "a.json has grown.", "write new lines into a new file.")

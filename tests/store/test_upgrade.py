@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import CheckpointState, RunKey
-from airflow_ft.core.overview import Condition, Tally
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import CheckpointState, RunKey
+from airflow_ft.protocol.overview import Condition, Tally
+from airflow_ft.protocol.ports import Store
 from airflow_ft.store import find_store, open_store
 from airflow_ft.store.database import Database
 from airflow_ft.store.migrations import migrate, migrations

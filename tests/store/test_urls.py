@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.store import open_store
 from airflow_ft.store.url import parse_url
 from tests.raising import raises

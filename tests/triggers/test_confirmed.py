@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.shared_stream import SharedStreamManager
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.store import open_store
 from airflow_ft.triggers.confirmed import TOLD, ConfirmedTrigger
 from tests.raising import raises

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.errors import StoreUnavailableError
-from airflow_ft.hooks import store as hooks
+from airflow_ft.pipeline import decision_log as hooks
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.errors import StoreUnavailableError
 from airflow_ft.triggers import shared
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
-from tests.core.world import PIPELINE, World
+from tests.protocol.world import PIPELINE, World
 from tests.triggers.test_triggers import first_event, url
 from tests.waiting import wait_for
 

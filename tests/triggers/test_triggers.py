@@ -15,16 +15,16 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseTrigger
 
-from airflow_ft.barriers import BarrierGate
-from airflow_ft.checkpoints import Gate
-from airflow_ft.core.errors import StoreUnavailableError
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import RunKey
+from airflow_ft.pipeline.barriers import BarrierGate
+from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.errors import StoreUnavailableError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import RunKey
 from airflow_ft.triggers.barrier import BarrierTrigger
 from airflow_ft.triggers.checkpoint import CheckpointTrigger
 from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.turn import TurnTrigger
-from tests.core.world import PIPELINE, World
+from tests.protocol.world import PIPELINE, World
 
 pytestmark = pytest.mark.airflow
 
@@ -139,7 +139,7 @@ def turn_trigger(folder: Path, run_id: str = "waiting", lease_seconds: float = 0
 def runs(monkeypatch: pytest.MonkeyPatch) -> set[RunKey]:
     """The DAG runs that can go on, as Airflow would say."""
     alive: set[RunKey] = set()
-    monkeypatch.setattr("airflow_ft.runs.run_is_over", lambda run: run not in alive)
+    monkeypatch.setattr("airflow_ft.pipeline.runs.run_is_over", lambda run: run not in alive)
     return alive
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
 from airflow_ft.wal import open_wal, roots
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_file
 from airflow_ft.wal.markers import MARKER

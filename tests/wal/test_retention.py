@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError
-from airflow_ft.core.model import Segment
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
+from airflow_ft.protocol.model import Segment
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.filesystem import local_path

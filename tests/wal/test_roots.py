@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core import known_roots
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import StorageUnavailableError, WalCorruptError
-from airflow_ft.core.model import Segment, SparkPosition
+from airflow_ft.protocol import known_roots
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
+from airflow_ft.protocol.model import Segment, SparkPosition
 from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.state.locations import SparkLocation, require_batch
 from airflow_ft.store.sqlite import SqliteStore

@@ -9,9 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, NewerReleaseError, StageError, TransientError, WalCorruptError
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import ColumnStatistics
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    NewerReleaseError,
+    StageError,
+    TransientError,
+    WalCorruptError,
+)
+from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.ports import ColumnStatistics
 from airflow_ft.wal import open_wal, reader, writer
 from airflow_ft.wal.filesystem import LocalFileSystem, filesystem, local_path
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest

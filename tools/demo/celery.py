@@ -47,7 +47,7 @@ class CeleryAirflow(Airflow):
                 "celery__result_backend": self._database(RESULTS, "db+postgresql+psycopg2"),
                 "celery__worker_concurrency": "2",
                 # A worker loads no plugin of Airflow, and so knows nothing of [airflow_ft] preload.
-                "celery__extra_celery_config": '{"imports": ["airflow_ft.preload"]}',
+                "celery__extra_celery_config": '{"imports": ["airflow_ft.operators.preload"]}',
                 # Redis delivers a message again when it is not acknowledged for so long, as none is before its task has
                 # ended: so that of the killed worker comes again within the run.
                 "celery_broker_transport_options__visibility_timeout": "15",

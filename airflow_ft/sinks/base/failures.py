@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 
 
 class Unanswered(Exception):

@@ -29,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks.arrow import (
     beyond,
     booleans,

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_ft.core.damaged import understood
-from airflow_ft.core.errors import FencedError, ForeignOwnerError, StateConflictError, StoreBehindSinkError
-from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead
+from airflow_ft.protocol.damaged import understood
+from airflow_ft.protocol.errors import FencedError, ForeignOwnerError, StateConflictError, StoreBehindSinkError
+from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead
 
 
 def damaged(where: str) -> AbstractContextManager[None]:

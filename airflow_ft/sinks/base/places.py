@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_ft.core.arguments import check_known, check_texts, check_type, is_resolved_later, is_template, shown
-from airflow_ft.core.errors import ConfigurationError, SinkAccessError
-from airflow_ft.core.model import ParticipantPlan
+from airflow_ft.protocol.arguments import check_known, check_texts, check_type, is_resolved_later, is_template, shown
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
+from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.sinks.base.settings import refuse_jinja, shared_setting
 
 _LONGEST_NAME = 60

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_ft.core.arguments import is_template
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.sharing import SHARED
+from airflow_ft.protocol.arguments import is_template
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.sharing import SHARED
 
 
 def refuse_unknown(settings: Mapping[str, Any], known: Iterable[str]) -> None:

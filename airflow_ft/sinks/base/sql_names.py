@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from airflow_ft.core.arguments import shown
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.arguments import shown
+from airflow_ft.protocol.errors import ConfigurationError
 
 
 def quoted(name: str, mark: str = '"') -> str:

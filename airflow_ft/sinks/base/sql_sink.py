@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
-from airflow_ft.core.arguments import check_known, check_text, check_type, is_template, refuse_object, shown
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import ParticipantPlan, Promise
+from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template, refuse_object, shown
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import ParticipantPlan, Promise
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
 from airflow_ft.sinks.base.sql_names import TableName
 from airflow_ft.sinks.registry import Strategy

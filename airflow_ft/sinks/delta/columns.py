@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.partitions import can_partition

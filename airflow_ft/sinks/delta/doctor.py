@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from airflow_ft.core.doctor import Check
-from airflow_ft.core.errors import together
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.protocol.doctor import Check
+from airflow_ft.protocol.errors import together
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.delta.fitting import misfits

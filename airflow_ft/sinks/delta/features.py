@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Set
 from typing import Any
 
-from airflow_ft.core.errors import UnfitTargetError
+from airflow_ft.protocol.errors import UnfitTargetError
 
 SUPPORTED = frozenset(
     ("appendOnly", "invariants", "timestampNtz", "deletionVectors", "v2Checkpoint", "changeDataFeed",

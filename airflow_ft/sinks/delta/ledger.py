@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from airflow_ft.core.errors import StoreBehindSinkError, WalCorruptError
-from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
+from airflow_ft.protocol.errors import StoreBehindSinkError, WalCorruptError
+from airflow_ft.protocol.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base.memory import Head, Marker
 from airflow_ft.sinks.delta.place import OURS, Place
 

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import Plan
-from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import numbers
 from airflow_ft.sinks.delta.columns import Column, as_it_is, cast, too_long
 from airflow_ft.sinks.delta.table import Snapshot

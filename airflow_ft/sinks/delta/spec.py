@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.core.arguments import check_text, check_type
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Promise
+from airflow_ft.protocol.arguments import check_text, check_type
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import check_bucket, check_sink, is_late, is_object_store, name_of, settings_of
 from airflow_ft.sinks.base.settings import refuse_unknown
 from airflow_ft.sinks.registry import Strategy

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from airflow_ft.core.doctor import Check
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.protocol.doctor import Check
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.files.failures import telling

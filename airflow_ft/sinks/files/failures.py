@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.files.columns import misfits as misfits_of_columns
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.ledger import Ledger

@@ -30,7 +30,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
-from airflow_ft.core.errors import (
+from airflow_ft.clients.foreign_connections import require_text
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     SinkAccessError,
@@ -38,8 +39,7 @@ from airflow_ft.core.errors import (
     UnfitTargetError,
     WalCorruptError,
 )
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.foreign_connections import require_text
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import S3, missing_client
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 A pipeline that goes on under another name takes the folder over in its first prepare: the head names it, in one step,
 if the number that was delivered last is the one behind which it goes on. From then on whoever acts for the old name
 finds the new one in the head, whatever his rank; what he had prepared before is removed, as above. The old name's
-numbers were settled before (`airflow_ft.savepoints.restoring`); should one be renamed between these two, it is told.
+numbers were settled before (`airflow_ft.spark.savepoints.restoring`); should one be renamed between these two, it is told.
 
 The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
 that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.
@@ -41,7 +41,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     HeuristicCommitError,
     SinkUnavailableError,
@@ -50,10 +50,10 @@ from airflow_ft.core.errors import (
     UnfitTargetError,
     together,
 )
-from airflow_ft.core.model import Fence, Former, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
-from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
-from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
-from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.model import Fence, Former, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.base.memory import (
     Marker,
     check_adopter,
@@ -84,7 +84,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 @dataclass
 class FilesParticipant:
-    """One folder, and the one sink that writes there. See `airflow_ft.core.ports.Participant`."""
+    """One folder, and the one sink that writes there. See `airflow_ft.protocol.ports.Participant`."""
 
     name: str
     staged: Staged

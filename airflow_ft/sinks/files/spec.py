@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_text, check_type, is_template
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Promise
+from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.places import (
     S3,
     check_bucket,

@@ -40,7 +40,7 @@ import numpy.typing as npt
 from confluent_kafka import KafkaError, KafkaException, Producer, cimpl
 from confluent_kafka.admin import TopicMetadata
 
-from airflow_ft.kafka.client import KafkaSettings
+from airflow_ft.clients.kafka.client import KafkaSettings
 from airflow_ft.sinks.kafka.partitioner import Partitioner, Places
 from airflow_ft.sinks.kafka.records import RecordColumns
 

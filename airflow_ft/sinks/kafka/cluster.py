@@ -1,4 +1,4 @@
-"""Kafka as a participant: the promises of `airflow_ft.core.ports.Participant` kept by transactions and tokens.
+"""Kafka as a participant: the promises of `airflow_ft.protocol.ports.Participant` kept by transactions and tokens.
 
 Here stands what all strategies share, and the strategy `transaction` (REDO): `commit` is called only after the decision
 and repeated until it succeeds. Kafka never decides: it has no unique key, so a tombstone could not stop a late commit
@@ -12,20 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, TypeVar
 
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
-from airflow_ft.core.ports import WalReader
-from airflow_ft.core.remnants import PreparedEnding, Remnant
-from airflow_ft.core.set_aside import SetAside, read_detail, together
-from airflow_ft.core.set_aside import detail as set_aside_detail
-from airflow_ft.kafka.client import KafkaClients
-from airflow_ft.kafka.topics import (
-    TopicLimits,
-    check_topic,
-    create_token_topic,
-    describe,
-    topic_ids,
-)
+from airflow_ft.clients.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, create_token_topic, describe, topic_ids
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
+from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.ports import WalReader
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant
+from airflow_ft.protocol.set_aside import SetAside, read_detail, together
+from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.kafka.content import PlanContent, Reading
 from airflow_ft.sinks.kafka.known_topics import KnownTopics
 from airflow_ft.sinks.kafka.readable import await_readable, require_same_topics
@@ -55,7 +49,7 @@ _BALLOT = "tokens"  # the note that says upon which tokens the vote was cast, by
 
 
 class KafkaParticipant:
-    """One Kafka cluster with all its topics in a plan; see `airflow_ft.core.ports.Participant` for the promises.
+    """One Kafka cluster with all its topics in a plan; see `airflow_ft.protocol.ports.Participant` for the promises.
 
     Every slot (transactional id) writes its token for every checkpoint, with or without rows.
     """

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import NoReturn
 
-from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, WalCorruptError
-from airflow_ft.core.model import Plan, Segment
-from airflow_ft.core.ports import WalFile, WalReader
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, WalCorruptError
+from airflow_ft.protocol.model import Plan, Segment
+from airflow_ft.protocol.ports import WalFile, WalReader
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.kafka.records import RecordColumns, RecordEncoder
 from airflow_ft.sinks.kafka.sending import Sender, Tally

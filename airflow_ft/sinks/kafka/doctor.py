@@ -8,12 +8,12 @@ from contextlib import closing
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo, SegmentReader
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.kafka.topics import TopicLimits, check_topic, describe, missing_topic
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, describe, missing_topic
+from airflow_ft.protocol.doctor import Check, Examination
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.permissions import Grant, may_create, needed
 from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client

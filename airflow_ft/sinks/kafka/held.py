@@ -19,12 +19,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, TokenLostError
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
-from airflow_ft.core.ports import WalReader
-from airflow_ft.core.remnants import Remnant, RemnantKind
-from airflow_ft.kafka.client import KafkaClients
-from airflow_ft.kafka.topics import (
+from airflow_ft.clients.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.topics import (
     create_token_topic,
     describe,
     longest_transaction,
@@ -32,6 +28,10 @@ from airflow_ft.kafka.topics import (
     other_topics,
     topic_ids,
 )
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, TokenLostError
+from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
+from airflow_ft.protocol.ports import WalReader
+from airflow_ft.protocol.remnants import Remnant, RemnantKind
 from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.slot import Slot

@@ -10,8 +10,8 @@ import logging
 import ssl
 from typing import Any
 
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.kafka.client import KafkaSettings
+from airflow_ft.clients.kafka.client import KafkaSettings
+from airflow_ft.protocol.errors import SinkAccessError
 
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "oauth_cb")

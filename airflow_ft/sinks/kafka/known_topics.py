@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from airflow_ft.kafka.client import KafkaClients
-from airflow_ft.kafka.topics import TopicLimits, describe, topic_ids
+from airflow_ft.clients.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.topics import TopicLimits, describe, topic_ids
 
 LOOK_AGAIN_SECONDS = 10.0
 """How old the limits of topics may be when rows are judged by them; the brokers judge each batch all the same."""

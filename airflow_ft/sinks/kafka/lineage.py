@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_ft.core.datasets import Dataset
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.kafka.datasets import servers, topic
+from airflow_ft.clients.kafka.datasets import servers, topic
+from airflow_ft.protocol.datasets import Dataset
+from airflow_ft.protocol.ports import ConnectionInfo
 
 
 def dataset(settings: Mapping[str, Any], connection: ConnectionInfo) -> Dataset:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo, WalReader
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo, WalReader
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.plain import PlainParticipant
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.client import KafkaClients
 
 
 @dataclass(frozen=True, slots=True)

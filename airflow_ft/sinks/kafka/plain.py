@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from airflow_ft.core.errors import StateConflictError
-from airflow_ft.core.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
-from airflow_ft.core.set_aside import SetAside, together
-from airflow_ft.core.set_aside import detail as set_aside_detail
-from airflow_ft.kafka.topics import topic_ids
+from airflow_ft.clients.kafka.topics import topic_ids
+from airflow_ft.protocol.errors import StateConflictError
+from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.set_aside import SetAside, together
+from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant, add_ends
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender, Tally, merge_ends

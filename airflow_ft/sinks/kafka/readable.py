@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError, TokenLostError
-from airflow_ft.kafka.client import KafkaClients
-from airflow_ft.kafka.topics import answer, describe, missing_topic, other_topics, settled_ids
+from airflow_ft.clients.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.topics import answer, describe, missing_topic, other_topics, settled_ids
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, TokenLostError
 from airflow_ft.sinks.kafka.token import Ends
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.kafka.topics import TopicLimits, check_topic, describe, missing_topic
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, describe, missing_topic
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.kafka.permissions import may_create
 from airflow_ft.sinks.kafka.spec import KafkaSink

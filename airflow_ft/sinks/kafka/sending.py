@@ -18,7 +18,7 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
-from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.sinks.kafka.batches import open_batches
 from airflow_ft.sinks.kafka.records import RecordColumns, Records
 from airflow_ft.sinks.kafka.token import PartitionEnd

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from airflow_ft.core.errors import (
+from airflow_ft.clients.kafka.client import KafkaClients, is_fenced, is_refusal
+from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
     ForeignOwnerError,
@@ -24,8 +25,7 @@ from airflow_ft.core.errors import (
     SinkUnavailableError,
     TokenLostError,
 )
-from airflow_ft.core.model import Fence
-from airflow_ft.kafka.client import KafkaClients, is_fenced, is_refusal
+from airflow_ft.protocol.model import Fence
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.token import Token, check_owner, parse
 from airflow_ft.sinks.kafka.transaction import Transaction

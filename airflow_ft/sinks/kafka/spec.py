@@ -9,14 +9,14 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.arguments import check_known, check_text, check_type, is_template
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Promise
+from airflow_ft.protocol.arguments import check_known, check_text, check_type, is_template
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.settings import shared_setting
 from airflow_ft.sinks.registry import Strategy
 
 if TYPE_CHECKING:
-    from airflow_ft.core.config import CheckpointConfig
+    from airflow_ft.protocol.config import CheckpointConfig
 
 STRATEGIES: Mapping[str, Strategy] = {
     "transaction": Strategy(

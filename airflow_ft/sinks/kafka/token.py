@@ -13,15 +13,15 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
     ForeignOwnerError,
     StoreBehindSinkError,
     TokenLostError,
 )
-from airflow_ft.core.formats import refuse_newer
-from airflow_ft.core.model import Fence
+from airflow_ft.protocol.formats import refuse_newer
+from airflow_ft.protocol.model import Fence
 
 FORMAT = 1
 METADATA_LIMIT = 4095  # characters: below the broker's default of offset.metadata.max.bytes

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from airflow_ft.kafka.client import KafkaClients, bounded
+from airflow_ft.clients.kafka.client import KafkaClients, bounded
 from airflow_ft.sinks.kafka.sending import ProducerLostError, Sender
 from airflow_ft.sinks.kafka.token import Token
 

@@ -21,8 +21,8 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.metadata import CoordinatorType
 from kafka.protocol.producer.transaction import EndTxnRequest
 
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.client import KafkaClients
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity
 

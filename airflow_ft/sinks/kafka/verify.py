@@ -17,12 +17,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from airflow_ft.core.errors import SinkUnavailableError
-from airflow_ft.core.model import ParticipantPlan, Proof
-from airflow_ft.core.ports import ConnectionInfo, WalFile, WalReader
-from airflow_ft.core.verify import SAMPLES, Delivered, Difference, SinkReport
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.kafka.topics import TopicLimits, describe, other_topics, topic_ids
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.topics import TopicLimits, describe, other_topics, topic_ids
+from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.model import ParticipantPlan, Proof
+from airflow_ft.protocol.ports import ConnectionInfo, WalFile, WalReader
+from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport
 from airflow_ft.sinks.kafka.content import PlanContent
 from airflow_ft.sinks.kafka.records import RecordEncoder, Records
 from airflow_ft.sinks.kafka.spec import KafkaSink

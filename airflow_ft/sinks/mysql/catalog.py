@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import PROPOSED, SinkAccessError, UnfitTargetError
-from airflow_ft.core.model import canonical_json
+from airflow_ft.protocol.errors import PROPOSED, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Row, Session
 

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from airflow_ft.core.errors import SinkUnavailableError
-from airflow_ft.core.verify import SAMPLES, Difference, SinkReport, sample
+from airflow_ft.protocol.errors import SinkUnavailableError
+from airflow_ft.protocol.verify import SAMPLES, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column, Table
 from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.keys import Unique, unique_keys

@@ -9,7 +9,7 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import PROPOSED, AirflowFtError, DeclinedError
+from airflow_ft.protocol.errors import PROPOSED, AirflowFtError, DeclinedError
 from airflow_ft.sinks.base.failures import Meaning as Meaning
 from airflow_ft.sinks.base.failures import Unanswered as Unanswered
 from airflow_ft.sinks.base.failures import failure_of

@@ -21,8 +21,8 @@ from collections.abc import Collection, Sequence
 
 import pymysql
 
-from airflow_ft.core.errors import FencedError, SinkUnavailableError
-from airflow_ft.core.model import Fence
+from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
+from airflow_ft.protocol.model import Fence
 from airflow_ft.sinks.base.memory import check_owner, refuse_markers_without_head
 from airflow_ft.sinks.mysql.failures import LOCK_WAIT_TIMEOUT, NO_SUCH_THREAD, Meaning, code_of, describe, meaning
 from airflow_ft.sinks.mysql.ledger import WHOLE, Head, Ledger

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from airflow_ft.core.model import Outcome, Plan
+from airflow_ft.protocol.model import Outcome, Plan
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.naming import literal

@@ -12,8 +12,8 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, UnfitTargetError
-from airflow_ft.core.model import Vote
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
+from airflow_ft.protocol.model import Vote
 from airflow_ft.sinks.mysql.catalog import computed, told_of
 from airflow_ft.sinks.mysql.failures import Meaning, meaning
 from airflow_ft.sinks.mysql.naming import TableName, quote

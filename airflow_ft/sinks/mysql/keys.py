@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from airflow_ft.core.errors import UnfitTargetError
+from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.sinks.mysql.catalog import told_of
 from airflow_ft.sinks.mysql.failures import NOT_ALLOWED, suppressed
 from airflow_ft.sinks.mysql.naming import TableName, quote

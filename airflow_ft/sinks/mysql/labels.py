@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks.arrow import flags, numbers, scalar
 
 LABELLED = {"enum", "set"}

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
-from airflow_ft.core.model import Fence, Outcome, Plan, canonical_json
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.model import Fence, Outcome, Plan, canonical_json
 from airflow_ft.sinks.base import memory
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, SinkUnavailableError
-from airflow_ft.core.ports import DeadLetters, SegmentReader, WalFile
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
 from airflow_ft.sinks.mysql.failures import (

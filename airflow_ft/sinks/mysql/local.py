@@ -18,8 +18,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
-from airflow_ft.core.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.mysql.fencing import guarded_head
 from airflow_ft.sinks.mysql.ledger import marker_lost, settled
 from airflow_ft.sinks.mysql.load import Way
@@ -27,7 +27,7 @@ from airflow_ft.sinks.mysql.server import ServerParticipant
 
 
 class LocalParticipant(ServerParticipant):
-    """One server, one transaction. See `airflow_ft.core.ports.Participant`."""
+    """One server, one transaction. See `airflow_ft.protocol.ports.Participant`."""
 
     def _deliver(self, plan: Plan, fence: Fence, vote: Vote | None, tries: int, way: Way) -> Proof:
         ledger = self._ledger(plan.pipeline)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from airflow_ft.core.arguments import shown
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.arguments import shown
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.base import sql_names
 
 MAX_IDENTIFIER = 64  # characters: the limit of the server for databases, tables and columns

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from airflow_ft.core.model import Fence, Plan, Proof, Vote
+from airflow_ft.protocol.model import Fence, Plan, Proof, Vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant
 from airflow_ft.sinks.mysql.fencing import still_named
 from airflow_ft.sinks.mysql.ledger import settled
@@ -18,7 +18,7 @@ from airflow_ft.sinks.mysql.load import Way
 
 
 class ParallelParticipant(BranchedParticipant):
-    """One server, a marker and a local transaction a branch. See `airflow_ft.core.ports.Participant`."""
+    """One server, a marker and a local transaction a branch. See `airflow_ft.protocol.ports.Participant`."""
 
     def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
         notes = super()._prepare(plan, fence, tries)

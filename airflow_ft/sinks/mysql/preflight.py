@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, cannot_create
 from airflow_ft.sinks.mysql.failures import (
     PRIVILEGE_MISSING,

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import pymysql
 
-from airflow_ft.core.errors import ForeignOwnerError, StateConflictError
-from airflow_ft.core.model import Fence, Outcome
-from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
+from airflow_ft.protocol.model import Fence, Outcome
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.sinks.base.memory import check_adopter
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of, describe

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
     ForeignOwnerError,
@@ -25,9 +25,9 @@ from airflow_ft.core.errors import (
     UnfitTargetError,
     together,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
-from airflow_ft.core.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
-from airflow_ft.core.remnants import PreparedEnding, Remnant
+from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.protocol.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.catalog import whole_name
 from airflow_ft.sinks.mysql.failures import (
@@ -71,7 +71,7 @@ def new_nonce() -> str:
 
 
 class ServerParticipant(ABC):
-    """One server with all tables that a pipeline writes there. See `airflow_ft.core.ports.Participant`."""
+    """One server with all tables that a pipeline writes there. See `airflow_ft.protocol.ports.Participant`."""
 
     def __init__(
         self,

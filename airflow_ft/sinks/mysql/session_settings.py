@@ -12,7 +12,7 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.mysql.failures import Meaning, describe, meaning
 from airflow_ft.sinks.mysql.limits import Limits
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.ports import SegmentReader, WalFile
 from airflow_ft.sinks.view import SegmentView
 
 if TYPE_CHECKING:

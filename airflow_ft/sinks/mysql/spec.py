@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_key, is_template, shown
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Promise
+from airflow_ft.protocol.arguments import check_key, is_template, shown
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.registry import Strategy

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import DeclinedError
-from airflow_ft.core.model import Plan
-from airflow_ft.core.ports import SegmentReader
+from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.model import Plan
+from airflow_ft.protocol.ports import SegmentReader
 from airflow_ft.sinks.arrow import booleans, flags
 from airflow_ft.sinks.base.changes import DELETES, DeletedKeys, LiveRows, is_delete, missing_kind
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
@@ -45,7 +45,7 @@ ROW_ALIAS_FROM = (8, 0, 19)
 
 
 class UpsertParticipant(LocalParticipant):
-    """One server, one transaction, rows by key. See `airflow_ft.core.ports.Participant`."""
+    """One server, one transaction, rows by key. See `airflow_ft.protocol.ports.Participant`."""
 
     def _path(self, session: Session, way: Way) -> str:
         return super()._path(session, replace(way, load=False))

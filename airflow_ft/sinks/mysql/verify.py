@@ -19,10 +19,10 @@ from typing import TypeVar
 
 import pymysql
 
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.model import ParticipantPlan, canonical_json
-from airflow_ft.core.ports import ConnectionInfo, WalReader
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.model import ParticipantPlan, canonical_json
+from airflow_ft.protocol.ports import ConnectionInfo, WalReader
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.mysql.charsets import Repertoire
 from airflow_ft.sinks.mysql.checks import Objection
 from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key

@@ -21,8 +21,8 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, SinkUnavailableError
-from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
+from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
 from airflow_ft.sinks.base.memory import check_marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, require_vote
 from airflow_ft.sinks.mysql.branches import BranchedParticipant, side_by_side
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class XaParticipant(BranchedParticipant):
-    """One server, a prepared transaction a branch. See `airflow_ft.core.ports.Participant`."""
+    """One server, a prepared transaction a branch. See `airflow_ft.protocol.ports.Participant`."""
 
     def __init__(self, *opened: Any) -> None:
         super().__init__(*opened)

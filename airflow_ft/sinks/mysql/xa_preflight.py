@@ -22,8 +22,8 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
-from airflow_ft.core.model import Fence
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.model import Fence
 from airflow_ft.sinks.base.memory import check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.mysql.failures import describe

@@ -16,7 +16,7 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import SinkUnavailableError
+from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.sinks.base import prepared
 from airflow_ft.sinks.base.prepared import PreparedName
 from airflow_ft.sinks.mysql.failures import Meaning, code_of, describe, meaning

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from airflow_ft.core.errors import PROPOSED, UnfitTargetError
+from airflow_ft.protocol.errors import PROPOSED, UnfitTargetError
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 

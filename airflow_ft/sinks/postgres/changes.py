@@ -11,8 +11,8 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import DeclinedError, SinkAccessError
-from airflow_ft.core.ports import SegmentReader
+from airflow_ft.protocol.errors import DeclinedError, SinkAccessError
+from airflow_ft.protocol.ports import SegmentReader
 from airflow_ft.sinks.base.changes import DELETES, UPSERTS, is_delete
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, may_leave_out

@@ -11,10 +11,10 @@ from functools import partial
 import psycopg2
 import pyarrow as pa
 
-from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError
-from airflow_ft.core.model import Fence, ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.protocol.doctor import Check, Examination
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
+from airflow_ft.protocol.model import Fence, ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.postgres.catalog import Table, closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes

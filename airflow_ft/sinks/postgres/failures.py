@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg2
 
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.sinks.base.failures import Meaning as Meaning
 from airflow_ft.sinks.base.failures import Unanswered as Unanswered
 from airflow_ft.sinks.base.failures import failure_of

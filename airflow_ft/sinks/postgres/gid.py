@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import psycopg2
 
-from airflow_ft.core.errors import SinkAccessError, SinkUnavailableError
-from airflow_ft.core.model import Fence
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.model import Fence
 from airflow_ft.sinks.base.prepared import PreparedName, owner_of
 from airflow_ft.sinks.postgres.failures import (
     INSUFFICIENT_PRIVILEGE,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
 from airflow_ft.sinks.base.sql_names import quoted

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import psycopg2
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, SqlLedger, cannot_create, statements
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.naming import TableName

@@ -15,8 +15,8 @@ from typing import Any
 import psycopg2
 import pyarrow as pa
 
-from airflow_ft.core.errors import DeclinedError
-from airflow_ft.core.ports import SegmentReader, WalFile
+from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.ports import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres import binary

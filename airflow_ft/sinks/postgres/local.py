@@ -18,10 +18,10 @@ from typing import Any, ClassVar, TypeVar
 
 import psycopg2
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError
-from airflow_ft.core.model import Fence, Plan, Proof, Vote
-from airflow_ft.core.ports import ConnectionInfo, SegmentReader, WalReader
-from airflow_ft.core.remnants import PreparedEnding, Remnant
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
+from airflow_ft.protocol.model import Fence, Plan, Proof, Vote
+from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalReader
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.postgres.catalog import Table
@@ -66,7 +66,7 @@ def ledger_of(session: Session, sinks: Mapping[str, PostgresSink], pipeline: str
 
 @dataclass
 class LocalParticipant(OneTransactionParticipant[Session]):
-    """The strategy `local`. See `airflow_ft.core.ports.Participant`."""
+    """The strategy `local`. See `airflow_ft.protocol.ports.Participant`."""
 
     name: str
     sinks: Mapping[str, PostgresSink]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.base import sql_names
 
 MAX_BYTES = 63  # the server cuts longer names off, with a notice

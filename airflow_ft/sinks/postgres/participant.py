@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo, Participant, WalReader
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, WalReader
 from airflow_ft.sinks.postgres.local import LocalParticipant
 from airflow_ft.sinks.postgres.prepared import PreparedParticipant
 from airflow_ft.sinks.postgres.session import Limits

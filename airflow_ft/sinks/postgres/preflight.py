@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.postgres.session import Session
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import ASK_SECONDS
 from airflow_ft.sinks.postgres.catalog import read_table
 from airflow_ft.sinks.postgres.failures import telling

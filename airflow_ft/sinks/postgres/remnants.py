@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from airflow_ft.core.errors import ForeignOwnerError, StateConflictError
-from airflow_ft.core.model import Fence
-from airflow_ft.core.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
+from airflow_ft.protocol.model import Fence
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, owner_of
 from airflow_ft.sinks.postgres.gid import Gid, end_prepared, listed
 from airflow_ft.sinks.postgres.ledger import Ledger

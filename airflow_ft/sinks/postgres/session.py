@@ -1,4 +1,4 @@
-"""A connection to the server. Each transaction sets what exactness rests on (`airflow_ft.postgres.settings`).
+"""A connection to the server. Each transaction sets what exactness rests on (`airflow_ft.clients.postgres`).
 
 So a pooler may pool sessions or transactions.
 """
@@ -18,10 +18,10 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import TRANSACTION_STATUS_IDLE
 
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.foreign_connections import require_type
-from airflow_ft.postgres.settings import Settings
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.postgres import Settings
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.postgres.failures import Meaning, Unanswered, describe, meaning
 
 Row = tuple[Any, ...]

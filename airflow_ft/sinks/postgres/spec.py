@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from airflow_ft.core.arguments import check_text, is_resolved_later, is_template
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Promise
+from airflow_ft.protocol.arguments import check_text, is_resolved_later, is_template
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.sql_sink import SqlSink
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.registry import Strategy

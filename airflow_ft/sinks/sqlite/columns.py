@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.ddl import fold

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.model import ParticipantPlan
-from airflow_ft.core.ports import ConnectionInfo, SegmentReader
+from airflow_ft.protocol.doctor import Check, Examination
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.fitting import of_rows
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.fitting import misfits

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError, SinkAccessError, SinkUnavailableError
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.foreign_connections import require_type
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.ports import ConnectionInfo
 
 WAIT_SECONDS = 30.0  # for whoever holds the file
 OLDEST = (3, 37, 0)  # has pragma_table_list

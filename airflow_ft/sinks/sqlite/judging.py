@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import listed, misfits, read_columns
 from airflow_ft.sinks.sqlite.ddl import conflict_clauses

@@ -17,9 +17,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError, together
-from airflow_ft.core.model import Fence, ParticipantPlan, Plan
-from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    SinkAccessError,
+    SinkUnavailableError,
+    UnfitTargetError,
+    together,
+)
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.refused import Refused
@@ -38,7 +44,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 @dataclass
 class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
-    """One file with all tables that a pipeline writes there. See `airflow_ft.core.ports.Participant`."""
+    """One file with all tables that a pipeline writes there. See `airflow_ft.protocol.ports.Participant`."""
 
     name: str
     sinks: Mapping[str, SqliteSink]

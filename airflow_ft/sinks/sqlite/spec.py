@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from airflow_ft.core.arguments import check_text, check_type
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import Promise
+from airflow_ft.protocol.arguments import check_text, check_type
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
 from airflow_ft.sinks.registry import Strategy
 from airflow_ft.sinks.sqlite.ddl import fold

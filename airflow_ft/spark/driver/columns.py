@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.column_lineage import ColumnLineage, Input, Inputs
+from airflow_ft.protocol.column_lineage import ColumnLineage, Input, Inputs
 from airflow_ft.spark.driver.plan_columns import UnknownPlanError, lineage_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
-from airflow_ft.core.model import AbortReason
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.model import AbortReason
 from airflow_ft.spark.driver.failures import messages
 from airflow_ft.spark.request import is_local
 

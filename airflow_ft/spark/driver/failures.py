@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from airflow_ft.core.errors import AirflowFtError, DataLossError, JobError, StageError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import AirflowFtError, DataLossError, JobError, StageError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.driver import python_errors
 from airflow_ft.spark.state import schemas as state_schemas
 from airflow_ft.spark.state.settings import ENCODING

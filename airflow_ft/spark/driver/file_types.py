@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.protocol.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError, JobError, StageError
+from airflow_ft.protocol.errors import ConfigurationError, JobError, StageError
 from airflow_ft.sources.names import (
     GLOB,
     is_pattern,

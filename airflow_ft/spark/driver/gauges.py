@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_ft.core.lag import Unit
-from airflow_ft.core.warning import PipelineWarning
+from airflow_ft.protocol.lag import Unit
+from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.sources import FileSource, KafkaSource, Source
 from airflow_ft.spark.driver.folders import unreadable_names
 from airflow_ft.spark.driver.listing import some, static_listings

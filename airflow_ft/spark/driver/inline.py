@@ -12,7 +12,7 @@ import sys
 from types import CodeType, ModuleType
 from typing import Any
 
-from airflow_ft.core.inline_job import InlineJob, Part
+from airflow_ft.protocol.inline_job import InlineJob, Part
 
 MODULE = "airflow_ft_job"
 """What the job's `__name__` is in the driver."""

@@ -23,12 +23,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import JobError
-from airflow_ft.core.inline_job import InlineJob
+from airflow_ft.jobs.parsing import MALFORMED, malformed_rows, parsed_rows
+from airflow_ft.protocol.errors import JobError
+from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.spark.driver.failures import InUserCode
 from airflow_ft.spark.driver.inline import load
 from airflow_ft.spark.driver.own_queries import refuse_running, refusing_queries, running
-from airflow_ft.spark.parsing import MALFORMED, malformed_rows, parsed_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.errors import StageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_ft.core.ports import ConnectionInfo
+    from airflow_ft.protocol.ports import ConnectionInfo
     from airflow_ft.sources.kafka import KafkaSource
 
 _SECONDS = 60

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.driver import folder_values
 from airflow_ft.spark.state import source_log
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.request import HADOOPS_LOCAL
 from airflow_ft.spark.state.sealing import Lacking
 from airflow_ft.wal.filesystem import filesystem, is_hdfs

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.protocol.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

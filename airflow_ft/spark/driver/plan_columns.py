@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_ft.core.column_lineage import ColumnLineage, How, Input, Inputs
-from airflow_ft.spark.exact import NAME_OF_FILES
+from airflow_ft.jobs.exact import NAME_OF_FILES
+from airflow_ft.protocol.column_lineage import ColumnLineage, How, Input, Inputs
 
 MOST_WORK = 50_000
 """So many inputs are put together at most, over all columns of all nodes."""

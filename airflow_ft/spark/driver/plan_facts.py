@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.jobs.uids import PARSED, READ, kind_of, tag_of
 from airflow_ft.spark.driver.processors import aspects_of_processor
-from airflow_ft.spark.uids import PARSED, READ, kind_of, tag_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,7 +4,7 @@ Columns are followed through projections, joins, unions and windows to the colum
 column under the same name is seen, and another alias for the same column is not. Filters are not part of it, nor is the
 code of Python functions: those go by their names. Ids of expressions and nullability are left out. Constants that a run
 may have given are marked: dates and times, and what equals an argument of the job. What
-`airflow_ft.spark.parsing.parse_json` returns is one function of its input, however it computes it.
+`airflow_ft.jobs.parsing.parse_json` returns is one function of its input, however it computes it.
 """
 
 from __future__ import annotations

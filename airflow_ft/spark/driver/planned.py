@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import JobError, StageError
+from airflow_ft.protocol.errors import JobError, StageError
 from airflow_ft.sources.files import FileSource
 from airflow_ft.sources.names import GLOB, link_of, local, twins
 from airflow_ft.spark.driver.listing import Listing, changed_error, relations, some

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import re
 
-from airflow_ft.core.errors import StorageUnavailableError
-from airflow_ft.core.model import Segment, SparkPosition
+from airflow_ft.protocol.errors import StorageUnavailableError
+from airflow_ft.protocol.model import Segment, SparkPosition
 from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
 from airflow_ft.wal.roots import is_known, require, require_files

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_ft.core.background import beside
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.background import beside
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
     FencedError,
@@ -27,10 +27,10 @@ from airflow_ft.core.errors import (
     StorageUnavailableError,
     StoreUnavailableError,
 )
-from airflow_ft.core.model import AbortReason, AfterAbort, Segment, SparkPosition
-from airflow_ft.core.numbers import Numbers
-from airflow_ft.core.planning import stranded
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.model import AbortReason, AfterAbort, Segment, SparkPosition
+from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.planning import stranded
+from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.driver.failures import last_line
 from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.request import StageRequest, StageResult

@@ -23,9 +23,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import AirflowFtError, StoreUnavailableError
-from airflow_ft.core.memory import give_back
-from airflow_ft.core.ports import Store
+from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
+from airflow_ft.protocol.memory import give_back
+from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.file_types import check_file_types

@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Callable
 
-from airflow_ft.core.backpressure import SPARE_BATCHES, Wait, room
-from airflow_ft.core.ports import Store
-from airflow_ft.core.reasons import WaitReason
+from airflow_ft.protocol.backpressure import SPARE_BATCHES, Wait, room
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.spark.request import StageRequest
 
 _LOOK_SECONDS = 0.02

@@ -22,7 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import (
+from airflow_ft.jobs.uids import Identity, plan_of
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
     ConfigurationError,
@@ -30,11 +31,11 @@ from airflow_ft.core.errors import (
     StageError,
     WalCorruptError,
 )
-from airflow_ft.core.model import SparkPosition
-from airflow_ft.core.ports import Store
-from airflow_ft.core.reasons import WaitReason
-from airflow_ft.core.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
-from airflow_ft.core.warning import PipelineWarning, warn
+from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.reasons import WaitReason
+from airflow_ft.protocol.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
+from airflow_ft.protocol.warning import PipelineWarning, warn
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
@@ -76,7 +77,7 @@ from airflow_ft.spark.state.locations import (
     set_places,
 )
 from airflow_ft.spark.state.meaning import Memory, remember_meaning
-from airflow_ft.spark.state.operators import Identity, remember, remember_code
+from airflow_ft.spark.state.operators import remember, remember_code
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.settings import remember_given, tell_changed
 from airflow_ft.spark.state.source_changes import (
@@ -86,7 +87,6 @@ from airflow_ft.spark.state.source_changes import (
     source_change,
 )
 from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, standing
-from airflow_ft.spark.uids import plan_of
 from airflow_ft.store import open_store
 from airflow_ft.wal import owners
 from airflow_ft.wal.retention import sweep_attempts

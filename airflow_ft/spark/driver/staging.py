@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_ft.core.errors import SealError, StageError
-from airflow_ft.core.model import AbortReason, Segment
+from airflow_ft.protocol.errors import SealError, StageError
+from airflow_ft.protocol.model import AbortReason, Segment
 from airflow_ft.spark.driver.executors import lost, storage_level
 from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.request import FIXED_CONF, StageRequest

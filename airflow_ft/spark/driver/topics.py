@@ -22,8 +22,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from airflow_ft.core.errors import AirflowFtError, DataLossError, StageError
-from airflow_ft.core.model import canonical_json
+from airflow_ft.protocol.errors import AirflowFtError, DataLossError, StageError
+from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.spark.state.standing import Ids, Offsets, Standing
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.protocol.errors import JobError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

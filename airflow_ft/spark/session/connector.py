@@ -25,8 +25,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from airflow_ft import settings
-from airflow_ft.core.errors import ConfigurationError, StageError
+from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.spark import private
 from airflow_ft.spark.request import listed
 
 ARTIFACT = "spark-sql-kafka-0-10_2.13"
@@ -148,7 +148,7 @@ def given(home: Path, jars: Iterable[str], packages: Iterable[str]) -> str | Non
 
 def folder() -> Path:
     """Return where fetched connectors lie."""
-    return settings.own_folder() / "connectors"
+    return private.own_folder() / "connectors"
 
 
 def repositories(conf: Mapping[str, str]) -> tuple[str, ...]:

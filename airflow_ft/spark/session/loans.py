@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark import private
 from airflow_ft.spark.request import StageRequest, listed
 from airflow_ft.spark.session import class_archive

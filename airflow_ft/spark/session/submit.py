@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, is_local, listed
 from airflow_ft.spark.session import class_archive, connector

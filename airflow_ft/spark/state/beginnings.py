@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
-from airflow_ft.core.model import canonical_json
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.locations import SparkLocation, first_offsets, life_in, location_root

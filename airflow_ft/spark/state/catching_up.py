@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, StageError, WalCorruptError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError, StageError, WalCorruptError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import (
     OFFSETS,

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files as resources
 from typing import Any, NamedTuple
 
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.settings import FORMAT, PARTITIONS, PROVIDER, kept_settings
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem

@@ -1,7 +1,7 @@
 """A changed job goes on with the state of an earlier one: operators that were added, left out or moved.
 
 Spark finds the state of an operator by its number alone, and ends with an error when another operator has it now. Here
-the operators of the job's plan (`airflow_ft.spark.uids`) are compared with those whose state is there, before anything
+the operators of the job's plan (`airflow_ft.jobs.uids`) are compared with those whose state is there, before anything
 is computed, and the attempt's copy of the location is changed to fit. The location that it was copied from stays as it
 is. It stays the pipeline's base, too, until a checkpoint is published from the copy; so whoever dies on the way, or
 meets an error, has changed nothing.
@@ -28,13 +28,14 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, StageError, StateMeaningError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.jobs.uids import Identity
+from airflow_ft.protocol.errors import ConfigurationError, StageError, StateMeaningError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import schema_paths
 from airflow_ft.spark.state.location_files import OFFSETS, add_entry, entry, keep, note, offsets_line
 from airflow_ft.spark.state.locations import SparkLocation, by_use, location_root, set_places
 from airflow_ft.spark.state.meaning import Memory, differences, meaning_of
-from airflow_ft.spark.state.operators import Identity, identities, remember, remembered
+from airflow_ft.spark.state.operators import identities, remember, remembered
 from airflow_ft.spark.state.reset import tell_sources
 from airflow_ft.spark.state.settings import set_unique_ids, unique_ids
 from airflow_ft.wal.checksums import read_checked
@@ -219,7 +220,7 @@ def _compare(
         raise StateMeaningError(
             f"the job gives its state another meaning. {'; '.join(changed)}.",
             pipeline=location.pipeline,
-            remedy="Undo the change. Or give the changed operator a new uid (airflow_ft.spark.uids.uid): it starts"
+            remedy="Undo the change. Or give the changed operator a new uid (airflow_ft.jobs.uids.uid): it starts"
             f" without state. Or drop all state (`airflow ft reset-state {location.pipeline}`). Put a constant that"
             " differs from run to run into job_args, whose values are not compared. To continue with the state as it"
             f" is, stop the pipeline, take a savepoint (`airflow ft savepoint trigger {location.pipeline}`), and run"
@@ -263,7 +264,7 @@ def _matched(pipeline: str, before: Sequence[Identity], plan: Sequence[Identity]
                 f" {olds[kind]}, and the job has {news[kind]}, that are {_kind(Identity(kind))} without a known uid.",
                 code="operators_unmatched",
                 pipeline=pipeline,
-                remedy="Undo the change. Name the operators (airflow_ft.spark.uids.uid) and let a checkpoint complete."
+                remedy="Undo the change. Name the operators (airflow_ft.jobs.uids.uid) and let a checkpoint complete."
                 " Then change the job.",
                 kind=_kind(Identity(kind)),
                 before=olds[kind],

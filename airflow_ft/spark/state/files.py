@@ -18,8 +18,8 @@ import zipfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import WalCorruptError
-from airflow_ft.core.model import StateSizes
+from airflow_ft.protocol.errors import WalCorruptError
+from airflow_ft.protocol.model import StateSizes
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 
 if TYPE_CHECKING:

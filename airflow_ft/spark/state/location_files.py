@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.core.model import canonical_json
+from airflow_ft.protocol.model import canonical_json
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.parsing import parsing

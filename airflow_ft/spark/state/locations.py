@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError, WalCorruptError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import schema_paths, source_log
 from airflow_ft.spark.state.location_files import (
     COMMITS,

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.jobs.uids import Identity
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.location_files import keep, note
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import Meaning, meaning_of
@@ -30,7 +31,7 @@ _STRUCT = '{"type":"struct"'
 class Operator:
     """A stateful operator of the job, as Spark numbers it: 0 is the nearest to the sink.
 
-    name: Spark's. uid: what the job calls it (`airflow_ft.spark.uids`), "" where it does not. stores: names of its
+    name: Spark's. uid: what the job calls it (`airflow_ft.jobs.uids`), "" where it does not. stores: names of its
     state stores. states: names and types of keys and values, as far as Spark has written them down. partitions: how
     many state partitions it has. bytes: of its files. meaning: its keys, functions and settings
     (`airflow_ft.spark.state.meaning`), {} where the location has no note of them.
@@ -44,14 +45,6 @@ class Operator:
     bytes: int = 0
     uid: str = ""
     meaning: Meaning = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What tells an operator from others. kind: Spark's name of what it is. uid: the job's name of it ("": none)."""
-
-    kind: str
-    uid: str = ""
 
 
 def remember(location: SparkLocation, plan: Sequence[Identity]) -> None:

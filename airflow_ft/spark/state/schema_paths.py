@@ -15,7 +15,7 @@ import json
 import re
 from pathlib import PurePosixPath
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem
 

@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.core.errors import JobError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import JobError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import identities, numbers, operator_file
 from airflow_ft.spark.state.schema_files import UnknownFormatError, schemas

@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.location_files import (
     COMMITS,
     OFFSETS,

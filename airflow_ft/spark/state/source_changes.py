@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import OFFSETS, entry, keep, note, offsets_line, offsets_of
 from airflow_ft.spark.state.locations import (

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from airflow_ft.core.errors import WalCorruptError
+from airflow_ft.protocol.errors import WalCorruptError
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem
 from airflow_ft.wal.parsing import parsing

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_ft.core.model import SparkPosition, canonical_json
+from airflow_ft.protocol.model import SparkPosition, canonical_json
 from airflow_ft.spark.state.location_files import OFFSETS, entry, keep, note, offsets_of, replace_entry, replace_file
 from airflow_ft.spark.state.locations import (
     START_FILE,

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.state.files import has_state
 from airflow_ft.spark.state.location_files import COMMITS, OFFSETS, add_entry, entry, newest_batch
 from airflow_ft.spark.state.locations import SparkLocation

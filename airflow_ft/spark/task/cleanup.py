@@ -17,13 +17,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError, FencedError
-from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import ExternalizedRetention
-from airflow_ft.core.ports import Archive, Progress
-from airflow_ft.core.retention import delete_delivered, finalise
-from airflow_ft.core.steps import Context
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import AirflowFtError, FencedError
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import ExternalizedRetention
+from airflow_ft.protocol.ports import Archive, Progress
+from airflow_ft.protocol.retention import delete_delivered, finalise
+from airflow_ft.protocol.steps import Context
 from airflow_ft.spark.state.reset import reset_state
 
 DELETED = "its checkpoints are deleted, and the next run starts with empty state"

@@ -10,8 +10,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 from types import MappingProxyType
 
-from airflow_ft.core.doctor import Check, Examination
-from airflow_ft.core.errors import AirflowFtError
+from airflow_ft.protocol.doctor import Check, Examination
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
 from airflow_ft.spark.session import class_archive, connector
 from airflow_ft.spark.session.submit import jar_files, spark_home

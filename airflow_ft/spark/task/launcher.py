@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
     RestartsExhaustedError,
@@ -21,10 +21,10 @@ from airflow_ft.core.errors import (
     TransientError,
     WalCorruptError,
 )
-from airflow_ft.core.lag import Unit
-from airflow_ft.core.model import AbortReason
-from airflow_ft.core.ports import MOST_EVENTS, Store
-from airflow_ft.core.reasons import FAILURE, WaitReason
+from airflow_ft.protocol.lag import Unit
+from airflow_ft.protocol.model import AbortReason
+from airflow_ft.protocol.ports import MOST_EVENTS, Store
+from airflow_ft.protocol.reasons import FAILURE, WaitReason
 from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver

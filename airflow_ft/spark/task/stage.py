@@ -17,14 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import AirflowFtError, FencedError
-from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import AbortReason, Checkpoint, Pipeline
-from airflow_ft.core.overlap import Overlap
-from airflow_ft.core.planning import Delivery, live_plans
-from airflow_ft.core.ports import Archive, Progress
-from airflow_ft.core.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import AirflowFtError, FencedError
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import AbortReason, Checkpoint, Pipeline
+from airflow_ft.protocol.overlap import Overlap
+from airflow_ft.protocol.planning import Delivery, live_plans
+from airflow_ft.protocol.ports import Archive, Progress
+from airflow_ft.protocol.steps import Context, require_active, require_own_stage, take_turn
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.draining import drain_of, refuse

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
     StoreUnavailableError,
@@ -27,12 +27,12 @@ from airflow_ft.core.errors import (
     TransientError,
     TurnHeldError,
 )
-from airflow_ft.core.lease import new_epoch
-from airflow_ft.core.model import Pipeline, Request, RequestKind
-from airflow_ft.core.planning import Delivery
-from airflow_ft.core.ports import Archive, Progress, Store
-from airflow_ft.core.restart import RestartStrategy, given_up, is_tolerated, wait_after
-from airflow_ft.core.steps import (
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import Pipeline, Request, RequestKind
+from airflow_ft.protocol.planning import Delivery
+from airflow_ft.protocol.ports import Archive, Progress, Store
+from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
+from airflow_ft.protocol.steps import (
     Confirmation,
     Context,
     commit_step,
@@ -42,8 +42,8 @@ from airflow_ft.core.steps import (
     require_own_stage,
     take_turn,
 )
-from airflow_ft.savepoints.taking import take
 from airflow_ft.spark.fitting import Judge
+from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.draining import drain_of
 from airflow_ft.spark.task.cleanup import clean_up, deletes
 from airflow_ft.spark.task.launcher import Driver

@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.core.errors import ConfigurationError, StageError
-from airflow_ft.core.lease import Worker
-from airflow_ft.core.model import ParticipantPlan, Pipeline, RunKey
-from airflow_ft.core.ports import Participant
-from airflow_ft.core.steps import Context
+from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import ParticipantPlan, Pipeline, RunKey
+from airflow_ft.protocol.ports import Participant
+from airflow_ft.protocol.steps import Context
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.class_archive import DUMP, JAVA_OPTIONS, path_of

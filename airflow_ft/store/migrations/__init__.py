@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_ft.core.errors import AirflowFtError, ConfigurationError
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
 
 if TYPE_CHECKING:
     from airflow_ft.store.database import Database, Transaction

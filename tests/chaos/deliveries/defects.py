@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
-from airflow_ft.core.model import Fence, Plan
+from airflow_ft.protocol.model import Fence, Plan
 from airflow_ft.sinks.kafka.cluster import KafkaParticipant
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.token import Token

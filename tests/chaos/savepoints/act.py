@@ -16,13 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.from_savepoint import Later
-from airflow_ft.core.lease import Worker
-from airflow_ft.savepoints.converting import Backend, convert
-from airflow_ft.savepoints.rescaling import rescale
-from airflow_ft.savepoints.restoring import restore
-from airflow_ft.savepoints.taking import take
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.spark.savepoints.converting import Backend, convert
+from airflow_ft.spark.savepoints.rescaling import rescale
+from airflow_ft.spark.savepoints.restoring import restore
+from airflow_ft.spark.savepoints.taking import take
 from tools.stream_task import Stream, say, start_module
 
 WHY = "make chaos"

@@ -21,11 +21,11 @@ from typing import Any
 
 import pymysql
 
-from airflow_ft.core.errors import AirflowFtError
-from airflow_ft.core.from_savepoint import BEGINNING, Later
-from airflow_ft.core.model import RequestKind
-from airflow_ft.savepoints.converting import Backend
-from airflow_ft.savepoints.metadata import Savepoint, listing, read_metadata, verify
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.from_savepoint import BEGINNING, Later
+from airflow_ft.protocol.model import RequestKind
+from airflow_ft.spark.savepoints.converting import Backend
+from airflow_ft.spark.savepoints.metadata import Savepoint, listing, read_metadata, verify
 from airflow_ft.spark.state.settings import PARTITIONS as PARTITIONS_OF_STATE
 from airflow_ft.spark.state.settings import PROVIDER
 from airflow_ft.spark.task.stream import SAVEPOINT

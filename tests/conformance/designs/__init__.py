@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_ft.core.model import Promise
+from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.registry import Strategy, System
 
 

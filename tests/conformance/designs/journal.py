@@ -18,15 +18,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
     SinkAccessError,
     SinkUnavailableError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import Fence, Outcome, ParticipantPlan, Plan, Proof
-from airflow_ft.core.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof
+from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import Head, Marker, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.refused import Refused
@@ -36,7 +36,7 @@ _TAKEN = {pa.int64(), pa.int32(), pa.string()}
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
-    """See `airflow_ft.core.ports.Participant`."""
+    """See `airflow_ft.protocol.ports.Participant`."""
     tables = {name: settings["table"] for name, settings in plan.sinks.items()}
     return JournalParticipant(plan.name, tables, Path(connection.host), wal)
 

@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_ft.core.errors import DeclinedError
-from airflow_ft.core.model import Fence, Outcome, Plan, Proof, Vote
-from airflow_ft.core.ports import SegmentReader
-from airflow_ft.core.remnants import PreparedEnding
+from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.remnants import PreparedEnding
 from airflow_ft.sinks.base.prepared import counted, owner_of
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import values

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import DAG
 
 from airflow_ft import CheckpointedPipeline, FileSource, KafkaSink, MySqlSink
-from airflow_ft.core import steps
+from airflow_ft.protocol import steps
 
 HERE = Path(os.environ["AIRFLOW_HOME"])
 WORLD = json.loads((HERE / "world.json").read_text())

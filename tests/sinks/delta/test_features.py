@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.sinks.delta import doctor, fitting, ready
 from airflow_ft.sinks.delta.columns import Column, of_table, too_long
 from airflow_ft.sinks.delta.features import SUPPORTED

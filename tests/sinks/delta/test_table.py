@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, Transaction, write_deltalake
 
 from airflow_ft import DeltaSink
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     DeclinedError,
@@ -24,9 +24,9 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import Outcome, Vote
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.model import Outcome, Vote
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.delta import verify
 from airflow_ft.sinks.delta.columns import type_of
 from airflow_ft.sinks.delta.fitting import misfits

@@ -17,8 +17,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from airflow_ft import FilesSink
-from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
     FencedError,
@@ -30,11 +30,11 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import CheckpointingMode, Fence, Outcome, Plan, Vote
-from airflow_ft.core.planning import plan_delivery
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.core.remnants import PreparedEnding, RemnantKind
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.model import CheckpointingMode, Fence, Outcome, Plan, Vote
+from airflow_ft.protocol.planning import plan_delivery
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.remnants import PreparedEnding, RemnantKind
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.files import doctor, fitting, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.objects import Objects

@@ -20,8 +20,8 @@ import pyarrow.json as pc_json
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
-from airflow_ft.core.set_aside import of_proof
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal.filesystem import LocalFileSystem
 from tests.raising import raises
@@ -289,7 +289,7 @@ def test_small_segments_are_put_together_and_large_ones_linked(tmp_path: Path) -
 
 
 def test_a_damaged_file_of_the_log_is_not_linked(tmp_path: Path) -> None:
-    from airflow_ft.core.errors import WalCorruptError
+    from airflow_ft.protocol.errors import WalCorruptError
 
     world = world_of(tmp_path)
     plan = world.plan()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.kafka import topics
-from airflow_ft.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka import topics
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.transaction import Transaction
 from tools.servers.processes import free_port

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.kafka.client import KafkaSettings
+from airflow_ft.clients.kafka.client import KafkaSettings
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka.kafka_python import client_settings
 from tests.raising import raises
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.kafka.topics import TopicLimits
+from airflow_ft.clients.kafka.topics import TopicLimits
 from airflow_ft.sinks.kafka import known_topics
 from airflow_ft.sinks.kafka.known_topics import LOOK_AGAIN_SECONDS, KnownTopics
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError, TokenLostError
-from airflow_ft.kafka import topics
+from airflow_ft.clients.kafka import topics
+from airflow_ft.protocol.errors import SinkAccessError, TokenLostError
 from airflow_ft.sinks.kafka.readable import require_same_topics
 
 

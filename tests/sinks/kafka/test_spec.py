@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_ft.core.config import CheckpointConfig
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.core.model import ParticipantPlan, Promise
-from airflow_ft.core.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from tests.raising import raises
@@ -145,6 +145,6 @@ def test_the_strategy_transaction_needs_no_second_client() -> None:
     modules = "participant setup doctor verify permissions"
     imports = "".join(f"import airflow_ft.sinks.kafka.{name}\n" for name in modules.split())
     block = "import importlib.util, sys\nsys.modules['kafka'] = None\n"
-    hide = "import airflow_ft.sinks.kafka.spec as s\ns.find_spec = lambda name: None\nimport airflow_ft.preload\n"
+    hide = "import airflow_ft.sinks.kafka.spec as s\ns.find_spec = lambda name: None\nimport airflow_ft.operators.preload\n"
     done = subprocess.run([sys.executable, "-c", block + imports + hide], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

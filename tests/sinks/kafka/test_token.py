@@ -8,8 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_ft.core.errors import AirflowFtError, FencedError, ForeignOwnerError, StoreBehindSinkError, TokenLostError
-from airflow_ft.core.model import Fence
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    FencedError,
+    ForeignOwnerError,
+    StoreBehindSinkError,
+    TokenLostError,
+)
+from airflow_ft.protocol.model import Fence
 from airflow_ft.sinks.kafka.token import (
     HISTORY,
     METADATA_LIMIT,

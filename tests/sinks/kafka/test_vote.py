@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft import KafkaSink
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
-from airflow_ft.kafka.topics import TopicLimits
+from airflow_ft.clients.kafka.topics import TopicLimits
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, refused_rows, short_lived
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment

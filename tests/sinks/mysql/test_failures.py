@@ -6,7 +6,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.errors import DeclinedError, SinkAccessError, SinkUnavailableError
 from airflow_ft.sinks.mysql.failures import Meaning, Unanswered, failure, meaning, meaning_of_rows
 from airflow_ft.sinks.mysql.fencing import lock_name
 from airflow_ft.sinks.mysql.ledger import Ledger

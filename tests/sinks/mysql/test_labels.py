@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks.mysql.labels import Labels
 from tests.raising import raises
 

@@ -8,7 +8,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError
+from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.mysql import session_settings
 from airflow_ft.sinks.mysql.limits import Limits
 from tests.raising import raises

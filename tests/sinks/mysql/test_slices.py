@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.model import Segment
-from airflow_ft.core.ports import WalFile
+from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.ports import WalFile
 from airflow_ft.sinks.mysql import slices
 from airflow_ft.sinks.mysql.slices import divide
 from airflow_ft.wal import open_wal

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.core.errors import SinkUnavailableError, StoreUnavailableError
-from airflow_ft.core.model import HaltReason, Outcome, Plan
+from airflow_ft.protocol.errors import SinkUnavailableError, StoreUnavailableError
+from airflow_ft.protocol.model import HaltReason, Outcome, Plan
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.testing.world import World
 from tests.disks import TMPFS, Disk, obeying

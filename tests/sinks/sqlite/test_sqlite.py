@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft import SqliteSink
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import (
     ConfigurationError,
     DeclinedError,
     SinkAccessError,
@@ -22,9 +22,9 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import Promise
-from airflow_ft.core.ports import ConnectionInfo, SinkSpec
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.model import Promise
+from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.sqlite import doctor, fitting, ready, verify
 from airflow_ft.sinks.sqlite.ddl import conflict_clauses
 from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row

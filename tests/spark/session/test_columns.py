@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from airflow_ft.core.column_lineage import ColumnLineage, How, Input
+from airflow_ft.jobs.parsing import malformed_rows, parse_json
+from airflow_ft.protocol.column_lineage import ColumnLineage, How, Input
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver import columns as told_columns
 from airflow_ft.spark.driver import plan_columns
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.staging import materialised
-from airflow_ft.spark.parsing import malformed_rows, parse_json
 
 pytestmark = pytest.mark.spark
 

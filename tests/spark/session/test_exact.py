@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from airflow_ft.core.errors import ConfigurationError
-from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
+from airflow_ft.jobs.parsing import malformed_rows, parse_json, parsed_rows
+from airflow_ft.protocol.errors import ConfigurationError
 from tests.raising import raises
 
 pytestmark = pytest.mark.spark

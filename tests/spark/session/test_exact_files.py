@@ -16,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_ft.core.errors import ConfigurationError, JobError, StageError
+from airflow_ft.protocol.errors import ConfigurationError, JobError, StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver.failures import as_error
 from tests.raising import raises

@@ -8,9 +8,9 @@ import pytest
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 
-from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import StageError
-from airflow_ft.core.model import AbortReason
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import StageError
+from airflow_ft.protocol.model import AbortReason
 from airflow_ft.spark.driver.executors import ExecutorLostError, lost, storage_level
 from airflow_ft.spark.driver.failures import InUserCode, as_error
 from airflow_ft.spark.driver.staging import materialised

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_ft.core.errors import JobError
+from airflow_ft.protocol.errors import JobError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver import file_types
 from airflow_ft.spark.driver.inputs import Sources

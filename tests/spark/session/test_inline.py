@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_ft.core.errors import AirflowFtError, JobError
+from airflow_ft.protocol.errors import AirflowFtError, JobError
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.inline import load
 from airflow_ft.spark.driver.job import Job
-from tests.inline.dag_files import job_of
+from tests.jobs.dag_files import job_of
 
 MISTAKEN = """
 from pyspark.sql import functions as F

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_ft.core.errors import JobError, SealError, StageError
-from airflow_ft.core.model import RunKey, Segment
+from airflow_ft.protocol.errors import JobError, SealError, StageError
+from airflow_ft.protocol.model import RunKey, Segment
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver import staging
 from airflow_ft.spark.driver.failures import as_error

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_ft.core.errors import StageError
+from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark.driver import listing
 from airflow_ft.spark.driver.listing import check_listings, static_listings
 from tests.raising import raises

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_ft.core.errors import ConfigurationError
+from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.driver import local_files
 from airflow_ft.spark.driver.local_files import MANAGER, spare_processes
 from tests.raising import raises

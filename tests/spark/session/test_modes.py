@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_ft import CheckpointConfig, SocketSource
-from airflow_ft.core.errors import ConfigurationError, StageError
-from airflow_ft.core.model import CheckpointingMode, RunKey, SparkPosition
+from airflow_ft.protocol.errors import ConfigurationError, StageError
+from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.spark.driver.inputs import Sources, _is_at_the_end, refuse_unfit
 from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.driver.sockets import Sockets

@@ -4,9 +4,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_ft.core.errors import ConfigurationError, JobError
+from airflow_ft.jobs.parsing import malformed_rows, parse_json, parsed_rows
+from airflow_ft.protocol.errors import ConfigurationError, JobError
 from airflow_ft.spark.driver.failures import as_error
-from airflow_ft.spark.parsing import malformed_rows, parse_json, parsed_rows
 from tests.raising import raises
 
 pytestmark = pytest.mark.spark

@@ -14,13 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from airflow_ft.keyed import ReducingState
+from airflow_ft.jobs.keyed import ReducingState
+from airflow_ft.jobs.parsing import parse_json
+from airflow_ft.jobs.uids import plan_of
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver.inputs import Sources
 from airflow_ft.spark.driver.plan_meaning import memory_of
-from airflow_ft.spark.parsing import parse_json
 from airflow_ft.spark.state.meaning import Memory, differences, texts
-from airflow_ft.spark.uids import plan_of
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_ft.core.errors import ConfigurationError, JobError, StageError
-from airflow_ft.core.warning import PipelineWarning
+from airflow_ft.protocol.errors import ConfigurationError, JobError, StageError
+from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver import folder_values, folders
 from airflow_ft.spark.driver.failures import as_error

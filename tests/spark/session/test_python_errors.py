@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from airflow_ft.core.errors import AirflowFtError, JobError
+from airflow_ft.protocol.errors import AirflowFtError, JobError
 from airflow_ft.spark.driver.failures import as_error
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.python_errors import of_worker

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import ConfigurationError, StorageUnavailableError
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.wal import hdfs as hdfs_module
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import filesystem, link_tree

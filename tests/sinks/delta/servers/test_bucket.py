@@ -12,8 +12,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from airflow_ft.core.errors import SinkAccessError, StoreBehindSinkError, TransientError, UnfitTargetError
-from airflow_ft.core.model import Outcome, Vote
+from airflow_ft.protocol.errors import SinkAccessError, StoreBehindSinkError, TransientError, UnfitTargetError
+from airflow_ft.protocol.model import Outcome, Vote
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import Fate, World

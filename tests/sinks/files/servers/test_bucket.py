@@ -14,8 +14,8 @@ import obstore
 import pytest
 
 from airflow_ft import FilesSink
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import (
     ConfigurationError,
     HeuristicCommitError,
     SinkUnavailableError,
@@ -23,9 +23,9 @@ from airflow_ft.core.errors import (
     UnfitTargetError,
     WalCorruptError,
 )
-from airflow_ft.core.model import Outcome, Plan, Vote
-from airflow_ft.core.ports import ConnectionInfo
-from airflow_ft.core.verify import Delivered
+from airflow_ft.protocol.model import Outcome, Plan, Vote
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.files import doctor, verify
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import World

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import DeclinedError, ForeignOwnerError, StoreBehindSinkError, UnfitTargetError
-from airflow_ft.core.model import Former, Outcome, Plan, Vote
-from airflow_ft.core.verify import Delivered
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import DeclinedError, ForeignOwnerError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.model import Former, Outcome, Plan, Vote
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.files import doctor, ready, verify
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.staged import Staged

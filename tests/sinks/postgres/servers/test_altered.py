@@ -10,8 +10,8 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError, StoreBehindSinkError, UnfitTargetError
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.errors import SinkAccessError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.postgres import verify
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.session import Session

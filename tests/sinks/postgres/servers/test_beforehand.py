@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.postgres import doctor, setup, verify
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.testing.world import OURS, World

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Verdict
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.doctor import Verdict
+from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
     FencedError,
@@ -23,8 +23,8 @@ from airflow_ft.core.errors import (
     StoreBehindSinkError,
     UnfitTargetError,
 )
-from airflow_ft.core.model import Outcome
-from airflow_ft.core.set_aside import of_proof
+from airflow_ft.protocol.model import Outcome
+from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.sinks.base.memory import Head
 from airflow_ft.sinks.postgres import doctor, fitting
 from airflow_ft.sinks.postgres.gid import label_of

@@ -12,7 +12,7 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import (
+from airflow_ft.protocol.errors import (
     DeclinedError,
     FencedError,
     ForeignOwnerError,
@@ -23,8 +23,8 @@ from airflow_ft.core.errors import (
     TerminalError,
     TransientError,
 )
-from airflow_ft.core.model import Outcome, Plan, Vote
-from airflow_ft.core.remnants import PreparedEnding, RemnantKind
+from airflow_ft.protocol.model import Outcome, Plan, Vote
+from airflow_ft.protocol.remnants import PreparedEnding, RemnantKind
 from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres import load
 from airflow_ft.sinks.postgres.gid import Gid

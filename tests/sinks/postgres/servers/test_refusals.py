@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, SinkAccessError, SinkUnavailableError
-from airflow_ft.core.set_aside import of_proof
+from airflow_ft.protocol.errors import DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.testing.world import SINK, World
 from tests.raising import raises

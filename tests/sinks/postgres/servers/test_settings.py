@@ -11,9 +11,9 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.verify import Delivered
-from airflow_ft.postgres.settings import Settings
+from airflow_ft.clients.postgres import Settings
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.verify import Delivered
 from airflow_ft.sinks.postgres import verify
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.session import Session

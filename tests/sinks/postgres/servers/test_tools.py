@@ -12,9 +12,9 @@ import psycopg2
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.doctor import Check, Verdict
-from airflow_ft.core.errors import SinkAccessError
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.doctor import Check, Verdict
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.postgres import doctor, setup, verify
 from airflow_ft.sinks.postgres.gid import new_gid

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.core.errors import DeclinedError
+from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks.postgres.session import Session
 from tests.raising import raises
 from tests.sinks.postgres.conftest import Make

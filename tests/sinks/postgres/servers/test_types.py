@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.sinks.postgres import fitting
 from airflow_ft.testing.world import SINK
 from tests.raising import raises

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_ft.core.errors import DeclinedError, FencedError, HaltError, SinkAccessError, UnfitTargetError
-from airflow_ft.core.verify import Delivered, SinkReport
+from airflow_ft.protocol.errors import DeclinedError, FencedError, HaltError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.postgres import fitting, verify
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal

@@ -1,0 +1,57 @@
+"""The documentation in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from airflow.configuration import conf
+
+from airflow_ft.admin import documentation
+from airflow_ft.admin.commands.common import command, print_table, say
+from airflow_ft.protocol.errors import ConfigurationError
+
+
+@command
+def docs(args: Namespace) -> None:
+    """`airflow ft docs [PAGE]`."""
+    if args.page is not None and args.search is not None:
+        raise ConfigurationError(
+            "PAGE and --search exclude each other.", code="arguments_conflict", remedy="Remove PAGE or --search."
+        )
+    if args.page is not None:
+        _print(documentation.page(args.page))
+    elif args.search is not None:
+        _found(args)
+    else:
+        titles = {name: documentation.title(file.read_text()) for name, file in documentation.pages().items()}
+        print_table([{"page": name, "about": title} for name, title in titles.items()], args.output)
+
+
+def _found(args: Namespace) -> None:
+    sections = documentation.search(args.search)
+    if not sections and args.output in ("table", "plain"):
+        say(f"No page contains {args.search!r}.")
+        return
+    print_table(
+        [{"page": each.page, "heading": each.heading, "address": _address(each)} for each in sections], args.output
+    )
+
+
+def _address(section: documentation.Section) -> str | None:
+    """Return where Airflow's UI has it; of the reference it has nothing."""
+    served = conf.get("api", "base_url", fallback="", suppress_warnings=True)
+    if not served or "/" in section.page:
+        return None
+    return f"{served.rstrip('/')}/airflow-ft/docs/{section.page}.md#{section.anchor}"
+
+
+def _print(text: str) -> None:
+    """Rendered for a terminal; as it is for a file or a pipe."""
+    if not sys.stdout.isatty():
+        say(text.rstrip("\n"))
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text, hyperlinks=False))

@@ -1,0 +1,145 @@
+"""`airflow ft doctor` and `airflow ft dry-run`: find what would stop a pipeline."""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Namespace
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.admin.commands.common import command, participants, print_table, say
+from airflow_ft.admin.commands.rendering import rendered
+from airflow_ft.operators.stage import StageOperator
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions.examining import configured, told
+from airflow_ft.pipeline.connections import server_connections
+from airflow_ft.pipeline.decision_log import open_configured_store
+from airflow_ft.pipeline.doctor import Patient, examine
+from airflow_ft.pipeline.spark_connection import spark_master
+from airflow_ft.pipeline.templates import rebuild
+from airflow_ft.protocol.doctor import Verdict, worst
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.planning import participant_name, plan_delivery
+
+if TYPE_CHECKING:
+    from airflow_ft.pipeline.spec import PipelineSpec
+
+
+@command
+def dry_run(args: Namespace) -> None:
+    """`airflow ft dry-run PIPELINE --dag FILE`; ends with status 1 when a sink would refuse what it found."""
+    from airflow_ft.pipeline.dry_run import rehearse
+
+    spec = spec_from_dag(args.pipeline, args.dag)
+    if args.store is not None:
+        spec = replace(spec, store=args.store)
+    found = rehearse(spec, server_connections, samples=args.samples, everything=args.all)
+    if args.output != "table":
+        print_table([found.to_json()], args.output)
+    else:
+        for line in found.told():
+            say(line)
+    if found.would_be_refused:
+        raise SystemExit(1)
+
+
+@command
+def doctor(args: Namespace) -> None:
+    """`airflow ft doctor PIPELINE [--dag FILE]`; ends with status 1 when there is a problem."""
+    patient = from_dag(args.pipeline, args.dag) if args.dag else configured(args.pipeline, server_connections)
+    checks = examine(
+        patient,
+        lambda: open_configured_store(args.store, server_connections),
+        server_connections,
+        participants(),
+    )
+    if args.output != "table":
+        print_table([check.to_json() for check in checks], args.output)
+    else:
+        for line in told(checks):
+            say(line)
+    if worst(checks) is Verdict.PROBLEM:
+        raise SystemExit(1)
+
+
+def from_dag(pipeline: str, file: str) -> Patient:
+    """Return what the tasks of the pipeline in a DAG file say, with the defaults of its params; see `rendered`."""
+    left_out: dict[str, str] = {}
+    task = _task(pipeline, file)
+    values = rendered(task, left_out)
+    sinks = rebuild(task.spec.sinks, values.pop("sinks"))
+    sources = rebuild(task.spec.sources, values.pop("sources"), kind="source")
+    carrier = values.pop("commit_point")
+    if carrier not in map(participant_name, sinks.values()):  # it is left out, or only a run renders it
+        carrier = None
+    spec = settings.resolved(task.spec.rendered(values))
+    master = spark_master(spec.spark_master or "", server_connections)
+    delivery = plan_delivery(sinks, carrier, spec.config.mode) if sinks else None
+    return Patient.of(spec, master, delivery, sources, left_out=left_out, dag_file=file)
+
+
+def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:
+    """The pipeline's specification in a DAG file, rendered with the defaults of its params; see `rendered`."""
+    left_out: dict[str, str] = {}
+    task = _task(pipeline, file)
+    spec = task.spec.rendered(rendered(task, left_out))
+    if left_out:
+        told = "; ".join(f"{part} ({why})" for part, why in left_out.items())
+        raise ConfigurationError(
+            f"only a run knows the value of {told}.",
+            code="template_unresolved",
+            remedy="Give the params of the DAG default values.",
+            pipeline=pipeline,
+            parts=sorted(left_out),
+        )
+    if (folder := str(Path(file).absolute().parent)) not in sys.path:  # where a job beside the DAG is found
+        sys.path.append(folder)
+    return spec
+
+
+def _task(pipeline: str, file: str) -> StageOperator:
+    from airflow.dag_processing.dagbag import DagBag
+
+    if not Path(file).is_file():
+        what = f"{file} is a folder." if Path(file).is_dir() else f"the DAG file {file} does not exist."
+        raise ConfigurationError(
+            what, code="dag_file_invalid", remedy="Name the Python file that declares the pipeline.", path=file
+        )
+    with redirect_stdout(sys.stderr):  # what the DAG file prints, and Airflow's log, are no part of the answer
+        bag: Any = DagBag(dag_folder=file, safe_mode=False, load_op_links=False)
+    for path, error in bag.import_errors.items():
+        told, remedy = _told(error, path)
+        whole = f"Correct the DAG file. `python {quote(path)}` shows the whole traceback."
+        raise ConfigurationError(
+            f"the DAG file {path} cannot be imported: {told}",
+            code="dag_file_invalid",
+            remedy=remedy or whole,
+            path=path,
+            error=told,
+        )
+    tasks = [task for dag in bag.dags.values() for task in dag.tasks if isinstance(task, StageOperator)]
+    for task in tasks:
+        if task.pipeline == pipeline:
+            return task
+    others = ", ".join(dict.fromkeys(task.pipeline for task in tasks))
+    raise ConfigurationError(
+        f"no DAG in {file} has the pipeline {pipeline!r}{f', only {others}' if others else ''}.",
+        code="pipeline_not_declared",
+        remedy=f"Name one of {others}." if others else "Name the file that declares it.",
+        path=file,
+        known=list(dict.fromkeys(task.pipeline for task in tasks)),
+    )
+
+
+def _told(error: str, path: str) -> tuple[str, str]:
+    """The end of a traceback with the line of the DAG file, as far as Airflow shows it, and the remedy ("": none):
+    "ValueError: ... (line 7)".
+    """
+    lines = [line.strip() for line in error.strip().splitlines()]
+    remedy = lines.pop().removeprefix("Fix: ") if len(lines) > 1 and lines[-1].startswith("Fix: ") else ""
+    at = re.findall(rf'File "[^"]*{re.escape(Path(path).name)}", line (\d+)', error)
+    return f"{lines[-1]}{f' (line {at[-1]})' if at else ''}", remedy

@@ -1,0 +1,78 @@
+"""`airflow ft in-doubt`: list unresolved checkpoints with each sink's answer, and act on one."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from airflow_ft.admin.commands.common import command, open_store, participants, print_table, requester, say
+from airflow_ft.pipeline.actions.names import SETTLING
+from airflow_ft.pipeline.actions.settling import look, settle
+from airflow_ft.protocol.doubt import doubts
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import AfterAbort
+from airflow_ft.protocol.ports import Store
+
+
+@command
+def in_doubt(args: Namespace) -> None:
+    """`airflow ft in-doubt`, and with an act: on one checkpoint."""
+    chosen = [(act, number) for act in SETTLING if (number := getattr(args, act)) is not None]
+    if len(chosen) > 1:
+        told = ", ".join(f"--{act.replace('_', '-')} {number}" for act, number in chosen)
+        raise ConfigurationError(
+            f"{told} exclude each other.",
+            code="arguments_conflict",
+            remedy="Give one of them. Nothing was done.",
+            acts=[act for act, _ in chosen],
+        )
+    if args.rewind and [act for act, _ in chosen] != ["abort"]:
+        raise ConfigurationError(
+            "--rewind works with --abort only.",
+            code="arguments_conflict",
+            remedy="Remove --rewind. Nothing was done.",
+            argument="--rewind",
+        )
+    with open_store(args) as store:
+        if not chosen:
+            _list(store, args)
+            return
+        if args.pipeline is None:
+            raise ConfigurationError(
+                "a checkpoint number needs the name of its pipeline.",
+                code="argument_missing",
+                remedy="Add --pipeline NAME.",
+                argument="--pipeline",
+            )
+        act, number = chosen[0]
+        by = requester(args, f"in-doubt --{act.replace('_', '-')} {number}")
+        look(by, store, args.pipeline, number)
+        settle(by, store, args.pipeline, act, number, after_abort(args))
+
+
+def after_abort(args: Namespace) -> AfterAbort:
+    """Return what `--rewind` says of the rows of a checkpoint that is given up."""
+    return AfterAbort.REWOUND if args.rewind else AfterAbort.CARRIED
+
+
+def _list(store: Store, args: Namespace) -> None:
+    names = [args.pipeline] if args.pipeline else [row.name for row in store.pipelines()]
+    found = doubts(store, names, participants())
+    if not found and args.output == "table":
+        say("nothing is in doubt")
+        return
+    rows = [
+        {
+            "pipeline": doubt.pipeline,
+            "checkpoint": doubt.number or None,
+            "sink": doubt.participant,
+            "state": doubt.state,
+            "age": doubt.age,
+            "finding": doubt.evidence.finding.value,
+            "known": doubt.evidence.text,
+            "last_error": doubt.last_error or None,
+            "last_error_code": doubt.last_error_code or None,
+            "next": doubt.advice,
+        }
+        for doubt in found
+    ]
+    print_table(rows, args.output)

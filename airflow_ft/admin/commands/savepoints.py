@@ -1,0 +1,206 @@
+"""`airflow ft savepoint ...`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+from airflow_ft.admin.commands.common import (
+    Size,
+    command,
+    location,
+    open_store,
+    print_table,
+    requester,
+    say,
+    signature,
+)
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions import savepoints as acts
+from airflow_ft.pipeline.connections import server_connections
+from airflow_ft.pipeline.decision_log import open_configured_store
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.from_savepoint import BEGINNING, Later, claim_mode
+from airflow_ft.protocol.lookup import require_known
+from airflow_ft.spark.savepoints.converting import Backend
+from airflow_ft.spark.savepoints.converting import convert as convert_savepoint
+from airflow_ft.spark.savepoints.metadata import Savepoint, listing, read_metadata, verify
+from airflow_ft.spark.savepoints.rescaling import rescale as rescale_savepoint
+from airflow_ft.spark.savepoints.restoring import restore as restore_savepoint
+from airflow_ft.spark.savepoints.taking import take
+from airflow_ft.spark.state.meaning import lines
+from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
+from airflow_ft.store.events import bytes_text
+
+
+@command
+def trigger(args: Namespace) -> None:
+    """`airflow ft savepoint trigger PIPELINE`."""
+    with open_store(args) as store:
+        uri, taken = take(
+            store, args.pipeline, savepoint_folder(args), signature(args, "savepoint trigger"), args.checkpoint
+        )
+    _say_taken(args, uri, taken)
+
+
+@command
+def rescale(args: Namespace) -> None:
+    """`airflow ft savepoint rescale PATH --partitions NUMBER`."""
+    _change(args, "rescale", rescale_savepoint, args.partitions, PARTITIONS, str(args.partitions))
+
+
+@command
+def convert(args: Namespace) -> None:
+    """`airflow ft savepoint convert PATH --backend rocksdb|hdfs`."""
+    backend = Backend(args.backend)
+    _change(args, "convert", convert_savepoint, backend, PROVIDER, backend.provider)
+
+
+def _change(
+    args: Namespace, verb: str, change: Callable[..., tuple[str, Savepoint]], to: Any, setting: str, value: str
+) -> None:
+    """A savepoint with its state made anew by Spark, and the setting that goes with it."""
+    uri, taken = change(
+        location(args.path),
+        to,
+        savepoint_folder(args),
+        signature(args, f"savepoint {verb}"),
+        settings.spark_conf(),
+        lambda line: print(line, file=sys.stderr),  # noqa: T201
+    )
+    _say_taken(args, uri, taken)
+    if args.output not in ("json", "yaml"):
+        say(f'to restore it, set spark_conf={{"{setting}": "{value}"}} on the pipeline')
+
+
+def _say_taken(args: Namespace, uri: str, taken: Savepoint) -> None:
+    if args.output in ("json", "yaml"):
+        print_table([_row(uri, taken)], args.output)
+    else:
+        say(acts.taken_text(uri, taken))
+
+
+@command
+def list(args: Namespace) -> None:
+    """`airflow ft savepoint list`."""
+    print_table([_row(uri, found) for uri, found in listing(savepoint_folder(args))], args.output)
+
+
+@command
+def show(args: Namespace) -> None:
+    """`airflow ft savepoint show PATH`: all that it tells, once its files are what was written."""
+    uri = location(args.path)
+    found = read_metadata(uri)
+    verify(uri, found)
+    if args.output in ("json", "yaml"):
+        told: dict[str, Any] = found.to_json()
+        told["files"] = len(found.files)
+        print_table([told], args.output)
+        return
+    for line in _told(uri, found):
+        say(line)
+
+
+@command
+def restore(args: Namespace) -> None:
+    """`airflow ft savepoint restore PATH`."""
+    claim = claim_mode(args.claim_mode)
+    uri = BEGINNING if args.path == BEGINNING else location(args.path)
+    found = None if uri == BEGINNING else read_metadata(uri)
+    name = args.pipeline or (found.pipeline if found else "")
+    if not name:
+        raise ConfigurationError(
+            f"{BEGINNING!r} needs the name of a pipeline.",
+            code="argument_missing",
+            remedy="Add --pipeline NAME.",
+            argument="--pipeline",
+        )
+    later = Later(args.later)
+    by = requester(args, "savepoint restore")
+    with closing(open_configured_store(args.store, server_connections)) as store:
+        if found is None:
+            require_known(store, name, " For another decision log, add --store.")
+            by.sure(f"Let {name} read its sources from the beginning? It delivers all of their rows again.")
+        else:
+            again = " Later rows are delivered again." if later is Later.WRITE_AGAIN else ""
+            if args.rename:
+                again += f" {found.pipeline} gets that name, and its old name stops working."
+            by.sure(
+                f"Let {name} continue from checkpoint {found.number} of {found.pipeline},"
+                f" taken at {found.taken_at}?{again}"
+            )
+        restored = restore_savepoint(
+            store,
+            uri,
+            by.participants,
+            by.worker,
+            by.signature,
+            pipeline=name,
+            wal_root=args.wal_root or settings.wal_root(),
+            later=later,
+            claim=claim,
+            allow_non_restored_state=bool(args.allow_non_restored_state),
+            allow_changed_state=bool(args.allow_changed_state),
+            rename=args.rename,
+            lease_seconds=by.lease_seconds,
+        )
+    for line in acts.restored_texts(restored, name, later):
+        say(line)
+
+
+@command
+def dispose(args: Namespace) -> None:
+    """`airflow ft savepoint dispose PATH`."""
+    acts.dispose(requester(args, "savepoint dispose"), location(args.path))
+
+
+def savepoint_folder(args: Namespace) -> str:
+    """Return where savepoints go, as a URI or an absolute path."""
+    return location(args.dir or settings.savepoint_dir())
+
+
+def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
+    if found is None:
+        return {"savepoint": uri, "pipeline": "", "checkpoint": None, "taken": None, "by": "unfinished or damaged"}
+    return {
+        "savepoint": uri,
+        "pipeline": found.pipeline,
+        "checkpoint": found.number,
+        "taken": found.taken_at,
+        "by": found.taken_by,
+        "operators": len(found.operators),
+        "size": Size(found.bytes),
+    }
+
+
+def _told(uri: str, found: Savepoint) -> Iterator[str]:
+    yield f"{uri}: complete, {len(found.files)} files, {bytes_text(found.bytes)}"
+    yield f"pipeline    {found.pipeline} of installation {found.installation}"
+    behind = ", state restored or reset after it" if found.restored else ""
+    yield (
+        f"checkpoint  {found.number}, Spark's micro-batch {found.batch}"
+        + (", drained" if found.drained else "")
+        + behind
+    )
+    yield f"taken       {found.taken_at:%Y-%m-%d %H:%M:%S}Z by {found.taken_by}"
+    yield f"versions    {', '.join(f'{name} {each}' for name, each in found.versions.items())}"
+    if job := found.spec.get("job"):
+        digest = found.code.get("sha256", "")
+        yield f"job         {job}" + (f", source {digest[:12]}" if digest else "")
+    if found.rows:
+        yield f"rows        {', '.join(f'{sink} {rows:,}' for sink, rows in found.rows.items())}, of the checkpoint"
+    for source, position in found.positions.items():
+        yield f"source      {source}: {position}"
+    if found.operators:
+        yield f"backend     {found.backend}"
+    for operator in found.operators:
+        size = bytes_text(operator.bytes)
+        name = f"{operator.id} {operator.uid} ({operator.name})" if operator.uid else f"{operator.id} {operator.name}"
+        yield f"operator    {name}: {operator.partitions} partitions, {size}"
+        for state, types in operator.states.items():
+            yield f"  {state}: {types}"
+        for line in lines(operator.meaning):
+            yield f"  {line}"

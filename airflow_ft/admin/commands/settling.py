@@ -1,0 +1,111 @@
+"""Commands that act on a whole pipeline, or give a checkpoint up."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from datetime import timedelta
+
+from airflow_ft.admin.commands.common import command, open_store, participants, person, requester, say, sure
+from airflow_ft.admin.commands.doubt import after_abort
+from airflow_ft.pipeline.actions import pipelines
+from airflow_ft.pipeline.actions.settling import settle
+from airflow_ft.protocol.adoption import adopt as adopt_pipeline
+from airflow_ft.protocol.adoption import look
+from airflow_ft.protocol.errors import StateConflictError
+from airflow_ft.protocol.lookup import checkpoint_of
+from airflow_ft.protocol.model import CheckpointState
+from airflow_ft.protocol.remnants import PreparedEnding
+
+
+@command
+def recover(args: Namespace) -> None:
+    """`airflow ft recover PIPELINE`."""
+    age = timedelta(seconds=args.min_age)
+    with open_store(args) as store:
+        pipelines.recover(requester(args, "recover"), store, args.pipeline, age)
+
+
+@command
+def abort(args: Namespace) -> None:
+    """`airflow ft abort PIPELINE NUMBER`: one that is in quarantine is given up by `in-doubt` alone."""
+    with open_store(args) as store:
+        found = checkpoint_of(store, args.pipeline, args.number)
+        if found.state not in (CheckpointState.STAGED, CheckpointState.PREPARED):
+            raise StateConflictError(
+                f"it is {found.state}: only a STAGED or PREPARED checkpoint can be aborted.",
+                code="checkpoint_state",
+                remedy=f"`airflow ft show {args.pipeline} {args.number}` shows its history. If it is QUARANTINED, run"
+                f" `airflow ft in-doubt --pipeline {args.pipeline} --abort {args.number}`.",
+                pipeline=args.pipeline,
+                checkpoint=args.number,
+                state=found.state.value,
+            )
+        settle(requester(args, "abort"), store, args.pipeline, "abort", args.number, after_abort(args))
+
+
+@command
+def rewind(args: Namespace) -> None:
+    """`airflow ft rewind PIPELINE`: all that is published and not decided is computed again by the next run."""
+    with open_store(args) as store:
+        pipelines.rewind(requester(args, "rewind"), store, args.pipeline)
+
+
+@command
+def reset_state(args: Namespace) -> None:
+    """`airflow ft reset-state PIPELINE`: the next run reads on where the last one ended, without operator state."""
+    with open_store(args) as store:
+        pipelines.reset_state(requester(args, "reset-state"), store, args.pipeline)
+
+
+@command
+def resume(args: Namespace) -> None:
+    """`airflow ft resume PIPELINE`."""
+    with open_store(args) as store:
+        pipelines.resume(requester(args, "resume"), store, args.pipeline)
+
+
+@command
+def retire(args: Namespace) -> None:
+    """`airflow ft retire PIPELINE`."""
+    with open_store(args) as store:
+        pipelines.retire(requester(args, "retire"), store, args.pipeline)
+
+
+@command
+def adopt(args: Namespace) -> None:
+    """`airflow ft adopt PIPELINE`."""
+    with open_store(args) as store:
+        factory = participants()
+        for name, estate in look(store, args.pipeline, factory).items():
+            head = estate.head
+            say(
+                f"{name}: delivered up to checkpoint {head.number}, owner {head.installation}, epoch {head.epoch}"
+                if head
+                else f"{name}: has no marker of the pipeline"
+            )
+            for remnant in estate.remnants:
+                number = f"checkpoint {remnant.number}: " if remnant.number else ""
+                say(f"  {number}{remnant.text}, from installation {remnant.installation}")
+                if remnant.commit:
+                    say(f"    commit it by hand: {remnant.commit}; or roll it back: {remnant.roll_back};")
+        say(f"this decision log is installation {store.installation} ({store.url})")
+        say(
+            "It does not know what the lost log had read. The pipeline reads its sources from their beginning"
+            " (starting_offsets, or all files of the folder), and delivers those rows again. To avoid that, answer no"
+            " and read 'The decision log is lost' in docs/recovery.md."
+        )
+        sure(
+            args,
+            "Is the other decision log gone for good? This one takes over its sinks then, and continues after their"
+            " numbers.",
+        )
+        ending = PreparedEnding(args.prepared) if args.prepared else None
+        adoption = adopt_pipeline(
+            store, args.pipeline, factory, person(), ending=ending, accept_partial=args.accept_partial
+        )
+        say(f"{args.pipeline} is {store.pipeline(args.pipeline).status}, with epoch {adoption.epoch}")
+        if adoption.uneven:
+            say(
+                "The sinks are at different checkpoints, because the lost log was delivering one. Compare them: some"
+                " lack rows of the newest checkpoint, and this decision log cannot deliver them."
+            )

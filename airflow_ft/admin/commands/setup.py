@@ -1,0 +1,100 @@
+"""`airflow ft setup`: create what the sinks need before the first delivery, or print the statements."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.admin.commands.common import command, open_store, print_table, say
+from airflow_ft.admin.commands.doctor import from_dag, spec_from_dag
+from airflow_ft.pipeline.connections import server_connections
+from airflow_ft.pipeline.dry_run import columns_of
+from airflow_ft.protocol.adoption import participants_of
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.sinks.registry import system
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_ft.protocol.model import ParticipantPlan
+
+
+@command
+def setup(args: Namespace) -> None:
+    """`airflow ft setup PIPELINE [--dag FILE] [--print] [--tables]`: makes what is lacking, or prints how.
+
+    It may be repeated.
+    """
+    participants = _participants(args)
+    as_data = args.output in ("json", "yaml")
+    columns = _columns(args, told=not as_data) if args.tables else {}
+    rows: list[dict[str, Any]] = []
+    for plan in participants.values():
+        of_kind = system(plan.kind)
+        called = of_kind.called(plan)
+        lines = list(_proposed(plan, columns)) if columns else []
+        row: dict[str, Any] = {"participant": called, "made": None, "note": None}
+        module = of_kind.part("setup")
+        if module is None:
+            row["note"] = "nothing to do: the first prepare creates what it needs"
+            told = [*lines, f"{'-- ' * args.print}{called}: {row['note']}"]
+        elif args.print:
+            lines += module.describe(args.pipeline, plan, of_kind.connection(plan, server_connections))
+            told = [*lines, ""]
+        else:
+            made = module.create(args.pipeline, plan, of_kind.connection(plan, server_connections))
+            row["made"] = made or None
+            told = [f"{called}: {f'{made} created' if made else 'nothing is missing'}"]
+        rows.append(row | {"statements": lines})
+        for line in told if not as_data else ():
+            say(line)
+    if as_data:
+        print_table(rows, args.output)
+
+
+def _columns(args: Namespace, *, told: bool) -> Mapping[str, pa.Schema]:
+    """By sink, as the job in the DAG has them; Spark is started for that."""
+    if args.dag is None or not args.print:
+        raise ConfigurationError(
+            "--tables needs the DAG file of the pipeline, and only prints.",
+            code="argument_missing",
+            remedy="Add --dag FILE --print.",
+            argument="--dag" if args.dag is None else "--print",
+        )
+    spec = spec_from_dag(args.pipeline, args.dag)
+    found = columns_of(spec, server_connections)
+    for name in sorted(spec.sinks.keys() - found.keys()) if told else ():
+        say(f"-- sink {name}: its columns depend on rows; `airflow ft dry-run` shows them")
+    return found
+
+
+def _proposed(plan: ParticipantPlan, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
+    of_kind = system(plan.kind)
+    known = {name: columns[name] for name in plan.sinks if name in columns}
+    if known and (module := of_kind.part("proposal")) is not None:
+        yield from module.propose(plan, of_kind.connection(plan, server_connections), known)
+
+
+def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:
+    if args.dag is None:
+        with open_store(args) as store:
+            return participants_of(store, args.pipeline)
+    patient = from_dag(args.pipeline, args.dag)
+    if left_out := [f"{part} ({why})" for part, why in patient.left_out.items() if part.startswith("sink ")]:
+        raise ConfigurationError(
+            f"only a run knows the value of {'; '.join(left_out)}.",
+            code="template_unresolved",
+            remedy="Give the params of the DAG default values.",
+            parts=left_out,
+        )
+    found = patient.participants
+    if not found:
+        raise ConfigurationError(
+            "the DAG has no PrepareOperator for the pipeline, so its sinks are not known.",
+            code="pipeline_not_declared",
+            remedy="Name the file that declares its sinks.",
+            path=args.dag,
+            pipeline=args.pipeline,
+        )
+    return found

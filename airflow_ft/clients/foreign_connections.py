@@ -1,0 +1,64 @@
+"""Connections that no driver can use, refused before one of them tries: of another system's type, or not of Unicode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.ports import ConnectionInfo
+
+# Others, such as `generic` and those that a cloud's provider brings, may lead anywhere.
+_LEAD_TO = {
+    "aws": "S3",
+    "kafka": "Kafka",
+    "mysql": "MySQL",
+    "postgres": "PostgreSQL",
+    "postgresql": "PostgreSQL",
+    "spark": "Spark",
+    "sqlite": "SQLite",
+}
+
+
+def require_type(connection: ConnectionInfo, wanted: str) -> None:
+    """SinkAccessError when the type of an Airflow connection says that it does not lead to `wanted`, such as "mysql".
+
+    A server of another kind would be asked in words that it does not know: it hangs up, or says nothing until a
+    time-out. Also refuses what `require_text` refuses.
+    """
+    require_text(connection)
+    here, there = _LEAD_TO.get(connection.conn_type.strip().lower()), _LEAD_TO[wanted]
+    if here is not None and here != there:
+        raise SinkAccessError(
+            f"the Airflow connection has the type {connection.conn_type!r}, which is for {here} and not for {there}.",
+            code="connection_invalid",
+            remedy=f"Give a connection of type {wanted} as conn_id, or correct the type of this one.",
+            participant=connection.conn_id,
+            fields=["conn_type"],
+            conn_type=connection.conn_type,
+        )
+
+
+def require_text(connection: ConnectionInfo) -> None:
+    """SinkAccessError for a field that is no Unicode text, by its name: drivers fail on it, and quote it in the error.
+
+    `UnicodeEncodeError` holds the whole text that it could not encode, which may be the password.
+    """
+    fields = {name: getattr(connection, name) for name in ("host", "login", "password", "schema")}
+    extra = {f"extra {name!r}": value for name, value in connection.extra.items()}
+    if wrong := [name for name, value in {**fields, **extra}.items() if not _is_text(value)]:
+        raise SinkAccessError(
+            f"the Airflow connection's {', '.join(wrong)} has a NUL or a broken character.",
+            code="connection_invalid",
+            remedy="Enter it again as UTF-8 text. An environment variable may have been set in another encoding.",
+            participant=connection.conn_id,
+            fields=wrong,
+        )
+
+
+def _is_text(value: object) -> bool:
+    """Return whether every text in a value of a connection can be sent."""
+    if isinstance(value, Mapping):
+        return all(map(_is_text, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_text, value))
+    return not isinstance(value, str) or not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)

@@ -1,0 +1,56 @@
+"""Settings of Kafka's clients from the fields of an Airflow connection; the same for sources and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_ft.protocol.ports import ConnectionInfo
+
+SERVERS = "bootstrap.servers"
+_MECHANISMS = ("sasl.mechanism", "sasl.mechanisms")
+_TAKE_A_PASSWORD = ("PLAIN", "SCRAM-")
+
+
+def with_fields(connection: ConnectionInfo) -> dict[str, Any]:
+    """The connection's extra (librdkafka's names), and from its fields what the extra does not say.
+
+    Host and port become `bootstrap.servers`. Where `security.protocol` is one of SASL, login and password become
+    `sasl.username` and `sasl.password`; `sasl.mechanism` is PLAIN then, unless the extra names one.
+    """
+    extra = dict(connection.extra)
+    if servers := extra.pop("metadata.broker.list", None):
+        extra.setdefault(SERVERS, servers)  # librdkafka's other name for it
+    if not extra.get(SERVERS) and connection.host:
+        extra[SERVERS] = f"{connection.host}:{connection.port or 9092}"
+    if not is_sasl(extra):
+        return extra
+    named = [str(extra[name]) for name in _MECHANISMS if extra.get(name)]
+    username, password = extra.get("sasl.username") or connection.login, extra.get("sasl.password")
+    mechanism = named[0] if named else "PLAIN"
+    if mechanism.upper().startswith(_TAKE_A_PASSWORD) and username:
+        if not named:
+            extra["sasl.mechanism"] = mechanism
+        extra["sasl.username"] = username
+        extra["sasl.password"] = password or connection.password
+    return extra
+
+
+def missing(settings: Mapping[str, Any]) -> str:
+    """Return what settings of `with_fields` lack to log in by a password: "user name", "password", or ""."""
+    if not is_sasl(settings) or "sasl.jaas.config" in settings:
+        return ""
+    mechanism = next((str(settings[name]) for name in _MECHANISMS if settings.get(name)), "")
+    if not mechanism.upper().startswith(_TAKE_A_PASSWORD):
+        return ""
+    if not settings.get("sasl.username"):
+        return "user name"
+    return "" if settings.get("sasl.password") else "password"
+
+
+LOG_IN = "Fill in login and password of the connection, or sasl.username and sasl.password in its extra."
+
+
+def is_sasl(settings: Mapping[str, Any]) -> bool:
+    """Return whether clients with these settings log in."""
+    return str(settings.get("security.protocol", "")).upper().startswith("SASL")

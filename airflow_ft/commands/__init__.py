@@ -1,4 +1,0 @@
-"""What the commands of `airflow ft` do: thin shells over the core, which works from the stored plans alone.
-
-One module a group of commands; `airflow_ft.cli` names them, and imports one when its command runs.
-"""

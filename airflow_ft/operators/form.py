@@ -1,0 +1,97 @@
+"""What a run may be told in Airflow's trigger form, and a pipeline that takes it: `pipeline_params`, `by_params`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.protocol.arguments import is_resolved_later, is_template
+from airflow_ft.protocol.from_savepoint import FULL_REFRESH, FromSavepoint
+from airflow_ft.protocol.model import CheckpointingMode
+
+if TYPE_CHECKING:
+    from airflow_ft.pipeline.spec import PipelineSpec
+
+_LIMITS = ("max_offsets_per_trigger", "max_files_per_trigger")
+_BYTES = "max_bytes_per_trigger"
+_START = "starting_offsets"
+_STARTS = (
+    r"^(|earliest|latest|group_offsets"
+    r"|\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])[T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d{1,6})?)?"
+    r"(Z|[+-]([01]\d|2[0-3]):?[0-5]\d))$"
+)
+"""Values that the form takes for `starting_offsets`: a word, or a time of ISO 8601 with a zone; "": as the DAG says."""
+
+
+def pipeline_params() -> dict[str, Any]:
+    """Fields of Airflow's trigger form for whatever a run of a pipeline may be told: `DAG(params=pipeline_params())`.
+
+    Give the pipeline `from_params=True`, and it goes by them. A field that is left empty changes nothing. They are: dry
+    run, rewind, full refresh, the size of a checkpoint (records of Kafka, files), where a pipeline that never ran
+    begins to read Kafka, and those of `savepoint_params`.
+    """
+    from airflow.sdk import Param
+
+    from airflow_ft.operators.savepoint import savepoint_params
+    from airflow_ft.pipeline.dry_run import dry_run_params
+
+    about_rewind = "Discards staged rows that are not decided, and computes them again. Delivered rows stay."
+    about_refresh = (
+        "Reads all sources from their beginning, without state. Works only with sinks that replace rows by key. In"
+        " other sinks the rows would appear twice, so the run is refused."
+    )
+    about_start = (
+        "Where a new pipeline or a full refresh starts: earliest, latest, group_offsets, or a time with a time zone."
+        " Other runs continue where the last one ended."
+    )
+    about_limit = "Maximum for each checkpoint and source. Empty: as the DAG says."
+    most: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1, "description": about_limit}
+    return {
+        **dry_run_params(),
+        "rewind": Param(False, type="boolean", title="Rewind", description=about_rewind),
+        FULL_REFRESH: Param(False, type="boolean", title="Full refresh", description=about_refresh),
+        _LIMITS[0]: Param(None, title="Records in a checkpoint", **most),
+        _LIMITS[1]: Param(None, title="Files in a checkpoint", **most),
+        _START: Param(
+            None, type=["null", "string"], pattern=_STARTS, title="Start in Kafka at", description=about_start
+        ),
+        **savepoint_params(),
+    }
+
+
+def by_params(spec: PipelineSpec) -> PipelineSpec:
+    """The pipeline with Jinja for the fields of `pipeline_params`, where its author has written none himself.
+
+    What the author says counts where the form says nothing. Nothing is rendered of a mapping of offsets, and with mode
+    AT_MOST_ONCE the form cannot say where to begin.
+    """
+    begins_anew = spec.is_rendered and spec.config.mode is CheckpointingMode.AT_MOST_ONCE
+    changes: dict[str, Any] = {"sources": {n: _source(s, begins_anew) for n, s in spec.sources.items()}}
+    for name in ("dry_run", "rewind"):
+        if getattr(spec, name) is False:
+            changes[name] = f"{{{{ params.get({name!r}, False) }}}}"
+    if spec.from_savepoint is None and not begins_anew:
+        changes["from_savepoint"] = FromSavepoint.from_params()
+    return replace(spec, **changes)
+
+
+def _source(source: Any, begins_anew: bool) -> Any:
+    changes = {name: _told(name, getattr(source, name)) for name in _LIMITS if _may_be_told(source, name)}
+    if _LIMITS[1] in changes and (most := getattr(source, _BYTES, None)) is not None and _may_be_told(source, _BYTES):
+        changes[_BYTES] = f"{{{{ '' if params.get({_LIMITS[1]!r}) else {most!r} }}}}"  # Spark takes one of them
+    start = getattr(source, _START, None)
+    if isinstance(start, str | datetime) and _may_be_told(source, _START) and not begins_anew:
+        changes[_START] = _told(_START, start.isoformat() if isinstance(start, datetime) else start)
+    return replace(source, **changes) if changes else source
+
+
+def _may_be_told(source: Any, name: str) -> bool:
+    if not hasattr(source, name):
+        return False
+    value = getattr(source, name)
+    return not is_template(value) and not is_resolved_later(value)
+
+
+def _told(name: str, usual: str | int | None) -> str:
+    return f"{{{{ params.get({name!r}) or {usual or ''!r} }}}}"

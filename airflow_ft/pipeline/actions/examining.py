@@ -1,0 +1,56 @@
+"""Run all checks of a pipeline, and print them as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.pipeline.doctor import Patient, examine
+from airflow_ft.pipeline.spark_connection import spark_master
+from airflow_ft.protocol.doctor import Check, Verdict, worst
+from airflow_ft.protocol.errors import FoundProblemsError
+from airflow_ft.protocol.ports import ConnectionResolver, Store
+from airflow_ft.spark.request import listed
+
+
+def configured(pipeline: str, connections: ConnectionResolver) -> Patient:
+    """A pipeline as the decision log and the configuration know it, without its DAG: its sources are not known."""
+    return Patient(
+        pipeline=pipeline,
+        wal_root=settings.wal_root(),
+        spark_master=spark_master(settings.spark_master(), connections),
+        jars=listed(settings.spark_jars()),
+        spark_conf=settings.spark_conf(),
+    )
+
+
+def doctor(by: Requester, patient: Patient, open_log: Callable[[], Store]) -> list[Check]:
+    """All checks; writes nothing that stays. The store that `open_log` opens is closed."""
+    return examine(patient, open_log, by.connections, by.participants)
+
+
+def told(checks: Sequence[Check]) -> Iterator[str]:
+    """All of them in lines, by subject, with remedies."""
+    subject = ""
+    for check in checks:
+        if check.subject != subject:
+            subject = check.subject
+            yield subject
+        mark = {Verdict.OK: "ok     ", Verdict.WARNING: "WARNING", Verdict.PROBLEM: "PROBLEM"}[check.verdict]
+        yield f"  {mark} {check.name}: {check.text}"
+        if check.remedy:
+            yield f"          Fix: {check.remedy}"
+
+
+def require(checks: Sequence[Check], pipeline: str) -> None:
+    """FoundProblemsError when one of them is a problem."""
+    if worst(checks) is not Verdict.PROBLEM:
+        return
+    problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
+    raise FoundProblemsError(
+        "; ".join(f"{check.subject}: {check.name}: {check.text.rstrip('.')}" for check in problems) + ".",
+        remedy=" ".join(dict.fromkeys(check.remedy for check in problems if check.remedy)),
+        pipeline=pipeline,
+        checks=[check.name for check in problems],
+    )

@@ -1,0 +1,168 @@
+"""An act by its name, as a run of a DAG asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions import examining, pipelines, savepoints, settling, verifying
+from airflow_ft.pipeline.actions.names import SETTLING, check_action, check_number, check_told
+from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.from_savepoint import FromSavepoint, Later
+from airflow_ft.protocol.lookup import require_known
+from airflow_ft.protocol.model import AfterAbort, RunKey
+from airflow_ft.protocol.ports import Store
+from airflow_ft.spark.savepoints.restoring import restore_once
+from airflow_ft.spark.savepoints.taking import take
+
+_STOPS: dict[str, dict[str, bool]] = {
+    "stop": {},
+    "stop_now": {"at_once": True},
+    "stop_with_savepoint": {},
+    "drain": {"drain": True},
+    "drain_with_savepoint": {"drain": True},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One act on one pipeline, and what it needs.
+
+    Attributes:
+        action: its name (`ACTIONS`).
+        pipeline: the pipeline's name.
+        run: the DAG run that asks. It restores a savepoint once.
+        number: the checkpoint, of acts that are of one.
+        rewind: of abort: compute the rows again; otherwise the next checkpoint delivers them.
+        folder: for the savepoint that is taken; "": `[airflow_ft] savepoint_dir`.
+        savepoint: what is restored or deleted.
+        allow_repeated: of verify: rows that are there more often are no problem.
+        full: of verify: count other rows too.
+        wait: seconds that a stream may take to stop.
+        wal_root: write-ahead log of a pipeline that is restored under a new name; "": `[airflow_ft] wal_root`.
+        reason: why, for the event log.
+
+    ConfigurationError for what the act lacks, and for what it would pass over.
+    """
+
+    action: str
+    pipeline: str
+    run: RunKey
+    number: int | None = None
+    rewind: bool = False
+    folder: str = ""
+    savepoint: FromSavepoint | None = None
+    allow_repeated: bool = False
+    full: bool = False
+    wait: float = 600.0
+    wal_root: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_action(self.action)
+        check_number(self.action, self.number)
+        told = self.savepoint is not None and self.savepoint.is_given
+        check_told(
+            self.action,
+            {
+                "rewind": self.rewind,
+                "folder (savepoint_dir)": bool(self.folder),
+                "savepoint": told,
+                "allow_repeated": self.allow_repeated,
+                "full": self.full,
+            },
+        )
+        if self.action in ("restore", "dispose") and not told:
+            raise ConfigurationError(
+                f"{self.action} needs the path of a savepoint.",
+                code="argument_missing",
+                remedy="Give it in `savepoint`: `airflow ft savepoint list` shows all.",
+                argument="savepoint",
+                action=self.action,
+            )
+
+
+def perform(by: Requester, asked: Asked, open_log: Callable[[], Store]) -> Any:
+    """Does the act; what it made, or found, as plain data. Raises what the act raises, and FoundProblemsError."""
+    if asked.action == "doctor":
+        checks = examining.doctor(by, examining.configured(asked.pipeline, by.connections), open_log)
+        for line in examining.told(checks):
+            by.say(line)
+        examining.require(checks, asked.pipeline)
+        return None
+    if asked.action == "dispose":
+        assert asked.savepoint is not None
+        return savepoints.dispose_of(by, asked.savepoint.path.strip(), asked.pipeline)
+    with closing(open_log()) as store:
+        if asked.action == "restore":  # the pipeline may be a new one
+            return _restore(by, store, asked)
+        require_known(store, asked.pipeline)
+        return _act(by, store, asked)
+
+
+def _act(by: Requester, store: Store, asked: Asked) -> Any:
+    name, number = asked.pipeline, asked.number
+    if asked.action in SETTLING:
+        assert number is not None
+        settling.look(by, store, name, number)
+        after = AfterAbort.REWOUND if asked.rewind else AfterAbort.CARRIED
+        return settling.settle(by, store, name, asked.action, number, after)
+    if asked.action in _STOPS:
+        folder = _folder(asked) if asked.action.endswith("with_savepoint") else ""
+        how = _STOPS[asked.action]
+        return savepoints.stop(by, store, name, **how, savepoint_dir=folder, wait=asked.wait)
+    match asked.action:
+        case "recover":
+            return pipelines.recover(by, store, name)
+        case "rewind":
+            return pipelines.rewind(by, store, name)
+        case "reset_state":
+            return pipelines.reset_state(by, store, name)
+        case "resume":
+            return pipelines.resume(by, store, name)
+        case "retire":
+            return pipelines.retire(by, store, name)
+        case "savepoint":
+            uri, taken = take(store, name, _folder(asked), by.signature, number)
+            by.say(savepoints.taken_text(uri, taken))
+            return uri
+        case _:
+            return _verify(by, store, asked)
+
+
+def _verify(by: Requester, store: Store, asked: Asked) -> None:
+    numbers = [] if asked.number is None else [asked.number]
+    reports = verifying.verify(by, store, asked.pipeline, numbers, full=asked.full)
+    for line in verifying.told(reports):
+        by.say(line)
+    verifying.require(reports, asked.pipeline, allow_repeated=asked.allow_repeated)
+
+
+def _restore(by: Requester, store: Store, asked: Asked) -> dict[str, Any]:
+    told = asked.savepoint
+    assert told is not None
+    restored = restore_once(
+        store,
+        told,
+        asked.pipeline,
+        asked.run,
+        by.participants,
+        by.worker,
+        why=by.signature,
+        wal_root=asked.wal_root or settings.wal_root(),
+        lease_seconds=by.lease_seconds,
+    )
+    if restored is None:
+        return {}
+    for line in savepoints.restored_texts(restored, asked.pipeline, Later(told.later)):
+        by.say(line)
+    number = 0 if restored.savepoint is None else restored.savepoint.number
+    return {"checkpoint": number, "later": list(restored.later)}
+
+
+def _folder(asked: Asked) -> str:
+    return asked.folder or settings.savepoint_dir()

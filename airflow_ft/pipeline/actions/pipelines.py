@@ -1,0 +1,105 @@
+"""Acts on a whole pipeline."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.pipeline.actions.words import loses_rows
+from airflow_ft.protocol.coordinator import coordinating
+from airflow_ft.protocol.errors import ConfigurationError, require_understood
+from airflow_ft.protocol.lease import new_epoch
+from airflow_ft.protocol.model import PipelineStatus
+from airflow_ft.protocol.planning import quarantined
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
+from airflow_ft.protocol.recovery import recover as recover_pipeline
+
+
+def recover(by: Requester, store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> None:
+    """Settles what has been in doubt for `min_age`, by doing the same again under the same marker."""
+    recovery = recover_pipeline(
+        store, pipeline, by.participants, by.worker, min_age=min_age, lease_seconds=by.lease_seconds, who=by.signature
+    )
+    for number, state in recovery.settled:
+        by.say(f"checkpoint {number} was in doubt and is now {state}")
+    younger = in_doubt(store, pipeline)
+    for checkpoint in younger:
+        by.say(f"checkpoint {checkpoint.number} is {checkpoint.state} and was skipped (--min-age)")
+    waiting = quarantined(store.open_checkpoints(pipeline))
+    for checkpoint in waiting:
+        by.say(
+            f"checkpoint {checkpoint.number} is QUARANTINED: `airflow ft in-doubt --pipeline {pipeline}` resolves it"
+        )
+    if not recovery.settled and not younger and not waiting:
+        by.say("nothing is in doubt")
+
+
+def rewind(by: Requester, store: Store, pipeline: str) -> None:
+    """Has the next run compute all again that is published and not decided; StateConflictError when more is there."""
+    lost = loses_rows(store, pipeline)
+    question = f"Discard all undelivered rows of {pipeline}? The next run computes them again."
+    if lost:
+        question = f"Discard all undelivered rows of {pipeline}? They are lost: the mode is AT_MOST_ONCE."
+    by.sure(question)
+    with coordinating(store, pipeline, by.participants, by.worker, by.signature, by.lease_seconds) as (coordinator, _):
+        give_up_undecided(store, pipeline, coordinator, by.signature)
+    left = None if lost else store.pipeline(pipeline).base
+    by.say(
+        f"the next run starts from {left.location}, batch {left.batch}"
+        if left
+        else "the next run starts from the beginning of its sources"
+    )
+
+
+def reset_state(by: Requester, store: Store, pipeline: str) -> None:
+    """Drop operator state. The next run reads from where the last one ended."""
+    from airflow_ft.spark.state.reset import reset_state as drop_state
+
+    by.sure(f"Drop all counts, windows and other state of {pipeline}? Its source positions stay.")
+    with new_epoch(store, pipeline, by.worker, by.signature, by.lease_seconds) as (epoch, keeper):
+        position = drop_state(store, pipeline, epoch, by.signature)
+        keeper.check()
+    if position is None:
+        by.say(f"{pipeline} has no state to drop")
+    else:
+        by.say(f"the next run reads from where the last one ended, without state, in {position.location}")
+
+
+def retire(by: Requester, store: Store, pipeline: str) -> None:
+    """Silence FAILED, NOT RUNNING and LATE until the next run; ConfigurationError while a run is active."""
+    row = store.pipeline(pipeline)
+    require_understood(row)
+    if row.turn is not None and not by.is_over(row.turn):
+        raise ConfigurationError(
+            f"run {row.turn} is active.",
+            code="run_active",
+            pipeline=pipeline,
+            remedy="Stop the run, or pause its DAG and let it end.",
+            run=str(row.turn),
+        )
+    if waiting := store.undelivered(pipeline):
+        by.say(f"{waiting} of its checkpoints are not delivered: a run, or `airflow ft in-doubt`, would deliver them")
+    by.sure(f"Retire {pipeline}? Its alerts stay silent until its next run.")
+    store.retire(pipeline, by.person, row.turn)
+    by.say(f"{pipeline} is retired: it raises no alerts until its next run")
+
+
+def resume(by: Requester, store: Store, pipeline: str) -> None:
+    """Let a HALTED or RENAMED pipeline continue. No effect on any other pipeline."""
+    row = store.pipeline(pipeline)
+    require_understood(row)
+    if row.status is PipelineStatus.ACTIVE:
+        by.say(f"{pipeline} is not halted")
+        return
+    if row.status is PipelineStatus.RENAMED:
+        by.say(f"{pipeline} is RENAMED: {row.halt_message}")
+        if row.last_published:
+            by.sure("Give it its name back, and continue where it stopped? The new name stops working.")
+        else:
+            by.sure("Start it from the beginning? It has no checkpoints, so it reads all of its sources.")
+    else:
+        by.say(f"{pipeline} is HALTED ({row.halt_reason}): {row.halt_message}")
+        by.sure(f"Let {pipeline} continue? Remove the cause first.")
+    store.resume(pipeline, by.person, row.halt_reason)
+    by.say(f"{pipeline} is {store.pipeline(pipeline).status}")

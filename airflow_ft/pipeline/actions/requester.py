@@ -1,0 +1,37 @@
+"""Who asks for an act, and what the act needs of the place where it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.ports import ConnectionResolver, ParticipantFactory
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """A person at the command line, or behind the run of a DAG.
+
+    Attributes:
+        signature: for the event log: the act as it was asked for, the person, the reason.
+        person: the same without the act, where the event log names that itself.
+        say: takes a line that tells what is there, or was done.
+        sure: takes the question before an act; returns, or raises what ends the act with nothing changed.
+        connections: reads Airflow's connections, as this place may.
+        participants: opens participants over them.
+        is_over: whether Airflow knows that a run can no longer continue, so that it is not at work.
+        worker: who is at work, for leases.
+        lease_seconds: how long others may stand still.
+    """
+
+    signature: str
+    person: str
+    say: Callable[[str], None]
+    sure: Callable[[str], None]
+    connections: ConnectionResolver
+    participants: ParticipantFactory
+    is_over: Callable[[RunKey], bool]
+    worker: Worker
+    lease_seconds: float

@@ -1,0 +1,48 @@
+"""Acts on one unresolved checkpoint."""
+
+from __future__ import annotations
+
+from airflow_ft.pipeline.actions.names import SETTLING
+from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.pipeline.actions.words import fate_text, rows_text, state_text
+from airflow_ft.protocol.doubt import doubts
+from airflow_ft.protocol.lookup import checkpoint_of
+from airflow_ft.protocol.model import AfterAbort
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.resolution import Resolver
+from airflow_ft.protocol.set_aside import of_checkpoint
+
+
+def look(by: Requester, store: Store, pipeline: str, number: int) -> None:
+    """Says what each sink holds of a checkpoint. ConfigurationError when there is no such checkpoint."""
+    checkpoint_of(store, pipeline, number)
+    for doubt in doubts(store, [pipeline], by.participants):
+        if doubt.number in (number, 0):
+            by.say(f"{doubt.participant or doubt.pipeline}: {doubt.evidence.text}")
+
+
+def settle(
+    by: Requester, store: Store, pipeline: str, action: str, number: int, after: AfterAbort = AfterAbort.CARRIED
+) -> None:
+    """Does one of `SETTLING` to a checkpoint, in a fresh epoch; may be repeated.
+
+    `after` says what becomes of the rows of one that is given up. StateConflictError says why it is refused.
+    """
+    found = checkpoint_of(store, pipeline, number)
+    fate = f" (its rows: {fate_text(store, pipeline, after)})" if action == "abort" else ""
+    by.sure(f"Checkpoint {number} ({state_text(found)}, {rows_text(found)} rows): {SETTLING[action]}{fate}?")
+    resolver = Resolver(store, pipeline, by.participants, by.signature, by.worker, by.lease_seconds)
+    match action:
+        case "commit":
+            found = resolver.commit(number)
+        case "abort":
+            found = resolver.abort(number, after)
+        case "quarantine":
+            found = resolver.quarantine(number)
+        case "dead_letter":
+            found = resolver.dead_letter(number)
+        case _:
+            found = resolver.redeliver(number)
+    by.say(f"checkpoint {number} is {state_text(found)}")
+    for sink, aside in of_checkpoint(found).items():
+        by.say(aside.text(sink))

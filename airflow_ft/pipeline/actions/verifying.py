@@ -1,0 +1,101 @@
+"""Compare the write-ahead log with the sinks, and print the result as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import cast
+
+from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionResolver, Store
+from airflow_ft.protocol.verify import Delivered, SinkReport
+from airflow_ft.protocol.verify import verify as compare
+from airflow_ft.sinks.registry import system
+
+
+def verify(
+    by: Requester, store: Store, pipeline: str, numbers: Iterable[int] = (), *, full: bool = False
+) -> list[SinkReport]:
+    """Compares these checkpoints, or all that are in the log still, sink by sink. `full`: counts other rows too."""
+    verifier = partial(verify_participant, connections=by.connections, full=full)
+    return compare(store, pipeline, verifier, numbers)
+
+
+def told(reports: Sequence[SinkReport]) -> Iterator[str]:
+    """All of them in lines."""
+    if not reports:
+        yield "the write-ahead log has no rows of confirmed checkpoints: there is nothing to compare"
+    for report in reports:
+        yield from describe(report)
+
+
+def are_as_they_should(reports: Iterable[SinkReport], *, allow_repeated: bool = False) -> bool:
+    """Return whether all was compared, and all rows are there, each as often as it was delivered."""
+    return all(report.is_complete if allow_repeated else report.is_exact for report in reports)
+
+
+def require(reports: Sequence[SinkReport], pipeline: str, *, allow_repeated: bool = False) -> None:
+    """FoundProblemsError unless they `are_as_they_should`. It counts, and shows no row."""
+    if are_as_they_should(reports, allow_repeated=allow_repeated):
+        return
+    counts = {
+        "rows are missing": sum(report.missing for report in reports),
+        "rows are there more often than delivered": sum(report.repeated for report in reports),
+        "sinks could not be compared": sum(bool(report.error) for report in reports),
+    }
+    raise FoundProblemsError(
+        "; ".join(f"{count:,} {what}" for what, count in counts.items() if count) + ".",
+        remedy="Read the lines above: they name sink, checkpoint and file. Rows that other programs changed or deleted"
+        " count as missing. If other programs write such rows, too, set `allow_repeated`.",
+        pipeline=pipeline,
+        missing=sum(report.missing for report in reports),
+        repeated=sum(report.repeated for report in reports),
+        not_compared=sum(bool(report.error) for report in reports),
+    )
+
+
+def verify_participant(
+    delivered: Sequence[Delivered], plan: ParticipantPlan, *, connections: ConnectionResolver, full: bool = False
+) -> Sequence[SinkReport]:
+    """Return what is delivered of one participant, compared with what is in its system."""
+    from airflow_ft.wal import open_wal
+
+    of_kind = system(plan.kind)
+    module = of_kind.part("verify")
+    if module is None:
+        raise ConfigurationError(
+            f"sinks of kind {plan.kind!r} cannot be compared.",
+            code="verify_unsupported",
+            remedy="Compare their rows by hand, or add a module `verify` to the package of this sink.",
+            kind=plan.kind,
+        )
+    connection = of_kind.connection(plan, connections)
+    return cast("Sequence[SinkReport]", module.verify(delivered, plan, connection, open_wal(), full=full))
+
+
+def describe(report: SinkReport) -> Iterator[str]:
+    """One sink in lines: counts, and each difference by its file."""
+    numbers = f"{report.numbers[0]} to {report.numbers[-1]}" if len(report.numbers) > 1 else f"{report.numbers[0]}"
+    yield f"{report.participant}: sink {report.sink} into {report.target or '?'}, checkpoint {numbers}"
+    if report.error:
+        yield f"  NOT COMPARED: {report.error}"
+        return
+    there = report.expected - report.missing
+    yield f"  {'complete' if report.is_complete else 'INCOMPLETE'}: {there:,} of {report.expected:,} rows are there"
+    if report.repeated:
+        yield (
+            f"  DOUBLED: {report.repeated:,} extra copies of delivered rows. If another program, or a checkpoint that"
+            " is not compared, wrote them, add --allow-repeated"
+        )
+    if report.set_aside:
+        yield f"  {report.set_aside:,} rows were refused and set aside: `airflow ft show` says where"
+    if report.other:
+        yield f"  {report.other:,} other rows"
+    for note in report.notes:
+        yield f"  note: {note}"
+    for difference in report.differences:
+        yield f"  missing: {difference.rows:,} rows of checkpoint {difference.number}, {difference.file}"
+        for sample in difference.samples:
+            yield f"    {sample}"

@@ -1,0 +1,331 @@
+"""`airflow ft doctor`: every preflight of a pipeline's store, write-ahead log, Spark, sources and sinks, in words.
+
+What is looked at comes from the decision log (a pipeline that has run: its newest plan) or from the DAG (one that never
+ran). Systems are examined side by side; nothing that stays is written anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.protocol.adoption import participants_of
+from airflow_ft.protocol.doctor import Check, Examination, examine_state
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, filled
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.planning import may_be_heuristic
+from airflow_ft.protocol.sharing import require_own_targets
+from airflow_ft.protocol.transitions import IN_DOUBT
+from airflow_ft.sinks.registry import system
+from airflow_ft.spark.request import listed
+
+if TYPE_CHECKING:
+    from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.protocol.model import CheckpointState, Segment
+    from airflow_ft.protocol.planning import Delivery
+    from airflow_ft.protocol.ports import (
+        ConnectionResolver,
+        Participant,
+        ParticipantFactory,
+        SegmentReader,
+        Store,
+        WalReader,
+    )
+    from airflow_ft.sources import Source
+
+
+_NAME_IT = "name the file of its DAG: `airflow ft doctor {} --dag FILE`."
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What to examine. Without `participants` the decision log says which there are; `sources` only a DAG knows.
+
+    `left_out` are parts of the DAG that cannot be examined, and why. `dag_file` is for remedies; "": it is not known.
+    """
+
+    pipeline: str
+    wal_root: str
+    participants: Mapping[str, ParticipantPlan] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    spark_master: str = ""
+    jars: Sequence[str] = ()
+    spark_conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    dag_file: str = ""
+
+    @classmethod
+    def of(
+        cls, spec: PipelineSpec, master: str, delivery: Delivery | None, sources: Mapping[str, Source], **more: Any
+    ) -> Patient:
+        """A pipeline as it is declared; of `spec`, which has its defaults, all but its sources and sinks is taken."""
+        packages = [*listed(spec.spark_conf.get("spark.jars.packages", "")), *spec.packages]
+        return cls(
+            pipeline=spec.pipeline,
+            wal_root=spec.wal_root or "",
+            participants={participant.name: participant for participant in delivery.participants} if delivery else {},
+            sources=sources,
+            spark_master=master,
+            jars=listed(spec.jars or ""),
+            spark_conf={**spec.spark_conf, "spark.jars.packages": ",".join(packages)},
+            **more,
+        )
+
+
+def examine(
+    patient: Patient, open_store: Callable[[], Store], connections: ConnectionResolver, opener: ParticipantFactory
+) -> list[Check]:
+    """All checks, grouped by system; never raises for what it finds.
+
+    `opener` opens a participant, to read what its sink remembers. The store that `open_store` opens is closed.
+    """
+    from airflow_ft.wal import open_wal
+
+    wal = open_wal()
+    log = Examination("decision log")
+    store = log.attempt("reachable", open_store)
+    checks = list(log.checks)
+    dag = Examination("DAG")
+    for part, why in patient.left_out.items():
+        dag.warn(
+            part,
+            f"not examined, because only a run can render it: {why}",
+            "Do nothing if only a run has the value, such as {{ ds }}. If it is a param, give the param a default.",
+        )
+    checks += dag.checks
+    participants: Mapping[str, ParticipantPlan] = patient.participants
+    needed: list[Segment] = []
+    newest: list[SegmentReader] = []
+    if store is not None:
+        try:
+            checks += _store(store, patient.pipeline, is_declared=bool(patient.participants or patient.sources))
+            participants = participants or _known(store, patient.pipeline, checks)
+            needed, newest = _rows(store, patient.pipeline, wal)
+        except AirflowFtError as error:
+            checks.append(_failed("decision log", error))
+    tasks: list[Callable[[], list[Check]]] = [
+        lambda: _wal(patient.wal_root, wal, needed, store),
+        lambda: _spark(patient),
+        *(lambda n=n, s=s: _source(n, s, connections) for n, s in patient.sources.items()),
+        *(lambda p=p: _sink(patient.pipeline, p, connections, newest, opener, store) for p in participants.values()),
+    ]
+    checks += _together(tasks)
+    if store is not None:
+        store.close()
+    return [replace(each, remedy=filled(each.remedy, patient.pipeline, patient.dag_file)) for each in checks]
+
+
+def examine_sinks(
+    pipeline: str,
+    participants: Sequence[ParticipantPlan],
+    rows: Sequence[SegmentReader],
+    connections: ConnectionResolver,
+    opener: ParticipantFactory,
+    store: Store | None,
+) -> list[Check]:
+    """The sinks alone, and whether they would take these segments."""
+    return _together([lambda p=p: _sink(pipeline, p, connections, rows, opener, store) for p in participants])  # type: ignore[misc]
+
+
+def _together(tasks: Sequence[Callable[[], list[Check]]]) -> list[Check]:
+    """Return what all of them find, side by side."""
+    with ThreadPoolExecutor(8, thread_name_prefix="airflow-ft-doctor") as pool:
+        return [check for found in pool.map(lambda task: task(), tasks) for check in found]
+
+
+def _store(store: Store, pipeline: str, *, is_declared: bool) -> list[Check]:
+    from airflow_ft.store.doctor import examine_store
+
+    return [*examine_store(store), *examine_state(store, pipeline, is_declared=is_declared)]
+
+
+def _known(store: Store, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
+    try:
+        return participants_of(store, pipeline)
+    except (KeyError, ConfigurationError):
+        exam = Examination(f"pipeline {pipeline}")
+        exam.warn(
+            "sinks",
+            "its sinks are unknown before the first checkpoint, so none was examined",
+            _NAME_IT.format(pipeline),
+        )
+        checks += exam.checks
+        return {}
+
+
+def _rows(store: Store, pipeline: str, wal: WalReader) -> tuple[list[Segment], list[SegmentReader]]:
+    """Segments that are not delivered yet, and the newest one whose files are there."""
+    try:
+        needed = [c.segment for c in store.open_checkpoints(pipeline) if c.is_undelivered and c.segment]
+        there = store.referenced_locations(pipeline)
+        newest = (c.segment for c in store.checkpoints(pipeline, 50) if c.segment and c.segment.location in there)
+    except KeyError:
+        return [], []
+    for segment in newest:
+        try:
+            return needed, [wal.open(segment)]
+        except AirflowFtError:  # told by the check of the log, if it is needed
+            return needed, []
+    return needed, []
+
+
+def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Store | None) -> list[Check]:
+    from airflow_ft.wal.doctor import examine_wal
+
+    return examine_wal(root, wal, needed, store)
+
+
+def _spark(patient: Patient) -> list[Check]:
+    from airflow_ft.pipeline import settings
+    from airflow_ft.spark.task.doctor import examine_spark
+
+    return examine_spark(
+        patient.spark_master,
+        patient.jars,
+        settings.class_archives(),
+        patient.spark_conf,
+        needs_connector=any(source.needs_connector for source in patient.sources.values()),
+    )
+
+
+def _source(name: str, source: Source, connections: ConnectionResolver) -> list[Check]:
+    from airflow_ft.sources.doctor import examine_source
+
+    return examine_source(name, source, connections)
+
+
+def _sink(
+    pipeline: str,
+    plan: ParticipantPlan,
+    connections: ConnectionResolver,
+    rows: Sequence[SegmentReader],
+    opener: ParticipantFactory,
+    store: Store | None,
+) -> list[Check]:
+    subject = f"connection {plan.name}"
+    try:
+        of_kind = system(plan.kind)
+        subject = of_kind.called(plan)
+        module = of_kind.part("doctor")
+        if module is None:
+            exam = Examination(subject)
+            exam.warn(
+                "examination", f"sinks of kind {plan.kind!r} have none", "Run the pipeline: prepare reports problems."
+            )
+            return exam.checks
+        installation = store.installation if store is not None else None
+        if store is not None:
+            with suppress(KeyError):  # it never ran
+                plan = replace(plan, former=store.pipeline(pipeline).former)
+        checks: list[Check] = module.examine(pipeline, plan, of_kind.connection(plan, connections), rows, installation)
+    except AirflowFtError as error:
+        return [_failed(subject, error)]
+    checks += _shared(subject, pipeline, plan, opener, store)
+    if all(check.verdict != "problem" for check in checks):
+        checks += _memory(subject, pipeline, plan, opener, store)
+    return checks
+
+
+def _shared(
+    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: Store | None
+) -> list[Check]:
+    """Return whether another pipeline fills one of its tables or topics."""
+    exam = Examination(subject)
+    if store is not None:
+        exam.attempt("target", lambda: require_own_targets(store, pipeline, (plan,), opener, staged=False))
+    return exam.checks
+
+
+def _memory(
+    subject: str, pipeline: str, plan: ParticipantPlan, opener: ParticipantFactory, store: Store | None
+) -> list[Check]:
+    """Return whether the sink remembers the pipeline as the decision log does."""
+    exam = Examination(subject)
+    sink = exam.attempt("memory", lambda: opener(plan))
+    if sink is None:
+        return exam.checks
+    head = exam.attempt("memory", lambda: (sink.head(pipeline),))
+    if store is not None:
+        _by_hand(exam, pipeline, plan.name, sink, store)
+    sink.close()
+    if head is None or store is None:
+        return exam.checks
+    [found] = head
+    # Read before what is delivered: a run may record the proof of it meanwhile.
+    state = _doubt(store, pipeline, found.number) if found is not None else None
+    try:
+        delivered, row = store.last_delivered(pipeline, plan.name), store.pipeline(pipeline)
+    except KeyError:
+        delivered, epoch = 0, 0
+    else:
+        epoch = row.epoch
+        if found is not None and row.former is not None and found.number == row.former.number:
+            delivered = found.number  # by the pipeline that goes on as this one
+    if found is None and delivered:
+        exam.warn(
+            "memory",
+            f"it has no marker, although the decision log has checkpoint {delivered} as delivered",
+            "Do nothing if no checkpoint is open: the next run renews an expired token. Otherwise restore the ledger.",
+        )
+    elif found is None:
+        exam.ok("memory", "it has no marker of the pipeline")
+    elif found.installation != store.installation:
+        exam.problem(
+            "memory",
+            f"it belongs to installation {found.installation}, but this decision log is {store.installation}",
+            f"Bring the right decision log back. Run `airflow ft adopt {pipeline}` only if that one is gone for good.",
+        )
+    elif found.epoch <= epoch and found.number > delivered and state is not None:
+        exam.warn(
+            "memory",
+            f"its newest checkpoint is {found.number}, which is {state} in the decision log and not proven yet",
+            "Do nothing while a run is active. Otherwise the next run settles it: see"
+            f" `airflow ft in-doubt --pipeline {pipeline}`.",
+        )
+    elif found.epoch > epoch or found.number > delivered:
+        exam.problem(
+            "memory",
+            f"its newest checkpoint is {found.number} (epoch {found.epoch}); that of the log is {delivered} ({epoch})",
+            "Was the decision log restored from a backup? Bring the newer one back. Otherwise recover the pipeline:"
+            f" `airflow ft recover {pipeline}`.",
+        )
+    else:
+        exam.ok("memory", f"its newest checkpoint is {found.number}, epoch {found.epoch}")
+    return exam.checks
+
+
+def _doubt(store: Store, pipeline: str, number: int) -> CheckpointState | None:
+    """The state of a checkpoint that a sink may have delivered before the log knows of it; None: it is no such one."""
+    try:
+        state = store.checkpoint(pipeline, number).state
+    except KeyError:
+        return None
+    return state if state in IN_DOUBT else None
+
+
+def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, store: Store) -> None:
+    """Whether prepared rows were committed before anybody had decided."""
+    try:
+        opened = store.open_checkpoints(pipeline)
+    except KeyError:
+        return
+    for checkpoint in opened:
+        plan = checkpoint.plan
+        if plan is None or all(p.name != name or not may_be_heuristic(checkpoint, p) for p in plan.participants):
+            continue
+        found = exam.attempt("prepared rows", lambda plan=plan: sink.heuristic(plan))  # type: ignore[misc]
+        if found and may_be_heuristic(store.checkpoint(pipeline, checkpoint.number), plan.participant(name)):
+            exam.problem(
+                "prepared rows",
+                f"checkpoint {checkpoint.number}: {found}",
+                f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows how to settle it.",
+            )
+
+
+def _failed(subject: str, error: AirflowFtError) -> Check:
+    exam = Examination(subject)
+    exam.problem("examination", error.what, error.remedy)
+    return exam.checks[0]

@@ -1,0 +1,57 @@
+"""A restart strategy as Airflow's arguments of a task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, NoRestart, RestartStrategy
+
+USUAL = FixedDelay(attempts=3, delay=timedelta(seconds=15))
+"""Where nobody says anything. A killed task is the normal case that this package is for: tried again, and soon."""
+
+OF_A_STREAM = FixedDelay(attempts=1000, delay=timedelta(seconds=15))
+"""The same for the task of a stream: it is tried again when its worker has died, and lives for weeks."""
+
+
+def airflow_arguments(strategy: RestartStrategy) -> dict[str, Any]:
+    """`retries`, `retry_delay`, `retry_exponential_backoff` and `max_retry_delay` (docs/restarts.md).
+
+    They count for each task of each run by itself. Jitter is Airflow's own, and there is nothing to reset: each run
+    counts anew. ConfigurationError for what Airflow cannot do: a rate of failures, and retries without end.
+    """
+    match strategy:
+        case NoRestart():
+            return _arguments(0, timedelta(0))
+        case FixedDelay(attempts=int(attempts), delay=delay):
+            return _arguments(attempts, delay)
+        case ExponentialDelay(attempts_before_reset_backoff=int(attempts)):
+            return _arguments(attempts, strategy.initial_backoff, strategy.backoff_multiplier, strategy.max_backoff)
+        case FixedDelay() | ExponentialDelay():
+            name = "attempts" if isinstance(strategy, FixedDelay) else "attempts_before_reset_backoff"
+            raise ConfigurationError(
+                f"restart has no limit ({type(strategy).__name__}.{name} is None), but Airflow's retries need one.",
+                code="argument_invalid",
+                remedy=f"Set how often Airflow may retry a task: {name}=10, for example.",
+                argument="restart",
+                value=type(strategy).__name__,
+            )
+    raise ConfigurationError(
+        f"restart is a {type(strategy).__name__}, but Airflow counts tries of a task and not failures per time.",
+        code="argument_invalid",
+        remedy="Give FixedDelay(attempts=3, delay=timedelta(seconds=15)) or an ExponentialDelay, for example.",
+        argument="restart",
+        value=type(strategy).__name__,
+    )
+
+
+def _arguments(
+    retries: int, delay: timedelta, multiplier: float = 0, longest: timedelta | None = None
+) -> dict[str, Any]:
+    return {
+        "retries": retries,
+        "retry_delay": delay,
+        "retry_exponential_backoff": multiplier,
+        "max_retry_delay": longest,
+    }

@@ -1,0 +1,298 @@
+"""`airflow_ft.run`: a pipeline in this process, without a running Airflow: a script, a notebook, cron.
+
+It does what the tasks of `CheckpointedPipeline` do, in their order, over the same decision log, write-ahead log and
+sinks. What if the process dies is what it is there: whoever comes next goes on, under the same run id or another one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.retries import USUAL
+from airflow_ft.pipeline.spec import PipelineSpec, take_spec
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    LeaseHeldError,
+    TransientError,
+    TurnHeldError,
+)
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import PLAIN, RunKey
+from airflow_ft.protocol.noting import note_failure
+from airflow_ft.protocol.ports import ConnectionResolver, Store
+from airflow_ft.protocol.restart import wait_after
+
+T = TypeVar("T")
+
+_OWN = ("run_id", "turn_timeout")
+# In job_args and in Spark's settings braces may be meant.
+_NOT_RENDERED = (
+    "pipeline",
+    "suffix",
+    "job",
+    "sources",
+    "sinks",
+    "checkpointing",
+    "restart",
+    "commit_point",
+    "store",
+    "wal_root",
+    "spark_master",
+    "from_savepoint",
+)
+_POLL_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    spec: PipelineSpec | None = None,
+    *,
+    run_id: str | None = None,
+    turn_timeout: timedelta | None = None,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """Runs a pipeline once, here: reads what is new, and delivers it exactly once into all its sinks, or into none.
+
+    Args:
+        spec: the pipeline.
+        run_id: a name of this run that stays the same when it is repeated, such as the day: a run that died goes on,
+            and one that is finished does nothing again. None: a new one by the clock; what an earlier run has left is
+            delivered in any case.
+        turn_timeout: how long it waits for others who are at work on the pipeline, None: without end.
+        arguments: instead of `spec` those of `PipelineSpec`, by name. Nothing is rendered: no Jinja.
+
+    Connections are those that the `airflow` command finds: environment variables (AIRFLOW_CONN_<ID>), secrets
+    backends, Airflow's database if there is one. `restart` counts for each step; transient errors are tried again
+    three times, 15 seconds apart, if it says nothing.
+
+    Returns {"numbers": [...], "count", "first", "last": of the checkpoints confirmed in this run, "latest": newest
+    confirmed number of the pipeline, "rows": confirmed in this run, "set_aside"}, as `CheckpointedPipeline.output`.
+
+    Raises what went wrong, an AirflowFtError: what is decided is delivered nevertheless, or by the next run.
+    """
+    from airflow_ft.pipeline.connections import server_connections
+
+    declared = spec_of(spec, arguments, _OWN)
+    return PlainRun(declared, server_connections, run_id=run_id, turn_timeout=turn_timeout).deliver()
+
+
+def spec_of(spec: PipelineSpec | None, arguments: Mapping[str, Any], own: tuple[str, ...]) -> PipelineSpec:
+    """The specification that was given as a whole or by its arguments; `own` are the caller's other ones."""
+    if spec is None:
+        return take_spec(arguments, own)[0]
+    if arguments:
+        raise ConfigurationError(
+            f"{', '.join(sorted(arguments))} cannot be given together with spec.",
+            code="arguments_conflict",
+            remedy="Write them into PipelineSpec(...).",
+            arguments=["spec", *sorted(arguments)],
+        )
+    check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
+    return spec
+
+
+class PlainRun:
+    """One run of a pipeline in this process. `connections` reads Airflow's connections."""
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        connections: ConnectionResolver,
+        *,
+        run_id: str | None = None,
+        turn_timeout: timedelta | None = None,
+    ) -> None:
+        check_type("spec", spec, PipelineSpec, 'Give PipelineSpec(pipeline="orders", ...).')
+        check_text("run_id", run_id, optional=True)
+        check_type(
+            "turn_timeout", turn_timeout, timedelta, "Give a timedelta, such as timedelta(hours=1).", optional=True
+        )
+        _check_plain(spec)
+        self._spec, self._connections, self._turn_timeout = spec, connections, turn_timeout
+        self._key = RunKey(f"{PLAIN}{spec.pipeline}", run_id or new_run_id())
+        self._waited = 0.0
+
+    def deliver(self) -> dict[str, Any]:
+        """All steps; see `run`."""
+        from airflow_ft.pipeline.decision_log import check_store, open_configured_store
+
+        check_store(self._spec.store)
+        with closing(open_configured_store(self._spec.store, self._connections)) as store:
+            try:
+                return self._steps(store)
+            except BaseException as error:
+                note_failure(store, self._spec.pipeline, self._key, error)
+                # It has ended: nobody has to find out by waiting.
+                with suppress(AirflowFtError, KeyError):
+                    store.leave_turn(self._spec.pipeline, self._key)
+                raise
+
+    def _steps(self, store: Store) -> dict[str, Any]:
+        from airflow_ft.pipeline import steps as pipeline
+
+        spec, connections = self._spec, self._connections
+        participants = spec.delivery.names
+        failures: list[AirflowFtError] = []
+
+        def done(step: Callable[[steps.Context], Any]) -> bool:
+            try:
+                self._again(store, step)
+            except AirflowFtError as error:
+                failures.append(error)
+                return False
+            return True
+
+        def recover(context: steps.Context) -> None:
+            pipeline.recover(context)
+            pipeline.go_on_from(spec, context)
+
+        def stage(context: steps.Context) -> None:
+            pipeline.stage(spec, context, connections, spec)
+
+        # As Airflow's tasks do: what is decided is delivered, whatever has failed before (I3, I7).
+        if done(recover) and done(stage):
+            for name in participants:
+                done(partial(pipeline.prepare, spec, participant=name))
+        for name in participants:
+            done(partial(pipeline.commit, participant=name))
+        try:
+            confirmation = self._again(store, lambda context: pipeline.confirm(spec, context, connections))
+        except AirflowFtError as error:
+            failures.append(error)
+        if failures:
+            raise failures[0]
+        return pipeline.told(confirmation)
+
+    def _again(self, store: Store, step: Callable[[steps.Context], T]) -> T:
+        """Does a step; after an error that may go away, and while others are at work, it is tried again."""
+        restarts = (self._spec.strategy if self._spec.restart is not None else USUAL).begin(time.monotonic())
+        abandoned = Abandoned(store, self._spec.pipeline, settings.lease_seconds())
+        number = 1
+        while True:
+            try:
+                return step(self._context(store, number, abandoned))
+            except (TurnHeldError, LeaseHeldError) as error:
+                self._wait(error)
+            except TransientError as error:
+                wait = wait_after(error, restarts, "the step")
+                if wait is None:
+                    raise
+                time.sleep(wait)
+                number += 1
+
+    def _wait(self, error: AirflowFtError) -> None:
+        """For others; raises the error when that has taken too long."""
+        if self._turn_timeout is not None and self._waited >= self._turn_timeout.total_seconds():
+            raise error
+        if self._waited == 0:
+            log.info("%s", error)
+        time.sleep(_POLL_SECONDS)
+        self._waited += _POLL_SECONDS
+
+    def _context(self, store: Store, try_number: int, abandoned: Abandoned) -> steps.Context:
+        from airflow_ft.pipeline.decision_log import participant_factory
+
+        return steps.Context(
+            store=store,
+            pipeline=self._spec.pipeline,
+            run=self._key,
+            participants=participant_factory(self._connections),
+            worker=Worker(task=f"{self._key} ({socket.gethostname()}:{os.getpid()})", try_number=try_number),
+            lease_seconds=settings.lease_seconds(),
+            run_is_over=abandoned,
+        )
+
+
+@dataclass
+class Abandoned:
+    """Tells whether another plain run is over without having said so: its process has died.
+
+    While it works it renews a lease. So it is over when no lease of the pipeline has moved for `seconds`. If it is not
+    dead but asleep, it is fenced when it wakes up (I5). Of a DAG run Airflow alone knows, so none is ever over here.
+    """
+
+    store: Store
+    pipeline: str
+    seconds: float
+    monotonic: Callable[[], float] = time.monotonic
+    _seen: tuple[RunKey, Mapping[str, int]] | None = None
+    _since: float = 0.0
+
+    def __call__(self, holder: RunKey) -> bool:
+        """To be asked again and again."""
+        if not holder.is_plain:
+            return False
+        seen = holder, {lease.holder: lease.counter for lease in self.store.leases(self.pipeline)}
+        if seen != self._seen:
+            self._seen, self._since = seen, self.monotonic()
+        return self.monotonic() - self._since >= self.seconds
+
+
+def new_run_id() -> str:
+    """Of now; no other process gets the same one."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}-{uuid.uuid4().hex[:8]}"
+
+
+def _check_plain(spec: PipelineSpec) -> None:
+    """ConfigurationError for what needs Airflow: a stream, and Jinja."""
+    if spec.streaming:
+        raise ConfigurationError(
+            "a stream (streaming=True) needs Airflow to run it.",
+            code="needs_airflow",
+            remedy="Leave streaming out: each run reads what is new. Or write a DAG with CheckpointedPipeline.",
+            pipeline=spec.pipeline,
+            argument="streaming",
+        )
+    if spec.dry_run:
+        raise ConfigurationError(
+            f"dry_run is {spec.dry_run!r}, but airflow_ft.run delivers rows.",
+            code="needs_airflow",
+            remedy="Leave dry_run out, or call airflow_ft.dry_run(...).",
+            pipeline=spec.pipeline,
+            argument="dry_run",
+        )
+    if spec.rewind:
+        raise ConfigurationError(
+            f"rewind is {spec.rewind!r}, but a run outside Airflow does not rewind.",
+            code="needs_airflow",
+            remedy=f"Leave rewind out, and run `airflow ft rewind {spec.pipeline}` before.",
+            pipeline=spec.pipeline,
+            argument="rewind",
+        )
+    check_plain_values(spec)
+
+
+def check_plain_values(spec: PipelineSpec) -> None:
+    """ConfigurationError for Jinja."""
+    for name in _NOT_RENDERED:
+        if late := _template(spec.plain(name)):
+            raise ConfigurationError(
+                f"{name} contains Jinja ({late}), which only Airflow renders.",
+                code="template_not_rendered",
+                remedy=f"Write the value itself as {name}.",
+                pipeline=spec.pipeline,
+                argument=name,
+                value=late,
+            )
+
+
+def _template(value: Any) -> str:
+    if is_template(value):
+        return str(value)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return next((found for item in items if (found := _template(item))), "")

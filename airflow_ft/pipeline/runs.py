@@ -1,0 +1,146 @@
+"""Airflow's view of a run, asked from a task or trigger by way of the Task SDK (no access to its database)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.pipeline import settings
+from airflow_ft.protocol.errors import ConfigurationError, TransientError
+from airflow_ft.protocol.judging import judge
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.overview import Overview
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
+
+_CAN_GO_ON = ["queued", "running"]
+# Their data interval is one that somebody has planned; of the others it is made up, or missing.
+_WITH_AN_INTERVAL = ("scheduled", "backfill")
+
+
+def test_command(context: Context) -> str:
+    """Return what has begun a test run that must not be a real one; "": it is none, or the settings allow it.
+
+    `airflow tasks test`, `airflow dags test` and `DAG.test()` work on the real decision log and sinks: they would take
+    up, deliver and confirm what other runs have staged. And nobody ends such a run in Airflow's database when it is
+    interrupted, so that it would keep the pipeline's turn.
+    """
+    dag_run = context.get("dag_run")
+    if os.environ.get("AIRFLOW_TEST_MODE") == "True":  # set by `airflow tasks test`
+        command = "airflow tasks test"
+    elif getattr(dag_run, "triggering_user_name", None) == "dag_test":  # set by DAG.test()
+        command = "airflow dags test"
+    else:
+        return ""
+    return "" if settings.allow_test_runs() else command
+
+
+def refuse_test_run(context: Context) -> None:
+    """ConfigurationError in a test run (`test_command`), for what cannot be tried without being done."""
+    if command := test_command(context):
+        raise ConfigurationError(
+            f"`{command}` would change the checkpoints of other runs in the real decision log and sinks.",
+            code="airflow_test_refused",
+            remedy=f"Trigger a DAG run instead. If decision log, write-ahead log and sinks are only for tests, set"
+            f" [{settings.SECTION}] allow_test_runs = True.",
+            command=command,
+        )
+
+
+def run_of(context: Context) -> RunKey:
+    """The run of a task, and of a mapped one the index of its pipeline."""
+    ti = context["ti"]
+    return RunKey(ti.dag_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
+
+
+def task_of(context: Context) -> str:
+    """A task as the decision log names who acts: dag/run/task."""
+    ti, index = context["ti"], run_of(context).map_index
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}" + (f"[{index}]" if index >= 0 else "")
+
+
+def asked_by(context: Context) -> str:
+    """Who asks for what a task does: the person who has triggered its run, where Airflow names one, and the task.
+
+    Nobody is named for runs of a schedule, an asset or a backfill that no person has asked for.
+    """
+    person = getattr(context.get("dag_run"), "triggering_user_name", None)
+    return f"{person} ({task_of(context)})" if person else task_of(context)
+
+
+def run_is_over(run: RunKey) -> bool:
+    """Return whether the run can no longer continue: it failed, succeeded, or was deleted.
+
+    Counting the runs that can go on says so in one question, and a deleted one raises nothing. TransientError while
+    Airflow's server does not answer.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    try:
+        return RuntimeTaskInstance.get_dr_count(dag_id=run.dag_id, run_ids=[run.run_id], states=_CAN_GO_ON) == 0
+    except (AirflowRuntimeError, OSError) as error:
+        raise TransientError(
+            f"Airflow does not say whether the run {run} has ended: {error}.",
+            code="airflow_unreachable",
+            remedy="Check Airflow's API server. The task retries.",
+            run=str(run),
+        ) from error
+
+
+def is_paused(dag_id: str) -> bool:
+    """Return whether the DAG is paused."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
+
+
+def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
+    """Return whether Airflow skipped all of these tasks in the run; False while Airflow's server does not answer."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def ask() -> bool:
+        index = run.map_index if run.map_index >= 0 else None
+        found = RuntimeTaskInstance.get_task_states(run.dag_id, index, list(task_ids), run_ids=[run.run_id])
+        states = found.get(run.run_id, {}).values()
+        return len(states) >= len(task_ids) > 0 and {str(state) for state in states} == {"skipped"}
+
+    return _answer(ask)
+
+
+def interval_end(dag_run: Any) -> datetime | None:
+    """Where the data interval of a scheduled run, or of a backfill's, ends; None: it has none that was planned."""
+    run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
+    return plain_utc(dag_run.data_interval_end) if run_type in _WITH_AN_INTERVAL else None
+
+
+def plain_utc(at: datetime | None) -> datetime | None:
+    """A time of Airflow (a pendulum DateTime, whose arithmetic differs) as the standard library's, in UTC."""
+    return None if at is None else datetime.fromisoformat(at.isoformat()).astimezone(UTC)
+
+
+def judged(found: Sequence[Overview], lease_seconds: float) -> list[Overview]:
+    """Pipelines with what Airflow knows of their runs and DAGs (`core.judging`), as far as it answers."""
+    return judge(found, lease_seconds, _known_to_be_over, _known_to_be_paused)
+
+
+def _known_to_be_over(runs: Collection[RunKey]) -> set[RunKey]:
+    return {run for run in runs if not run.is_plain and _answer(lambda: run_is_over(run))}  # noqa: B023 - asked at once
+
+
+def _known_to_be_paused(dag_ids: Collection[str]) -> set[str]:
+    return {dag_id for dag_id in dag_ids if _answer(lambda: is_paused(dag_id))}  # noqa: B023 - asked at once
+
+
+def _answer(ask: Callable[[], bool]) -> bool:
+    try:
+        return ask()
+    except Exception as error:  # no server answers, or this process cannot ask one: nothing is known
+        log.debug("Airflow did not answer:", exc_info=error)
+        return False

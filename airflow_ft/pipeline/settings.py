@@ -1,0 +1,214 @@
+"""The provider's configuration: section `[airflow_ft]` of airflow.cfg, or AIRFLOW__AIRFLOW_FT__<OPTION>.
+
+An argument of an operator goes before these, and the defaults below come last. The options are described for people
+in `airflow_ft.provider_info`. Read at run time only: parsing a DAG opens nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.lease import LEASE_SECONDS
+from airflow_ft.spark import private
+
+if TYPE_CHECKING:
+    from airflow_ft.pipeline.spec import PipelineSpec
+
+SECTION = "airflow_ft"
+
+
+def _read(option: str) -> str:
+    from airflow.sdk.configuration import conf
+
+    value = conf.get(SECTION, option, fallback="")
+    return str(value).strip() if value is not None else ""
+
+
+def with_checkpointing(spec: PipelineSpec) -> PipelineSpec:
+    """The specification with `[airflow_ft] checkpointing` for what its own leaves open.
+
+    ConfigurationError: a sink cannot hold its rows for as long as a checkpoint may take.
+    """
+    return replace(spec, checkpointing=checkpointing_of(spec))
+
+
+def checkpointing_of(spec: PipelineSpec) -> CheckpointConfig:
+    """The settings of its checkpoints, with `[airflow_ft] checkpointing` for what it leaves open.
+
+    ConfigurationError, which names what the configuration says: the two do not go together.
+    """
+    defaults = checkpointing()
+    defaults = defaults.of_streams() if spec.streaming else defaults.of_scheduled()
+    try:
+        return spec.config.resolved(defaults)
+    except ConfigurationError as error:
+        said = {name: value for name, value in defaults.to_json().items() if name not in spec.config.given}
+        raise ConfigurationError(
+            error.what,
+            code=error.code,
+            remedy=f"{error.remedy} Or change [{SECTION}] checkpointing, which is {json.dumps(said)}.",
+            **{**error.fields, "configured": said},
+        ) from None
+
+
+def resolved(spec: PipelineSpec) -> PipelineSpec:
+    """The specification with this configuration for what it leaves open (`store` is left as it is)."""
+    found = replace(
+        with_checkpointing(spec),
+        wal_root=spec.wal_root or wal_root(),
+        spark_master=spec.spark_master or spark_master(),
+        spark_conf={**spark_conf(), **spec.spark_conf},
+        jars=spark_jars() if spec.jars is None else spec.jars,
+        keep_session=timedelta(seconds=keep_session()) if spec.keep_session is None else spec.keep_session,
+    )
+    return replace(found, configured=tuple(sorted({*spec.configured, *_differing(spec, found)})))
+
+
+def _differing(spec: PipelineSpec, found: PipelineSpec) -> Iterator[str]:
+    """Yield what `found` has that the specification has left open."""
+    yield from (f"checkpointing.{name}" for name in found.config.given - spec.config.given)
+    yield from (f"spark_conf.{name}" for name in found.spark_conf.keys() - spec.spark_conf.keys())
+    for name in ("wal_root", "spark_master", "jars", "keep_session"):
+        if getattr(found, name) != getattr(spec, name):
+            yield name
+
+
+def store() -> str:
+    """`[airflow_ft] store`: a SQLite URL, "conn:<connection id>" or a connection id."""
+    return _read("store") or f"sqlite:///{private.own_folder() / 'ft.db'}"
+
+
+def wal_root() -> str:
+    """`[airflow_ft] wal_root`: folder (path or URI) of the write-ahead log, the same for all workers."""
+    return _read("wal_root") or str(private.own_folder() / "wal")
+
+
+def savepoint_dir() -> str:
+    """`[airflow_ft] savepoint_dir`: folder (path or URI) of savepoints."""
+    return _read("savepoint_dir") or str(private.own_folder() / "savepoints")
+
+
+def maintenance_dags() -> tuple[str, ...]:
+    """`[airflow_ft] maintenance_dags`: the ids of the DAGs that act on pipelines for those who use the page."""
+    named = (each.strip() for each in (_read("maintenance_dags") or "airflow_ft_maintenance").split(","))
+    return tuple(dict.fromkeys(each for each in named if each))
+
+
+def lease_seconds() -> float:
+    """`[airflow_ft] lease_seconds`: how long a process that stands still keeps its lease, in seconds."""
+    text = _read("lease_seconds")
+    if not text:
+        return LEASE_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds < 1:
+        raise _invalid("lease_seconds", text, "Give a number of seconds, 1 or more.")
+    return seconds
+
+
+def checkpointing() -> CheckpointConfig:
+    """`[airflow_ft] checkpointing`: settings of `CheckpointConfig` (a JSON object), where pipelines leave them open."""
+    if older := _read("quarantine_after"):
+        raise ConfigurationError(
+            f"[{SECTION}] quarantine_after is no longer a setting.",
+            code="setting_unknown",
+            remedy=f'Write it into [{SECTION}] checkpointing: {{"quarantine_after": "{older}"}}.',
+            setting="quarantine_after",
+        )
+    try:
+        return CheckpointConfig.from_json(_json("checkpointing", '{"timeout": 1800, "num_retained": 5}'))
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"[{SECTION}] checkpointing: {error.what}",
+            code="setting_invalid",
+            remedy=error.remedy,
+            **{**error.fields, "setting": "checkpointing", "cause": error.code},
+        ) from None
+
+
+def spark_master() -> str:
+    """`[airflow_ft] spark_master`: "" leaves the choice to the launcher (local[*])."""
+    return _read("spark_master")
+
+
+def spark_conf() -> dict[str, str]:
+    """`[airflow_ft] spark_conf`: a JSON object of Spark settings."""
+    found = _json("spark_conf", '{"spark.driver.memory": "2g"}')
+    return {str(key): _text(value) for key, value in found.items()}
+
+
+def _json(option: str, example: str) -> dict[str, Any]:
+    text = _read(option)
+    try:
+        found: Any = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigurationError(
+            f"[{SECTION}] {option} is not a JSON object.",
+            code="setting_invalid",
+            remedy=f"Write a JSON object, such as {example}.",
+            setting=option,
+        )
+    return found
+
+
+def spark_jars() -> str:
+    """`[airflow_ft] spark_jars`: folders and jar files for Spark's class path, separated by commas."""
+    return _read("spark_jars")
+
+
+def class_archives() -> str:
+    """`[airflow_ft] class_archives`: folder of what `airflow ft class-archive` makes."""
+    return _read("class_archives") or str(private.own_folder() / "class-archives")
+
+
+def keep_session() -> float:
+    """`[airflow_ft] keep_session`: seconds for which a Spark session waits for the next run; 0: none."""
+    text = _read("keep_session")
+    try:
+        seconds = float(text or 0)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise _invalid("keep_session", text, "Give a number of seconds, or 0.")
+    return seconds
+
+
+def spark_history_url() -> str:
+    """`[airflow_ft] spark_history_url`: where the page links to Spark, with places to fill in; "": nowhere."""
+    url = _read("spark_history_url")
+    if url and not url.startswith(("http://", "https://")):
+        raise _invalid("spark_history_url", url, "Give an address that begins with http:// or https://.")
+    return url
+
+
+def preload() -> bool:
+    """`[airflow_ft] preload`: whether `airflow_ft.operators.preload` is imported with the plugin."""
+    from airflow.sdk.configuration import conf
+
+    return bool(conf.getboolean(SECTION, "preload", fallback=False))
+
+
+def allow_test_runs() -> bool:
+    """`[airflow_ft] allow_test_runs`: whether `airflow tasks test` and `airflow dags test` really run a pipeline."""
+    from airflow.sdk.configuration import conf
+
+    return bool(conf.getboolean(SECTION, "allow_test_runs", fallback=False))
+
+
+def _invalid(setting: str, value: str, remedy: str) -> ConfigurationError:
+    what = f"[{SECTION}] {setting} is {value!r}."
+    return ConfigurationError(what, code="setting_invalid", remedy=remedy, setting=setting, value=repr(value))
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

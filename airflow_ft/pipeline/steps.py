@@ -1,0 +1,371 @@
+"""What each step of a pipeline does with its specification: Airflow's tasks are shells over this, and so is `run`.
+
+`connections` reads Airflow's connections in the way that the process has; `run` is the run as the core sees it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.decision_log import store_url
+from airflow_ft.pipeline.spark_connection import spark_master
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.backpressure import retained_batches
+from airflow_ft.protocol.dead_letters import DeadLetters
+from airflow_ft.protocol.errors import ConfigurationError, SinkUnavailableError, StageError, together
+from airflow_ft.protocol.inline_job import InlineJob
+from airflow_ft.protocol.model import CheckpointingMode
+from airflow_ft.protocol.numbers import MOST_LISTED
+from airflow_ft.protocol.sharing import require_own_targets
+from airflow_ft.sources import KafkaSource
+from airflow_ft.sources.kafka import GROUP_OFFSETS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_ft.pipeline.actions.requester import Requester
+    from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.protocol.config import CheckpointConfig
+    from airflow_ft.protocol.errors import AirflowFtError
+    from airflow_ft.protocol.model import Checkpoint, Former, Pipeline, RunKey
+    from airflow_ft.protocol.planning import Delivery
+    from airflow_ft.protocol.ports import Archive, ConnectionResolver, Progress, Store
+    from airflow_ft.protocol.recovery import Recovery
+    from airflow_ft.spark.request import StageRequest
+    from airflow_ft.spark.task.launcher import Driver
+
+log = logging.getLogger(__name__)
+spark_log = logging.getLogger("airflow_ft.spark")
+
+
+def rewind(run: steps.Context, by: Requester, *, again: bool = False) -> None:
+    """As `airflow ft rewind`, for a run that is told to, before it begins to stage; later it does nothing.
+
+    Raises what `recover` raises, and StateConflictError while something is decided and not delivered.
+    """
+    from airflow_ft.pipeline.actions import pipelines
+
+    run.store.register(run.pipeline)
+    steps.require_active(run.store, run.pipeline)
+    if not steps.take_turn(run, again=again):
+        return
+    row = run.store.run(run.pipeline, run.run)
+    if row is not None and row.stage_began is not None:
+        log.info("this run has already begun to stage, so it does not rewind again")
+        return
+    asked = replace(by, participants=run.participants, worker=run.worker, lease_seconds=run.lease_seconds)
+    pipelines.rewind(asked, run.store, run.pipeline)
+
+
+def recover(run: steps.Context, *, again: bool = False) -> Recovery:
+    """Settles what earlier runs left, and takes the turn; TurnHeldError, LeaseHeldError: somebody else is at work."""
+    recovery = steps.recover_step(run, again=again)
+    for number, state in recovery.settled:
+        log.info("checkpoint %d was in doubt: it is %s now", number, state)
+    return recovery
+
+
+def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
+    """Restores the savepoint that this run is to go on from, if there is one, and it has not done so."""
+    told = spec.savepoint
+    if told is None or not told.is_given:
+        return
+    if told.is_beginning:
+        _require_beginnings(spec)
+    from airflow_ft.spark.savepoints.restoring import restore_once
+
+    restore_once(
+        run.store,
+        told,
+        run.pipeline,
+        run.run,
+        run.participants,
+        run.worker,
+        wal_root=spec.wal_root or settings.wal_root(),
+        lease_seconds=run.lease_seconds,
+    )
+
+
+def _require_beginnings(spec: PipelineSpec) -> None:
+    """ConfigurationError when a source would not be read anew, but go on where it stands, or where others write now."""
+    for name, source in spec.sources.items():
+        if isinstance(source, KafkaSource) and (start := source.starting_offsets) in ("latest", GROUP_OFFSETS):
+            raise ConfigurationError(
+                f"a full refresh is impossible, because source {name!r} starts at {start!r}. It would read nothing"
+                " again and could skip unread records.",
+                code="full_refresh_impossible",
+                remedy=f'Give starting_offsets="earliest", a time or offsets for source {name!r}.',
+                pipeline=spec.pipeline,
+                source=name,
+                value=start,
+            )
+
+
+def stage(
+    spec: PipelineSpec,
+    run: steps.Context,
+    connections: ConnectionResolver,
+    declared: PipelineSpec,
+    on_start: Callable[[Driver], None] = lambda _: None,
+) -> dict[str, Any] | None:
+    """Stages what is new, once in a run; None: it has been staged before. `declared`: see `staging`."""
+    from airflow_ft.spark.task.stage import stage_step
+
+    spec = settings.resolved(spec)
+    overlap = delivering(spec, connections) if spec.overlap else None
+    result = stage_step(run, **staging(spec, run, connections, declared, on_start), overlap=overlap)
+    return None if result is None else {**result.published.told(), "rows": dict(result.rows)}
+
+
+def staging(
+    spec: PipelineSpec,
+    run: steps.Context,
+    connections: ConnectionResolver,
+    declared: PipelineSpec,
+    on_start: Callable[[Driver], None],
+) -> dict[str, Any]:
+    """What the step is told, in any case; `spec` has its defaults, `declared` is what nothing was rendered of."""
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]
+
+    from airflow_ft.protocol.warning import warn
+    from airflow_ft.sinks.fitting import misfits
+
+    delivery = spec.delivery
+
+    def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
+        require_log(spec, run.store)  # again: it may have gone away since, and a stream begins many attempts
+        return request(spec, run.run, pipeline, epoch, attempt, connections)
+
+    def preflight() -> None:
+        require_log(spec, run.store)
+        require_sources(spec, connections)
+        require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
+        require_own_targets(run.store, run.pipeline, delivery.participants, run.participants, staged=False)
+
+    def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
+        return misfits(delivery.participants, connections, schemas, partial(warn, run.store, run.pipeline))
+
+    return {
+        "make_request": make,
+        "on_line": spark_log.info,
+        "on_start": on_start,
+        "spec": redact(kept(spec, declared)),  # hides what Airflow knows to be secret, wherever Jinja has put it
+        "preflight": preflight,
+        "judge": judge,
+        # With AT_MOST_ONCE nothing is gone on with, so nothing can come once more.
+        "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
+    }
+
+
+def require_log(spec: PipelineSpec, store: Store | None = None) -> None:
+    """Prove that the folder of the write-ahead log is the known one, and can be written, before Spark is started.
+
+    `spec` has its defaults; without a `store` no new root is marked. StorageUnavailableError when its disk is away
+    (`airflow_ft.wal.roots`); StageError where a local folder cannot be made or written.
+    """
+    from airflow_ft.wal import roots
+    from airflow_ft.wal.filesystem import is_hdfs, local_path
+
+    root = spec.wal_root or ""
+    if store is None:
+        roots.require(root)
+    elif is_hdfs(root) or roots.is_remembered(store, root):  # then no folder is made here
+        roots.claim(store, root)
+    if is_hdfs(root):
+        return
+    folder = local_path(root)
+    why = ""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+    else:
+        why = "" if os.access(folder, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+    if why:
+        raise StageError(
+            f"cannot write the write-ahead log to {folder}: {why}.",
+            code="folder_not_writable",
+            pipeline=spec.pipeline,
+            remedy=f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
+            f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
+            path=str(folder),
+        )
+    if store is not None:
+        roots.claim(store, root)
+
+
+def require_sources(spec: PipelineSpec, connections: ConnectionResolver) -> None:
+    """StageError where no broker of a source accepts a connection, before Spark is started."""
+    from airflow_ft.sources.ready import unreachable
+
+    if problems := list(unreachable(spec.sources, connections)):
+        error = together(problems, "sources cannot be read")
+        raise error.located(pipeline=spec.pipeline)
+
+
+def require_ready(spec: PipelineSpec, connections: ConnectionResolver, former: Former | None = None) -> None:
+    """Raises all that keeps the sinks from taking rows, as one error, before Spark is started.
+
+    `former`: the pipeline that goes on as this one, and whose place it may take in them.
+    A server that does not answer is only told, unless something else is wrong, too: rows are staged while sinks are
+    away, and delivered when they are back.
+    """
+    from airflow_ft.sinks.ready import lacking
+
+    participants = [replace(each, former=former) for each in spec.delivery.participants]
+    problems = lacking(spec.pipeline, participants, connections)
+    if not problems:
+        return
+    error = together(problems, "things keep the sinks from taking rows")
+    if all(isinstance(problem, SinkUnavailableError) for problem in problems):
+        log.warning("%s Rows are staged meanwhile, and delivered when the sink answers again.", error)
+        return
+    error.remedy += " Nothing was computed yet."
+    raise error.located(pipeline=spec.pipeline)
+
+
+def kept(spec: PipelineSpec, declared: PipelineSpec) -> dict[str, Any]:
+    """Return what the decision log keeps of it: of arguments and settings that may hold secrets what the author says.
+
+    So they are not rendered, and of the provider's settings there are the names.
+    """
+    configured = dict.fromkeys(settings.spark_conf(), f"[{settings.SECTION}] spark_conf")
+    return replace(spec, job_args=declared.job_args, spark_conf={**configured, **declared.spark_conf}).to_json()
+
+
+def delivering(
+    spec: PipelineSpec, connections: ConnectionResolver
+) -> tuple[Delivery, CheckpointConfig, Progress, Archive]:
+    """Return what a delivery beside the stage needs; `spec` has its defaults."""
+    from airflow_ft.sources.progress import GroupOffsets
+    from airflow_ft.wal.retention import WalArchive
+
+    progress = GroupOffsets(spec.sources, connections)
+    return spec.delivery, spec.config, progress, WalArchive(spec.wal_root or "")
+
+
+def request(
+    spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, attempt: int, connections: ConnectionResolver
+) -> StageRequest:
+    """Return what the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks.
+
+    `spec` has its defaults. SinkAccessError, ConfigurationError for connections of sources that cannot be read by:
+    here, since Spark takes its time to start.
+    """
+    from airflow_ft.spark.request import StageRequest, listed
+    from airflow_ft.spark.state.locations import behind_the_beginning
+    from airflow_ft.spark.state.settings import keep_configured
+
+    conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
+    found = {conn_id: connections(conn_id) for conn_id in sorted(conn_ids)}
+    for source in spec.sources.values():
+        if isinstance(source, KafkaSource):
+            source.reader_options(found[source.conn_id])
+    assert spec.wal_root is not None and spec.jars is not None and spec.keep_session is not None
+    assert isinstance(spec.job, str | InlineJob)
+    if pipeline.base is not None and behind_the_beginning(pipeline.base) is None:
+        _require_beginnings(spec)
+    configured = {name.removeprefix("spark_conf.") for name in spec.configured}
+    return StageRequest(
+        pipeline=spec.pipeline,
+        run=run,
+        epoch=epoch,
+        attempt=attempt,
+        base=pipeline.base,
+        base_is_clean=pipeline.base_is_clean,
+        last_published=pipeline.last_published,
+        store_url=store_url(spec.store, connections),
+        wal_root=spec.wal_root,
+        job=spec.job,
+        job_arguments=spec.job_args,
+        sources={name: source.to_json() for name, source in spec.sources.items()},
+        connections=found,
+        sinks=tuple(name for name in spec.sinks if name not in spec.optional),
+        optional_sinks=tuple(name for name in spec.sinks if name in spec.optional),
+        dead_letters=DeadLetters.of(spec.dead_letters),
+        packages=tuple(spec.packages),
+        checkpointing=spec.config,
+        streaming=spec.streaming,
+        retained_batches=retained_batches(spec.config, streaming=spec.streaming),
+        restart=spec.strategy.to_json() if spec.streaming else None,
+        master=spark_master(spec.spark_master or "", connections),
+        conf=keep_configured(spec.pipeline, pipeline.base, spec.spark_conf, configured),
+        jars=listed(spec.jars),
+        python_path=_python_path(),
+        class_archives=settings.class_archives(),
+        keep_session=spec.keep_session.total_seconds(),
+    )
+
+
+def prepare(spec: PipelineSpec, run: steps.Context, participant: str) -> Sequence[Checkpoint]:
+    """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
+    _require_root(spec)
+    delivery = spec.delivery
+    prepared = steps.prepare_step(run, delivery, settings.with_checkpointing(spec).config, participant)
+    for reason in delivery.reasons:
+        log.info("plan: %s", reason)
+    return prepared
+
+
+def _require_root(spec: PipelineSpec) -> None:
+    """StorageUnavailableError when the disk of the write-ahead log is away: no sink is asked for anything then."""
+    from airflow_ft.wal import roots
+
+    roots.require(spec.wal_root or settings.wal_root())
+
+
+def commit(run: steps.Context, participant: str) -> list[int]:
+    """Makes one participant's rows visible; the newest numbers that there is proof of, none: there was nothing."""
+    numbers: Sequence[int] = _proven(steps.commit_step(run, participant), participant)
+    if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
+        numbers = run.store.proven(run.pipeline, run.run, participant, MOST_LISTED)
+    return list(numbers[-MOST_LISTED:])
+
+
+def _proven(checkpoints: Iterable[Checkpoint], participant: str) -> list[int]:
+    """The numbers that this participant has proof of (I6)."""
+    votes = ((checkpoint.number, checkpoint.votes.get(participant)) for checkpoint in checkpoints)
+    return [number for number, vote in votes if vote is not None and vote.proof is not None]
+
+
+def confirm(spec: PipelineSpec, run: steps.Context, connections: ConnectionResolver) -> steps.Confirmation:
+    """Confirms on proof alone, retains and prunes; NotDeliveredError says which numbers are not, and why."""
+    from airflow_ft.sources.progress import GroupOffsets
+    from airflow_ft.wal.retention import WalArchive
+
+    archive = WalArchive(spec.wal_root or settings.wal_root())
+    config = settings.with_checkpointing(spec).config
+    return steps.confirm_step(run, config, archive, GroupOffsets(spec.sources, connections))
+
+
+def told(confirmation: steps.Confirmation) -> dict[str, Any]:
+    """Log what was confirmed, and return it as plain data."""
+    confirmed = confirmation.confirmed
+    if confirmed.numbers.count:
+        log.info("confirmed in this run: checkpoints %s (%s rows)", confirmed.numbers, f"{confirmed.rows:,}")
+    else:
+        log.info(
+            "this run computed no new rows; the newest confirmed checkpoint of the pipeline is %s",
+            confirmation.latest or "none",
+        )
+    for sink, aside in confirmed.set_aside.items():
+        log.warning("confirmed, but not with all rows: %s", aside.text(sink))
+    return {**confirmed.told(), "latest": confirmation.latest}
+
+
+def _python_path() -> tuple[str, ...]:
+    """Return what is on this process's path besides the interpreter's own folders.
+
+    The job usually lies beside the DAG, in a folder that Airflow has put there; or in the working directory ("").
+    """
+    own = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    return tuple(path or str(Path.cwd()) for path in sys.path if not path or not path.startswith(own))

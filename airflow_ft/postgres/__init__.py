@@ -1,1 +1,0 @@
-"""Code that the PostgreSQL sink and the decision log in PostgreSQL share."""

@@ -1,0 +1,233 @@
+"""Taking a pipeline over from another installation, on a person's word (`airflow ft adopt`).
+
+After a decision log was lost, the sinks still remember the old installation and refuse the new one (FOREIGN_OWNER), so
+that nothing is doubled in silence. Adoption accepts what the sinks hold as delivered and goes on above it. It may be
+repeated: dying between any two steps leaves the pipeline HALTED, and the next call begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, require_understood
+from airflow_ft.protocol.model import Fence, HaltReason, ParticipantPlan, Pipeline, PipelineStatus, SinkHead
+from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind, partly_there
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What the sinks remembered (None: nothing), and the epoch that owns them now."""
+
+    heads: Mapping[str, SinkHead | None]
+    epoch: int
+
+    @property
+    def uneven(self) -> bool:
+        """The sinks stood at different numbers: the lost log had a checkpoint under way, which some sinks lack."""
+        return len({head.number if head else 0 for head in self.heads.values()}) > 1
+
+
+def participants_of(store: Store, pipeline: str) -> Mapping[str, ParticipantPlan]:
+    """The participants that the newest planned checkpoint names: those that the halted pipeline delivers into."""
+    for checkpoint in store.checkpoints(pipeline):
+        if checkpoint.plan is not None:
+            return {participant.name: participant for participant in checkpoint.plan.participants}
+    raise ConfigurationError(
+        "no checkpoint was planned yet, so the sinks of the pipeline are not known.",
+        code="sinks_unknown",
+        remedy=f"Run the DAG once. It stops at the foreign sink and halts the pipeline. Then run `airflow ft adopt"
+        f" {pipeline}`.",
+        pipeline=pipeline,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Estate:
+    """What a sink holds of the pipeline: its head (None: it remembers nothing), and what former owners left undone."""
+
+    head: SinkHead | None
+    remnants: Sequence[Remnant]
+
+    @property
+    def number(self) -> int:
+        """The highest number that this log must not give out again: delivered, in parts, or given up in the sink."""
+        return max([self.head.number if self.head else 0, *(remnant.number for remnant in self.remnants)])
+
+
+def look(store: Store, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
+    """Return what each sink remembers of the pipeline, and what would have to be ended. Only reads."""
+    found = {}
+    for name, plan in participants_of(store, pipeline).items():
+        with closing(participants(plan)) as sink:
+            # The head goes first: a number that is delivered between the two readings makes `seed` refuse.
+            found[name] = Estate(sink.head(pipeline), tuple(sink.remnants(pipeline, store.installation)))
+    return found
+
+
+def adopt(
+    store: Store,
+    pipeline: str,
+    participants: ParticipantFactory,
+    who: str,
+    *,
+    ending: PreparedEnding | None = None,
+    accept_partial: bool = False,
+) -> Adoption:
+    """Takes every sink of the pipeline over and resumes it; what is staged is delivered under new numbers.
+
+    `ending` says what becomes of what the former owner has left prepared, `accept_partial` that numbers may stay of
+    which a part is visible, or becomes visible, and the rest cannot be delivered from here. Neither has a default where
+    it is needed.
+
+    A number of this log that is PREPARED or COMMITTING keeps its place: the former owner's marks give way to it.
+
+    Raises:
+        ConfigurationError: a choice is lacking; nothing was changed.
+        StateConflictError: the pipeline is not HALTED, or for what adopting does not mend; or the former owner is still
+            at work.
+    """
+    plans = participants_of(store, pipeline)
+    row = store.pipeline(pipeline)  # first: whoever else adopts, or delivers, while the sinks are looked at, moves it
+    require_understood(row)
+    found = look(store, pipeline, participants)
+    if row.status is not PipelineStatus.HALTED:
+        raise StateConflictError(
+            f"the pipeline is {row.status}. Only a HALTED pipeline can be adopted.",
+            code="action_refused",
+            remedy="Do nothing: the pipeline can run as it is.",
+            pipeline=pipeline,
+            status=row.status.value,
+        )
+    if row.halt_reason is HaltReason.HEURISTIC_COMMIT:  # what is visible would be delivered again, under a new number
+        raise StateConflictError(
+            f"the pipeline is HALTED ({row.halt_reason}). Another decision log does not cause that.",
+            code="action_refused",
+            remedy=f"Run `airflow ft in-doubt --pipeline {pipeline}`. It says what is visible and how to settle it.",
+            pipeline=pipeline,
+            status=row.status.value,
+            reason=str(row.halt_reason),
+        )
+    _require_choices(pipeline, found, ending, accept_partial)
+    heads = {name: estate.head for name, estate in found.items()}
+    in_place = _keeps_its_numbers(store, row, heads)
+    if in_place:
+        epoch = row.epoch
+        text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.remnants)
+        who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
+    else:
+        newest = max((head.epoch for head in heads.values() if head), default=0)
+        numbers = {name: estate.number for name, estate in found.items()}
+        epoch = store.adopt(pipeline, newest, numbers, who, expected=row.epoch)
+    fence = Fence(pipeline, store.installation, epoch, 0)
+    for name, plan in plans.items():
+        if heads[name] is None:  # a sink that remembers nothing begins like a new one
+            continue
+        with closing(participants(plan)) as sink:
+            sink.end_remnants(fence, ending, make_way=in_place)
+            if not in_place:
+                sink.adopt(fence, found[name].number)
+    store.resume(pipeline, who)
+    return Adoption(heads, epoch)
+
+
+def _require_choices(
+    pipeline: str, found: Mapping[str, Estate], ending: PreparedEnding | None, accept_partial: bool
+) -> None:
+    for name, estate in found.items():
+        prepared = sorted({r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED})
+        dropped = any(r.kind is RemnantKind.PREPARED and not r.commit for r in estate.remnants)
+        if prepared and ending is None:
+            raise ConfigurationError(
+                f"the former owner left prepared rows there{_of(prepared)}. They hold locks.",
+                code="prepared_rows_left",
+                remedy="If a sink shows that checkpoint or a part of it, it was decided: give --prepared commit to make"
+                " the rows visible. If no sink shows any of it, give --prepared rollback to drop them.",
+                pipeline=pipeline,
+                participant=name,
+                numbers=prepared,
+            )
+        if dropped and ending is PreparedEnding.COMMIT and not accept_partial:
+            raise ConfigurationError(
+                f"the prepared rows there can only be dropped{_of(prepared)}. Only the lost decision log knew the names"
+                " that a commit needs.",
+                code="rows_incomplete",
+                remedy="Bring the lost log back. Or add --accept-partial: other sinks then show that checkpoint, and"
+                " this one never will.",
+                pipeline=pipeline,
+                participant=name,
+                numbers=prepared,
+            )
+        partial = partly_there(estate.remnants, ending)
+        if partial and not accept_partial:
+            raise ConfigurationError(
+                f"a part of it is visible there{_of(partial)}, and this decision log cannot deliver the rest.",
+                code="rows_incomplete",
+                remedy="Bring the lost log back: it completes them. Or delete those rows by hand, or add the missing"
+                " ones from the old write-ahead log (copy it before a run sweeps it). Then add --accept-partial: the"
+                " checkpoint stays as it is.",
+                pipeline=pipeline,
+                participant=name,
+                numbers=partial,
+            )
+    for name, estate in found.items():
+        numbers = {r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED and r.number}
+        unknown = sorted(number for number in numbers if not _was_decided(found, number))
+        if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
+            raise ConfigurationError(
+                f"no sink shows that it was decided{_of(unknown)}. The former owner may have died before all of it was"
+                " prepared.",
+                code="decision_unknown",
+                remedy="Give --prepared rollback to drop the prepared rows. If you know that it was decided, or have"
+                " counted its rows, add --accept-partial: the prepared rows then become visible.",
+                pipeline=pipeline,
+                participant=name,
+                numbers=unknown,
+            )
+
+
+def _was_decided(found: Mapping[str, Estate], number: int) -> bool:
+    """Return whether a sink shows it, or a part of it: then all votes were there, and all of it was prepared."""
+    return any(
+        (estate.head is not None and estate.head.number >= number)
+        or any(r.number == number and r.kind is RemnantKind.COMMITTED for r in estate.remnants)
+        for estate in found.values()
+    )
+
+
+def _of(numbers: Sequence[int]) -> str:
+    known = [str(number) for number in numbers if number]
+    return f" (checkpoint {', '.join(known)} of the lost log)" if known else ""
+
+
+def _keeps_its_numbers(store: Store, row: Pipeline, heads: Mapping[str, SinkHead | None]) -> bool:
+    """Return whether a number of this log may be visible already, so that it must be delivered under that number (I3).
+
+    Then every sink has to be this log's: it was adopted before, and met what the former owner had left.
+    """
+    kept = [c for c in store.open_checkpoints(row.name) if c.state in MAY_BE_VISIBLE]
+    strangers = [name for name, head in heads.items() if head is not None and head.installation != store.installation]
+    if kept and strangers:
+        raise StateConflictError(
+            f"it is {kept[0].state} in this decision log, but another log has taken over {', '.join(strangers)}. Both"
+            " logs have delivered, and neither knows what the other did.",
+            code="action_refused",
+            remedy="Find out which log is right. Stop the tasks of the other one and compare the sinks first.",
+            state=kept[0].state.value,
+            participants=strangers,
+            pipeline=row.name,
+            checkpoint=kept[0].number,
+        )
+    if kept and row.halt_reason is not HaltReason.FOREIGN_OWNER:  # no former owner is in its way: nothing to adopt
+        raise StateConflictError(
+            f"it is {kept[0].state}. A sink may already show its rows, so it cannot be given up.",
+            code="action_refused",
+            remedy=f"Settle it first: `airflow ft in-doubt --pipeline {row.name}` shows what each sink has and how.",
+            state=kept[0].state.value,
+            pipeline=row.name,
+            checkpoint=kept[0].number,
+        )
+    return bool(kept)

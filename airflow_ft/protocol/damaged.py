@@ -1,0 +1,23 @@
+"""What is stored may be damaged: then an error names the place, and not what made no sense there."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from airflow_ft.protocol.errors import AirflowFtError
+
+SENSELESS = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, EOFError, struct.error)
+"""What is raised by whoever makes sense of bytes that make none."""
+
+
+@contextmanager
+def understood(told: Callable[[str], AirflowFtError]) -> Iterator[None]:
+    """Raises what `told` makes of the mistake, instead of one of these."""
+    try:
+        yield
+    except AirflowFtError:
+        raise
+    except SENSELESS as error:
+        raise told(repr(error)) from error

@@ -1,0 +1,245 @@
+"""What is not settled, and what each sink says of it: nothing stays silently in doubt.
+
+Only reads, the decision log and the sinks; never an epoch, so it may run beside anything. What it finds is of this
+moment: that a marker is *absent* proves nothing while a transaction may still be open (I6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    HaltError,
+    NewerReleaseError,
+    SinkAccessError,
+    SinkUnavailableError,
+)
+from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
+from airflow_ft.protocol.planning import may_be_heuristic
+from airflow_ft.protocol.ports import Participant, ParticipantFactory, Store
+from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
+
+THREADS = 8
+
+
+class Finding(StrEnum):
+    """What a sink's own memory says of a number."""
+
+    DELIVERED = "delivered"
+    REFUSED = "refused"  # its tombstone stands there
+    ABSENT = "absent"  # nothing is there now, and everything before it is
+    WAITING = "waiting"  # something before it is not there yet
+    HEURISTIC = "heuristic"  # somebody has committed prepared rows by hand, though nobody has decided
+    CONTRADICTION = "contradiction"  # the sink and the decision log tell different histories
+    UNKNOWN = "unknown"  # it cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A finding, and how it is known."""
+
+    finding: Finding
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One unsettled thing: a number in one participant, or (number 0) a whole pipeline that is HALTED.
+
+    `since` is when it came into this state, by the store's clock; `age` is counted by the same clock. `last_error` is
+    the error of the newest attempt at the participant, `last_error_code` its stable code; "": none is known.
+    """
+
+    pipeline: str
+    number: int
+    participant: str
+    state: str
+    since: datetime
+    age: timedelta
+    evidence: Evidence
+    advice: str
+    last_error: str = ""
+    last_error_code: str = ""
+
+
+def unsettled(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Numbers of which a sink may hold something that is not proven yet."""
+    return [c for c in checkpoints if c.state in MAY_BE_VISIBLE or c.rollback_pending]
+
+
+def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFactory) -> list[Doubt]:
+    """Everything unsettled in these pipelines, in their order, then by number and in the plan's order.
+
+    Participants are asked side by side; one that does not answer is asked once. Raises what the store raises: without
+    the decision log nothing is known.
+    """
+    found: list[Doubt | tuple[Checkpoint, str]] = []
+    for name in pipelines:
+        row = store.pipeline(name)
+        if row.status is PipelineStatus.HALTED:
+            found.append(_halted(store, row))
+        try:
+            opened = store.open_checkpoints(name)
+        except NewerReleaseError as error:  # those of the others are told all the same
+            unknown = Evidence(Finding.UNKNOWN, error.what)
+            found.append(
+                Doubt(name, error.checkpoint, "", "not known", store.now(), timedelta(0), unknown, error.remedy)
+            )
+            continue
+        for checkpoint in unsettled(opened):
+            found += [(checkpoint, p.name) for p in checkpoint.plan.participants] if checkpoint.plan else []
+    questions: dict[tuple[str, str], list[Checkpoint]] = {}
+    for each in found:
+        if isinstance(each, tuple):
+            questions.setdefault((each[0].pipeline, each[1]), []).append(each[0])
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="airflow-ft-doubt") as pool:
+        asked = pool.map(lambda item: _ask(item[0][1], item[1], participants), questions.items())
+        answers = dict(zip(questions, asked, strict=True))
+    for (name, _), found_there in answers.items():
+        for number, evidence in found_there.items():
+            if evidence.finding is Finding.HEURISTIC and store.checkpoint(name, number).decided_at is not None:
+                found_there[number] = Evidence(Finding.ABSENT, "it was decided just now and is being delivered")
+    now = store.now()
+    return [
+        each if isinstance(each, Doubt) else _doubt(each[0], each[1], answers[each[0].pipeline, each[1]], now)
+        for each in found
+    ]
+
+
+def _halted(store: Store, row: Pipeline) -> Doubt:
+    events = store.events(row.name, 0)
+    at = next((event.at for event in events if event.kind == "HALTED"), store.now())
+    evidence = Evidence(Finding.CONTRADICTION, row.halt_message)
+    advice = f"find out whether sink or log is right, then run `airflow ft resume {row.name}`"
+    if row.newer:
+        advice = "install the newer airflow-ft that wrote this"
+    return Doubt(row.name, 0, "", f"HALTED ({row.why})", at, store.now() - at, evidence, advice)
+
+
+def _doubt(checkpoint: Checkpoint, name: str, answers: dict[int, Evidence], now: datetime) -> Doubt:
+    began = checkpoint.in_doubt_since
+    state = checkpoint.state.value + (", rollback pending" if checkpoint.rollback_pending else "")
+    evidence = answers[checkpoint.number]
+    advice = _advice(checkpoint, evidence)
+    vote = checkpoint.votes.get(name)
+    problem = vote.problem if vote is not None and vote.proof is None else None
+    error, code = (problem.text, problem.code) if problem is not None else ("", "")
+    return Doubt(checkpoint.pipeline, checkpoint.number, name, state, began, now - began, evidence, advice, error, code)
+
+
+def _advice(checkpoint: Checkpoint, evidence: Evidence) -> str:
+    if evidence.finding is Finding.CONTRADICTION:
+        return "find out whether sink or log is right before anything else"
+    if evidence.finding is Finding.HEURISTIC and checkpoint.state is CheckpointState.ABORTED:
+        return "delete the visible rows as described, then run `airflow ft resume`"
+    if evidence.finding is Finding.HEURISTIC:
+        return "--commit delivers the rest; or delete the visible rows as described, then --abort"
+    match checkpoint.state:
+        case CheckpointState.QUARANTINED if checkpoint.decided_at is not None:
+            told = f"{checkpoint.message} It is decided, so it can only be delivered: remove the cause, then --commit"
+            return f"{told}, or --dead-letter to leave out the refused rows" if refuses_rows(checkpoint) else told
+        case CheckpointState.QUARANTINED:
+            return f"{checkpoint.message} It is not decided: --commit delivers it, --abort gives it up"
+        case CheckpointState.COMMITTING:
+            if evidence.finding is Finding.DELIVERED:
+                return "do nothing: the next retry or run records it"
+            problems = [problem for problem in waiting_for(checkpoint).values() if problem is not None]
+            if not problems:
+                return "the next retry or run delivers it, or --commit"
+            if not any(is_refused(problem) for problem in problems):
+                return "the next retry or run, or --commit, delivers it when its sinks answer"
+            aside = " (--dead-letter without the refused rows)" if refuses_rows(checkpoint) else ""
+            return f"remove the cause of last_error; then the next retry or run, or --commit, delivers it{aside}"
+        case CheckpointState.PREPARED:
+            return "the next retry or run, or --commit, delivers it; --abort gives it up"
+        case _:
+            return "the next run, or `airflow ft recover`, rolls back the prepared rows"
+
+
+# --- asking a sink -----------------------------------------------------------------------------------------------
+
+
+def _ask(name: str, checkpoints: Sequence[Checkpoint], participants: ParticipantFactory) -> dict[int, Evidence]:
+    """One participant's evidence by number."""
+    answers: dict[int, Evidence] = {}
+    silent: Evidence | None = None
+    for checkpoint in checkpoints:
+        plan = checkpoint.plan
+        assert plan is not None  # `doubts` asks planned numbers only
+        vote = checkpoint.votes.get(name)
+        if vote is not None and vote.proof is not None:
+            text = f"committed by epoch {vote.proof.epoch}, as recorded in the decision log"
+            answers[checkpoint.number] = Evidence(Finding.DELIVERED, text)
+        elif silent is not None:
+            answers[checkpoint.number] = silent
+        else:
+            undecided = may_be_heuristic(checkpoint, plan.participant(name))
+            answers[checkpoint.number] = evidence = read_evidence(plan, name, participants, undecided=undecided)
+            silent = evidence if evidence.finding is Finding.UNKNOWN else None
+    return answers
+
+
+def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, undecided: bool = False) -> Evidence:
+    """Return what a participant's marker, token and head say of a planned number; never raises for the sink's sake.
+
+    `undecided`: nobody has decided it, so that what is committed there was committed by hand.
+    """
+    try:
+        with closing(participants(plan.participant(name))) as sink:
+            if undecided and (text := sink.heuristic(plan)):
+                return Evidence(Finding.HEURISTIC, text)
+            return _read(plan, name, sink)
+    except HaltError as error:
+        return Evidence(Finding.CONTRADICTION, f"{error.reason}: {error.what}")
+    except (SinkUnavailableError, SinkAccessError) as error:
+        return Evidence(Finding.UNKNOWN, f"sink unreachable: {error.what}")
+    except AirflowFtError as error:
+        return Evidence(Finding.UNKNOWN, f"cannot read the sink: {error.what}")
+
+
+def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
+    # The marker goes before the head: a number that is delivered in between shows in the head only.
+    proof = sink.proof(plan)
+    if proof is not None and proof.digest != plan.digest:
+        text = f"its marker has other rows under this number (epoch {proof.epoch}): was the log restored?"
+        return Evidence(Finding.CONTRADICTION, text)
+    if proof is not None and proof.outcome is Outcome.COMMITTED:
+        counts = ", ".join(f"{count:,} rows into {sink_name}" for sink_name, count in proof.counts.items())
+        aside = "".join(f"; {each.text(sink_name)}" for sink_name, each in of_proof(proof).items())
+        return Evidence(Finding.DELIVERED, f"marker: committed by epoch {proof.epoch} ({counts or 'no rows'}{aside})")
+    if proof is not None:
+        return Evidence(
+            Finding.REFUSED, f"tombstone of epoch {proof.epoch}: {proof.detail.get('message', 'no reason given')}"
+        )
+    if not plan.participant(name).keeps_markers:
+        return Evidence(Finding.ABSENT, "it keeps no markers (AT_LEAST_ONCE): all rows are sent, perhaps a second time")
+    return _without_marker(plan, name, sink.head(plan.pipeline))
+
+
+def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
+    planned = plan.participant(name)
+    predecessor = planned.predecessor
+    if head is None:
+        if predecessor:
+            text = f"it has no marker of the pipeline, although it delivered {predecessor}: its markers were lost"
+            return Evidence(Finding.CONTRADICTION, text)
+        return Evidence(Finding.ABSENT, "it has no marker of the pipeline, so nothing is delivered yet")
+    if head.installation != plan.installation:
+        return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
+    if planned.former is not None and head.number == planned.former.number:
+        predecessor = head.number  # of the pipeline that goes on as this one
+    newest = f"its newest is {head.number} (epoch {head.epoch})"
+    if head.number == predecessor and predecessor < plan.number:
+        return Evidence(Finding.ABSENT, f"{newest}, so this one is not delivered yet")
+    if head.number < predecessor:
+        return Evidence(Finding.WAITING, f"{newest}, and {predecessor} comes first")
+    text = f"{newest}, newer than the decision log knows, and it has no marker of this number"
+    return Evidence(Finding.CONTRADICTION, text)

@@ -1,0 +1,40 @@
+"""What is stored may outlive the release that wrote it: plans, tokens, manifests and savepoints name their format.
+
+A later release reads what an earlier one has written; an earlier one refuses what it does not know, by name, before it
+touches anything. What carries no format is of the first one. The tables of a sink's ledger have none of their own: the
+decision log that owns them has a version, and a release that does not know it reaches no sink.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TypeVar
+
+from airflow_ft.protocol.errors import NewerReleaseError
+
+E = TypeVar("E", bound=StrEnum)
+_WORD = re.compile(r"[A-Za-z]+([_-][A-Za-z]+)*")
+
+
+def refuse_newer(what: str, found: object, known: int) -> None:
+    """NewerReleaseError when `what` is of a later format than this release knows."""
+    if isinstance(found, int) and found > known:
+        raise NewerReleaseError(f"{what} is of format {found}, and this airflow-ft knows formats up to {known}.")
+
+
+def is_word(text: object) -> bool:
+    """Return whether it may be a member of a closed list, in a release that has more of them."""
+    return isinstance(text, str) and _WORD.fullmatch(text) is not None
+
+
+def member(kind: type[E], text: str, of: str) -> E:
+    """The member of a closed list, of which `of` says whose it is. NewerReleaseError for a word that is none,
+    ValueError for what is no word.
+    """
+    try:
+        return kind(text)
+    except ValueError:
+        if not is_word(text):
+            raise
+    raise NewerReleaseError(f"{of} is {text}, which this airflow-ft does not know: a newer one has written it.")

@@ -1,0 +1,50 @@
+"""How far the deliveries of this process have come: for its lease, which tells it to whoever looks, and for metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_ft.protocol.pace import told
+
+FRESH_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Rows of a checkpoint's segment that a participant has read, of those that it is to deliver; `rate` a second."""
+
+    pipeline: str
+    number: int
+    participant: str
+    sink: str
+    rows: int
+    of: int
+    rate: float | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        taken = f"{self.participant} has taken {self.rows:,} of {self.of:,} rows of {self.sink}"
+        left = (self.of - self.rows) / self.rate if self.rate else None
+        return ", ".join([f"checkpoint {self.number}: {taken}", *told(self.rate, left)])
+
+
+class Headway:
+    """What each participant of each pipeline told last; what is older than half a minute is over, or stands still."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._told: dict[tuple[str, str], tuple[float, Taken]] = {}
+
+    def tell(self, taken: Taken) -> None:
+        """From any thread."""
+        self._told[taken.pipeline, taken.participant] = (self._clock(), taken)
+
+    def now(self, pipeline: str) -> list[Taken]:
+        """By participant."""
+        since, told = self._clock() - FRESH_SECONDS, sorted(self._told.copy().items())
+        return [taken for (of, _), (at, taken) in told if of == pipeline and at >= since]
+
+
+HEADWAY = Headway()
+"""Of this process."""

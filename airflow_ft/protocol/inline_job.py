@@ -1,0 +1,183 @@
+"""A job that is written in the DAG file: its source, as it travels to Spark's driver (`airflow_ft.job`)."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import PurePath
+from typing import Any
+
+from airflow_ft.protocol.errors import ConfigurationError
+
+MOST_BYTES = 256 * 1024
+"""The decision log keeps the source of each version of a job."""
+
+_DECLARED = "__airflow_ft_job__"
+_SECRET = re.compile(
+    r"""(?ix)(\w*(?:secret|passw(?:or)?d|passphrase|token|credential|(?:access|account|api|private)_?key)\w*["']?
+    \s*(?::[^=\n"']*)?[=:]\s*\(?\s*[rbuf]{0,2})(["'])(?:(?!\2)[^\\\n]|\\.)+\2"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A definition, an import or a constant: its text, and the line of the file at which that begins."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class InlineJob:
+    """A function or class by source: what is needed to have it in a process that does not import its file.
+
+    name: its own. file: the whole path, for tracebacks. parts: in the order in which they are to be executed; the last
+    one is the job. postponed: its file says `from __future__ import annotations`. divides: it has a `split`, or may
+    have one.
+
+    ConfigurationError when the source is longer than 256 KB.
+    """
+
+    name: str
+    file: str
+    parts: tuple[Part, ...]
+    postponed: bool = False
+    divides: bool = True
+
+    def __post_init__(self) -> None:
+        size = sum(len(part.text.encode()) for part in self.parts)
+        if size > MOST_BYTES:
+            raise ConfigurationError(
+                f"the job {self.reference} and what it uses have {size:,} bytes of source code. At most {MOST_BYTES:,}"
+                " bytes are allowed.",
+                code="job_too_large",
+                remedy='Move it into a module, and name the module: job="package.module".',
+                job=self.reference,
+                size=size,
+            )
+
+    @property
+    def reference(self) -> str:
+        """Return what it is called in messages: "orders.py:transform"; nothing of the machine is in it."""
+        return f"{PurePath(self.file).name}:{self.name}"
+
+    @property
+    def source(self) -> str:
+        """All of it as one text; where its parts stand in the file makes no difference."""
+        first = ("from __future__ import annotations",) if self.postponed else ()
+        return "\n\n".join([*first, *(part.text for part in self.parts)])
+
+    @property
+    def sha256(self) -> str:
+        """Of `source`."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
+    @property
+    def shown_source(self) -> str:
+        """`source` for people, in which text that is given to what is called like a secret is hidden."""
+        return _SECRET.sub(r"\1\2***\2", self.source)
+
+    def check_arguments(self, given: Collection[str]) -> None:
+        """ConfigurationError, naming them, for arguments (`job_args`) that it does not take, and those that it lacks.
+
+        Check nothing if its source does not show them: a class may get its constructor from elsewhere.
+        """
+        definitions = {
+            node.name: node
+            for part in self.parts
+            for node in _statements(part.text)
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        }
+        found = _taken_by(definitions.get(self.name), definitions)
+        if found is None:
+            return
+        needed, optional, takes_any = found
+        unknown = [] if takes_any else [name for name in given if name not in needed and name not in optional]
+        missing = [name for name in needed if name not in given]
+        if not unknown and not missing:
+            return
+        what = [f"does not take {', '.join(unknown)}"] if unknown else []
+        what += [f"needs {', '.join(missing)}"] if missing else []
+        remedy = [f"Remove {', '.join(unknown)} from job_args"] if unknown else []
+        remedy += [f"{'and add' if unknown else 'Add'} {', '.join(missing)} to job_args"] if missing else []
+        known = ", ".join([*needed, *optional]) or "no arguments"
+        raise ConfigurationError(
+            f"the job {self.reference} {' and '.join(what)}. job_args has {', '.join(given) or 'nothing'}.",
+            code="argument_unknown" if unknown else "argument_missing",
+            remedy=f"{' '.join(remedy)}. Or change the job: it takes {known}.",
+            job=self.reference,
+            unknown=unknown,
+            missing=missing,
+        )
+
+    def __str__(self) -> str:
+        """As Airflow shows it, and tells versions of a DAG by it."""
+        return f"{self.reference} (sha256 {self.sha256[:16]})"
+
+    __repr__ = __str__
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> InlineJob:
+        """The inverse of `to_json`."""
+        return cls(**{**data, "parts": tuple(Part(**part) for part in data["parts"])})
+
+
+def _statements(text: str) -> list[ast.stmt]:
+    if not text[:1].isspace():
+        return ast.parse(text).body
+    block = ast.parse(f"if True:\n{text}").body[0]  # it may be inside a `with`
+    assert isinstance(block, ast.If)
+    return block.body
+
+
+def _taken_by(
+    node: ast.stmt | None, definitions: Mapping[str, ast.FunctionDef | ast.ClassDef]
+) -> tuple[list[str], list[str], bool] | None:
+    """Return what a job needs, what it takes, and whether it takes any name; None: its source does not show it."""
+    passed = 2  # spark and sources
+    if isinstance(node, ast.ClassDef):
+        own = next((each for each in node.body if getattr(each, "name", "") in ("__init__", "__new__")), None)
+        if own is None:
+            if node.keywords or len(node.bases) > 1:  # a metaclass, or an order of bases
+                return None
+            if not node.bases or ast.unparse(node.bases[0]) == "object":
+                assigned = any(isinstance(each, ast.Assign | ast.If | ast.Try) for each in node.body)
+                return None if assigned and "__init__" in ast.unparse(node) else ([], [], False)
+            base = node.bases[0]
+            return _taken_by(definitions.get(base.id), definitions) if isinstance(base, ast.Name) else None
+        node, passed = own, 1  # self
+    if not isinstance(node, ast.FunctionDef) or (passed == 1 and node.decorator_list):
+        return None
+    given = node.args
+    positional = [*given.posonlyargs, *given.args]
+    first_default = len(positional) - len(given.defaults)
+    only_positional = len(given.posonlyargs)
+    if any(passed <= at < first_default for at in range(only_positional)):  # the driver says what is wrong with it
+        return None
+    by_name = [
+        (each.arg, at >= first_default) for at, each in enumerate(positional) if at >= max(passed, only_positional)
+    ]
+    by_name += [(each.arg, has is not None) for each, has in zip(given.kwonlyargs, given.kw_defaults, strict=True)]
+    needed = [name for name, optional in by_name if not optional]
+    return needed, [name for name, optional in by_name if optional], given.kwarg is not None
+
+
+def declare(definition: Any, job: InlineJob) -> None:
+    """Notes at a function or class that it is this job."""
+    setattr(definition, _DECLARED, (definition, job))
+
+
+def declared_job(value: Any) -> Any:
+    """The InlineJob that a function or class was declared to be; else the value.
+
+    Itself, and neither its base nor what it wraps (`functools.wraps` copies all attributes).
+    """
+    declared, job = getattr(value, "__dict__", {}).get(_DECLARED, (None, None))
+    return value if job is None or declared is not value else job

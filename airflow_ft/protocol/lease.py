@@ -1,0 +1,181 @@
+"""Taking an epoch, and keeping a lease while working.
+
+A lease permits to take an epoch and proves nothing: safety rests on epochs and attempts alone (I5). A challenger
+watches the holders' counters over its own monotonic clock, so that no clock of another machine matters.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from airflow_ft.protocol.errors import FencedError, LeaseHeldError, StateConflictError
+from airflow_ft.protocol.headway import HEADWAY, Taken
+from airflow_ft.protocol.model import Lease
+from airflow_ft.protocol.ports import Store
+
+LEASE_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Who is at work: `task` names the Airflow task instance without its try ("" outside Airflow)."""
+
+    task: str = ""
+    try_number: int = 1
+
+    def lease(self) -> Lease:
+        """A fresh lease; its holder, "host:pid:random", is no other process's and tells people where to look."""
+        holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
+        return Lease(holder=holder, epoch=0, task=self.task, try_number=self.try_number, counter=0)
+
+
+def _is_older_try(other: Lease, mine: Lease) -> bool:
+    return bool(mine.task) and other.task == mine.task and other.try_number < mine.try_number
+
+
+def take_epoch(
+    store: Store,
+    pipeline: str,
+    lease: Lease,
+    why: str,
+    *,
+    lease_seconds: float = LEASE_SECONDS,
+    after: int | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> int:
+    """Takes the next epoch once every other holder stood still for `lease_seconds`, or is an older try of mine.
+
+    LeaseHeldError as soon as one of them is seen alive; StoreUnavailableError as the store raises it. FencedError, and
+    none is taken, when another one than `after` is the newest.
+    """
+    watched: dict[str, tuple[int, float]] = {}
+    while True:
+        epoch = store.pipeline(pipeline).epoch
+        if after is not None and epoch != after:
+            raise FencedError(
+                f"another process took epoch {epoch} after epoch {after}.",
+                remedy="Do nothing: that process continues.",
+                pipeline=pipeline,
+                epoch=epoch,
+            )
+        leases = store.leases(pipeline)
+        waiting_for: Lease | None = None
+        for other in leases:
+            if other.holder == lease.holder or _is_older_try(other, lease):
+                continue
+            counter, since = watched.setdefault(other.holder, (other.counter, monotonic()))
+            if counter != other.counter:
+                raise LeaseHeldError(
+                    f"{other.task or 'another process'} (try {other.try_number}) works on the pipeline with epoch"
+                    f" {other.epoch}.",
+                    pipeline=pipeline,
+                    remedy="Wait until it has finished, then try again.",
+                    task=other.task,
+                    epoch=other.epoch,
+                )
+            if monotonic() - since < lease_seconds:
+                waiting_for = other
+        if waiting_for is None:
+            try:
+                return store.take_epoch(pipeline, epoch, {other.holder: other.counter for other in leases}, lease, why)
+            except (LeaseHeldError, StateConflictError, FencedError):
+                continue  # somebody moved while we looked: look again
+        else:
+            log.debug("waiting for the lease of %s on %s to run out", waiting_for.task, pipeline)
+        sleep(min(1.0, lease_seconds / 10))
+
+
+class LeaseKeeper:
+    """Renews a lease from a thread, until closed; `check` raises what has ended that: only a newer owner does."""
+
+    def __init__(self, store: Store, pipeline: str, epoch: int, holder: str, lease_seconds: float) -> None:
+        self._store, self._pipeline, self._epoch, self._holder = store, pipeline, epoch, holder
+        self._interval = lease_seconds / 3
+        self._stop = threading.Event()
+        self._fenced: FencedError | None = None
+        self._measured: dict[str, Taken] = {}
+        self._thread = threading.Thread(target=self._renew, name=f"lease-{pipeline}", daemon=True)
+        self._thread.start()
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._interval):
+            try:
+                taken = HEADWAY.now(self._pipeline)
+                self._store.renew_lease(self._pipeline, self._epoch, self._holder, "; ".join(map(str, taken)))
+                self._measure(taken)
+            except FencedError as error:
+                self._fenced = error
+                return
+            except Exception as error:  # the lease may run out meanwhile: that is safe (I5)
+                log.warning("cannot renew the lease on %s: %s", self._pipeline, error)
+
+    def _measure(self, taken: Sequence[Taken]) -> None:
+        """What is over goes back to nothing. Whatever goes wrong with it, the lease is renewed on."""
+        now = {each.sink: each for each in taken}
+        over = [replace(each, rows=0, of=0) for sink, each in self._measured.items() if sink not in now]
+        self._measured = now
+        try:
+            for each in (*over, *taken):
+                self._store.meter.taken(self._pipeline, each)
+        except Exception as error:
+            log.warning("cannot measure the progress of deliveries of %s: %s", self._pipeline, error)
+
+    def check(self) -> None:
+        """Raises FencedError once a renewal was refused: a cheap early stop; safety does not rest on it."""
+        if self._fenced is not None:
+            raise self._fenced
+
+    def close(self) -> None:
+        """Stops renewing and gives the lease back; raises nothing, which would hide what has ended the work."""
+        self._stop.set()
+        self._thread.join()
+        self._measure(())
+        try:
+            self._store.release_lease(self._pipeline, self._holder)
+        except Exception as error:
+            log.warning("cannot release the lease on %s, so it expires: %s", self._pipeline, error)
+
+
+@contextmanager
+def new_epoch(
+    store: Store,
+    pipeline: str,
+    worker: Worker,
+    why: str,
+    lease_seconds: float = LEASE_SECONDS,
+    *,
+    after: int | None = None,
+) -> Iterator[tuple[int, LeaseKeeper]]:
+    """Takes an epoch, as `take_epoch` does, and holds its lease for the duration of the block."""
+    lease = worker.lease()
+    epoch = take_epoch(store, pipeline, lease, why, lease_seconds=lease_seconds, after=after)
+    keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
+    try:
+        yield epoch, keeper
+    finally:
+        keeper.close()
+
+
+@contextmanager
+def joined_epoch(
+    store: Store, pipeline: str, epoch: int, worker: Worker, lease_seconds: float = LEASE_SECONDS
+) -> Iterator[LeaseKeeper]:
+    """Joins the epoch that a run's tasks share; FencedError when it is no longer the pipeline's."""
+    lease = worker.lease()
+    store.hold_lease(pipeline, epoch, lease)
+    keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
+    try:
+        yield keeper
+    finally:
+        keeper.close()

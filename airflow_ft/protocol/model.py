@@ -1,0 +1,580 @@
+"""The values of the protocol: checkpoints, plans, votes, proofs. All frozen, all plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.reasons import AbortReason as AbortReason
+from airflow_ft.protocol.reasons import Reason as Reason
+
+
+class CheckpointState(StrEnum):
+    """Where a checkpoint stands. Which transition is allowed is the table in `airflow_ft.protocol.transitions`."""
+
+    TRIGGERED = "TRIGGERED"
+    STAGED = "STAGED"
+    PREPARED = "PREPARED"
+    COMMITTING = "COMMITTING"
+    COMPLETED = "COMPLETED"
+    SUBSUMED = "SUBSUMED"
+    ABORTED = "ABORTED"
+    QUARANTINED = "QUARANTINED"
+
+
+class CheckpointingMode(StrEnum):
+    """How often a row that was read becomes visible when something dies. Flink has the first two.
+
+    EXACTLY_ONCE: once, in all sinks or in none. AT_LEAST_ONCE: once or more often, never lost. AT_MOST_ONCE: once, or
+    lost with what died before it was published; so are Flink's jobs without checkpoints.
+    """
+
+    EXACTLY_ONCE = "EXACTLY_ONCE"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    AT_MOST_ONCE = "AT_MOST_ONCE"
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the decision waits for votes."""
+        return self is not CheckpointingMode.AT_LEAST_ONCE
+
+
+class AfterAbort(StrEnum):
+    """What becomes of the rows of an aborted, published checkpoint."""
+
+    CARRIED = "carried"  # delivered by the next number, before that one's own rows
+    REWOUND = "rewound"  # computed again: the next attempt starts from the last delivered checkpoint
+
+
+class ExternalizedRetention(StrEnum):
+    """What is kept of a stream's confirmed checkpoints when it has ended (Flink: ExternalizedCheckpointRetention)."""
+
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"  # all that `num_retained` keeps
+    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"  # nothing when it was asked to stop; all when it has failed
+    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"  # nothing
+
+
+class HaltReason(StrEnum):
+    """Why a pipeline stands still until `airflow ft resume` (or `adopt`)."""
+
+    STORE_BEHIND_SINK = "STORE_BEHIND_SINK"
+    TOKEN_LOST = "TOKEN_LOST"
+    FOREIGN_OWNER = "FOREIGN_OWNER"
+    HEURISTIC_COMMIT = "HEURISTIC_COMMIT"
+
+
+class PipelineStatus(StrEnum):
+    """ACTIVE. HALTED with a `HaltReason`, or RENAMED (it goes on as another one): nothing is staged or delivered."""
+
+    ACTIVE = "ACTIVE"
+    HALTED = "HALTED"
+    RENAMED = "RENAMED"
+
+
+class Promise(StrEnum):
+    """What a participant can promise."""
+
+    TWO_PHASE = "TWO_PHASE"
+    ATOMIC = "ATOMIC"
+    REDO = "REDO"
+    IDEMPOTENT = "IDEMPOTENT"
+    AT_LEAST_ONCE = "AT_LEAST_ONCE"
+    """It keeps no marker: a delivery whose end nobody has recorded is repeated, and its rows may come twice."""
+
+
+class Outcome(StrEnum):
+    """What a sink's own marker says of a checkpoint."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no blanks, so that equal values have equal text (digests, comparisons)."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+PLAIN = "python:"
+"""Before a pipeline's name: what a run outside of Airflow has for a DAG's id; no DAG has such a one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RunKey:
+    """The Airflow run a checkpoint was staged in; outside Airflow any two strings that stay the same over retries.
+
+    `map_index` tells the expansions of a mapped task (or of a task in a mapped group) apart; -1: not mapped.
+    """
+
+    dag_id: str
+    run_id: str
+    map_index: int = -1
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether no DAG has made it, but a program (`airflow_ft.run`)."""
+        return self.dag_id.startswith(PLAIN)
+
+    def __str__(self) -> str:
+        return f"{self.dag_id}/{self.run_id}" + (f"[{self.map_index}]" if self.map_index >= 0 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who is acting: newer (epoch, attempt) pairs shut older ones out of the store and of every sink (I5).
+
+    `attempt` is drawn from a counter of the pipeline, so within an epoch a later step always has the larger one.
+    """
+
+    pipeline: str
+    installation: str
+    epoch: int
+    attempt: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Return what is compared with the head of a sink."""
+        return (self.epoch, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPosition:
+    """Where Spark's own state of a published checkpoint lies: checkpoint location (URI) and micro-batch."""
+
+    location: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The rows one checkpoint published into the write-ahead log: frozen from then on (I1).
+
+    `digest` is the SHA-256 of the manifest at `location` (URI of the folder); `rows` counts by sink name;
+    `bytes` is the size of all files.
+    """
+
+    number: int
+    digest: str
+    location: str
+    rows: Mapping[str, int]
+    bytes: int
+
+    @property
+    def total_rows(self) -> int:
+        """Rows over all sinks."""
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StateSizes:
+    """The state after one micro-batch, over all operators and partitions.
+
+    changes: bytes that this micro-batch has changed. snapshot: bytes of the newest full snapshots, as they lie in the
+    location (0: there is none). replayed: micro-batches since the oldest of these; whoever loads the state replays
+    their changes.
+    """
+
+    changes: int
+    snapshot: int
+    replayed: int
+
+    def __str__(self) -> str:
+        return f"{self.changes} bytes of changes; full snapshot {self.snapshot} bytes, {self.replayed} batches before"
+
+
+def plan_digest(segments: tuple[Segment, ...]) -> str:
+    """SHA-256 (hex) over the ordered (number, manifest digest): what marker and token hold."""
+    text = canonical_json([[segment.number, segment.digest] for segment in segments])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """The pipeline that goes on under another name: `number` was delivered last, in all sinks, and all of its numbers
+    are lower than `below`, with which those of the new name begin.
+    """
+
+    pipeline: str
+    number: int
+    below: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParticipantPlan:
+    """One transactional system in a plan: everything needed to reach and settle it without the DAG.
+
+    `name` is the Airflow connection id, or what a sink without a connection is called; `kind` names the system
+    (`airflow_ft.sinks.registry`); `sinks` maps a sink's name to its settings (plain JSON, never a secret), in the
+    declared order, in which their rows are sent;
+    `predecessor` is the number that this system must have delivered last (0: none yet). `former`: whose place this
+    pipeline takes there when it begins (None: nobody's).
+    """
+
+    name: str
+    kind: str
+    strategy: str
+    promise: Promise
+    predecessor: int
+    sinks: Mapping[str, Mapping[str, Any]]
+    former: Former | None = None
+
+    @property
+    def keeps_markers(self) -> bool:
+        """Return whether the sink itself remembers what it was given."""
+        return self.promise is not Promise.AT_LEAST_ONCE
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the store."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "strategy": self.strategy,
+            "promise": self.promise.value,
+            "predecessor": self.predecessor,
+            "sinks": {name: dict(settings) for name, settings in self.sinks.items()},
+            **({"order": list(self.sinks)} if list(self.sinks) != sorted(self.sinks) else {}),
+            **({"former": asdict(self.former)} if self.former else {}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ParticipantPlan:
+        """The inverse of `to_json`. Stored objects lose their order; without "order" it is that of the names."""
+        return cls(
+            name=data["name"],
+            kind=data["kind"],
+            strategy=data["strategy"],
+            promise=Promise(data["promise"]),
+            predecessor=data["predecessor"],
+            sinks={name: data["sinks"][name] for name in data.get("order") or sorted(data["sinks"])},
+            former=Former(**data["former"]) if "former" in data else None,
+        )
+
+
+PLAN_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one checkpoint is delivered; fixed once stored.
+
+    `segments` are in delivery order: carried ones, subsumed ones, its own. `participants` are in commit order.
+    `commit_point` is the participant whose own transaction decides, or None when the store decides; with the mode
+    AT_LEAST_ONCE it has decided as soon as this is stored.
+    `reasons` tell a person why it was planned like this.
+    """
+
+    pipeline: str
+    installation: str
+    number: int
+    segments: tuple[Segment, ...]
+    participants: tuple[ParticipantPlan, ...]
+    commit_point: str | None
+    reasons: tuple[str, ...] = ()
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+
+    @property
+    def digest(self) -> str:
+        """The plan digest that marker and token hold."""
+        return plan_digest(self.segments)
+
+    def participant(self, name: str) -> ParticipantPlan:
+        """The participant of that name; KeyError when the plan has none."""
+        for participant in self.participants:
+            if participant.name == name:
+                return participant
+        raise KeyError(name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for the store."""
+        return {
+            "format": PLAN_FORMAT,
+            "pipeline": self.pipeline,
+            "installation": self.installation,
+            "number": self.number,
+            "segments": [
+                {
+                    "number": s.number,
+                    "digest": s.digest,
+                    "location": s.location,
+                    "rows": dict(s.rows),
+                    "bytes": s.bytes,
+                }
+                for s in self.segments
+            ],
+            "participants": [p.to_json() for p in self.participants],
+            "commit_point": self.commit_point,
+            "reasons": list(self.reasons),
+            "mode": self.mode.value,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """The inverse of `to_json`."""
+        return cls(
+            pipeline=data["pipeline"],
+            installation=data["installation"],
+            number=data["number"],
+            segments=tuple(Segment(**segment) for segment in data["segments"]),
+            participants=tuple(ParticipantPlan.from_json(p) for p in data["participants"]),
+            commit_point=data["commit_point"],
+            reasons=tuple(data["reasons"]),
+            mode=CheckpointingMode(data.get("mode", CheckpointingMode.EXACTLY_ONCE)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """An outcome as read from a sink's own marker or token (I6), never guessed.
+
+    `counts` are what the server returned inside the delivering transaction, by sink name: affected rows, or
+    acknowledged records. `detail` is plain JSON for people: attempts, connection, slow path taken, reason of
+    a tombstone.
+    """
+
+    participant: str
+    number: int
+    outcome: Outcome
+    digest: str
+    epoch: int
+    counts: Mapping[str, int] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkHead:
+    """What a sink itself remembers of a pipeline: its owner, its newest epoch and the number it delivered last."""
+
+    installation: str
+    epoch: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A process at work on a pipeline.
+
+    `counter` grows at each renewal; a challenger watches it over its own monotonic clock. `task` names the Airflow
+    task instance without its try ("" outside Airflow). `doing`: for people, how far a long delivery has come.
+    """
+
+    holder: str
+    epoch: int
+    task: str
+    try_number: int
+    counter: int
+    doing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline's row in the store.
+
+    `base` is Spark's position of the newest published (or, after a rewind, delivered) checkpoint; `base_is_clean`
+    says that the process that wrote it ended properly, so that its location may be continued in place.
+    `turn` is the run that is at work from its `recover` to its `confirmed` (politeness, not safety).
+    `last_published` is the highest number ever published, the predecessor of the next publication (0: none);
+    `last_attempt` the highest attempt that was given out. `former`: the pipeline that goes on as this one.
+    `newer`: what a newer release has written as its status, or as the reason to halt it, and this one does not know
+    (""): it counts as HALTED then, and whoever acts on it refuses (`errors.require_understood`).
+    """
+
+    name: str
+    epoch: int
+    next_number: int
+    status: PipelineStatus
+    halt_reason: HaltReason | None
+    halt_message: str
+    base: SparkPosition | None
+    base_is_clean: bool
+    turn: RunKey | None
+    last_published: int = 0
+    last_attempt: int = 0
+    former: Former | None = None
+    newer: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason why it is HALTED, as it stands there."""
+        return self.newer or str(self.halt_reason)
+
+    @property
+    def halted(self) -> str:
+        """Why it is HALTED, and what is said of it; "": it is not."""
+        if self.status is not PipelineStatus.HALTED:
+            return ""
+        return halted_text(self.why, self.halt_message, newer=bool(self.newer))
+
+
+def halted_text(why: str, message: str, *, newer: bool) -> str:
+    """What people are told of a pipeline that is HALTED; `newer`: for something that this release does not know."""
+    told = " (A newer airflow-ft has written this; until this one is as new, nothing here acts on it.)" if newer else ""
+    return f"{why}: {message}{told}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's row: `epoch` is the one its delivery tasks share (0: none taken yet), `staged` that its stage ended.
+
+    `stage_task` is the task that staged it ("": not known), `stage_began` when its newest attempt began. `through` is
+    the highest number that was published when its stage ended. `complete`: that stage has read everything that its
+    sources held when it began, and no number up to `through` was rewound since. `spec` is the digest of what it was
+    staged with (`Store.spec`; "": not known). `restored_from`: the savepoint from which it has gone on ("": none).
+    """
+
+    pipeline: str
+    key: RunKey
+    epoch: int
+    staged: bool
+    interval_end: datetime | None
+    stage_task: str = ""
+    stage_began: datetime | None = None
+    through: int = 0
+    complete: bool = False
+    spec: str = ""
+    restored_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A participant's newest attempt at a checkpoint's step, numbered before the sink was touched.
+
+    `prepared` is the attempt that voted yes (0: none), `notes` what it said when it did: plain JSON, from which
+    another process can finish a TWO_PHASE participant. `proof` is set once its outcome was read. `problem`, for people
+    alone: the error that the newest attempt met (None: it met none).
+    """
+
+    participant: str
+    attempt: int
+    prepared: int
+    proof: Proof | None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    problem: Failure | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint's row in the store, with its votes.
+
+    `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
+    only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold what it had prepared.
+    `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock. `spec` is the
+    digest of the specification that it was made with (`Store.spec`; "": not known).
+
+    For people alone: `lag`, what each source had beyond this checkpoint while it was the newest one (empty where nobody
+    has looked); `application`, Spark's id of the application that was to compute it ("": not known); `state_sizes`, how
+    large the state was after it (None: nobody has measured it, or there is none).
+    """
+
+    pipeline: str
+    number: int
+    state: CheckpointState
+    epoch: int
+    run: RunKey | None
+    predecessor: int
+    segment: Segment | None
+    position: SparkPosition | None
+    plan: Plan | None
+    votes: Mapping[str, Vote]
+    reason: Reason | None
+    message: str
+    after_abort: AfterAbort | None
+    subsumed_by: int | None
+    delivered_by: int | None
+    rollback_pending: bool
+    finalised: bool
+    positions: Mapping[str, Any]
+    triggered_at: datetime
+    staged_at: datetime | None
+    prepared_at: datetime | None
+    decided_at: datetime | None
+    completed_at: datetime | None
+    spec: str = ""
+    lag: Mapping[str, int] = field(default_factory=dict)
+    application: str = ""
+    state_sizes: StateSizes | None = None
+
+    @property
+    def drained(self) -> SparkPosition | None:
+        """The state that it has drained: its rows are what was open there. None: it is none that drains."""
+        found = self.positions.get(DRAINED)
+        return None if found is None else SparkPosition(**found)
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Its rows are proven to be in every sink (I9: what gates may open on)."""
+        return self.state is CheckpointState.COMPLETED or self.delivered_by is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is left to do for it: confirmed, or aborted with its rows never published or computed again."""
+        if self.state is CheckpointState.ABORTED:
+            return self.is_confirmed or self.segment is None or self.after_abort is AfterAbort.REWOUND
+        return self.is_confirmed or self.after_abort is AfterAbort.REWOUND
+
+    @property
+    def in_doubt_since(self) -> datetime:
+        """Since when its outcome is open, if it is."""
+        return self.decided_at or self.prepared_at or self.triggered_at
+
+    @property
+    def is_undelivered(self) -> bool:
+        """It has published rows that some number still has to deliver (and that were not rewound)."""
+        if self.segment is None or self.delivered_by is not None:
+            return False
+        return self.after_abort is not AfterAbort.REWOUND
+
+
+DRAINED = "*drained"
+"""Among the positions of a checkpoint that drains, beside those of its sources; no source has such a name."""
+
+
+class RequestKind(StrEnum):
+    """What a person may ask of a stream that runs."""
+
+    STOP = "STOP"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Something that was asked of whoever runs the pipeline; `id` counts within a pipeline.
+
+    `kind` is as it stands where only a newer release knows it: nobody answers that here.
+    `outcome` says what became of it ("": nobody has answered yet). Times are UTC by the store's clock.
+    """
+
+    pipeline: str
+    id: int
+    kind: RequestKind | str
+    arguments: Mapping[str, Any]
+    asked_by: str
+    asked_at: datetime
+    answered_at: datetime | None
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """A barrier in one pipeline: what was in its sources at `injected_at` (UTC, by the store's clock) is before it."""
+
+    id: str
+    pipeline: str
+    injected_at: datetime
+    injected_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the append-only event log; `number` is 0 for what concerns the whole pipeline."""
+
+    pipeline: str
+    number: int
+    at: datetime
+    epoch: int
+    kind: str
+    message: str
+    detail: Mapping[str, Any] = field(default_factory=dict)

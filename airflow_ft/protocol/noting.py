@@ -1,0 +1,81 @@
+"""Notes an error in the decision log for people. Nothing here raises: the error itself counts, not the note of it."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    DeclinedError,
+    FencedError,
+    HaltError,
+    LeaseHeldError,
+    NotDeliveredError,
+    StageError,
+    StoreUnavailableError,
+    TurnHeldError,
+)
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.model import RunKey
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.secrets import without_secrets
+
+log = logging.getLogger(__name__)
+
+_PASSED_OVER = (FencedError, LeaseHeldError, TurnHeldError, StoreUnavailableError)
+"""Errors without a note: another run is active and notes its own, or the note could not be stored either."""
+
+
+def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", try_number: int = 0) -> Failure:
+    """The error as plain data. The message of another package's error is left out: it may hold a secret."""
+    kind = type(error).__name__
+    if isinstance(error, AirflowFtError):
+        error.filled(pipeline)
+        message, remedy = str(without_secrets(error.headline)), str(without_secrets(error.remedy))
+        return Failure(
+            kind,
+            error.code,
+            message,
+            remedy,
+            task_id=task_id,
+            try_number=try_number,
+            reason=_reason(error),
+        )
+    message = f"the run ended with a {kind}."
+    remedy = "Read the log of the task." if task_id else "Read the log of the program."
+    return Failure(kind, "", message, remedy, task_id=task_id, try_number=try_number)
+
+
+def note_failure(
+    store: Store, pipeline: str, run: RunKey, error: BaseException, *, task_id: str = "", try_number: int = 0
+) -> None:
+    """Store why the run failed (`Store.tell_failure`)."""
+    if isinstance(error, _PASSED_OVER):
+        return
+    try:
+        failure = failure_of(error, pipeline, task_id=task_id, try_number=try_number)
+        store.tell_failure(pipeline, run, failure, follows=isinstance(error, NotDeliveredError))
+    except Exception as problem:
+        log.warning("the page does not show this failure, since it could not be stored: %s", type(problem).__name__)
+        log.debug("how that came about:", exc_info=problem)
+
+
+def note_problem(store: Store, pipeline: str, epoch: int, number: int, participant: str, error: AirflowFtError) -> None:
+    """Store why the newest attempt at a participant failed (`Store.tell_problem`)."""
+    if isinstance(error, _PASSED_OVER):
+        return
+    try:
+        store.tell_problem(pipeline, epoch, number, participant, failure_of(error, pipeline))
+    except Exception as problem:
+        log.debug("the error of %s was not stored:", participant, exc_info=problem)
+
+
+def _reason(error: AirflowFtError) -> str:
+    if isinstance(error, HaltError):
+        return error.reason.value
+    cause = error.__cause__
+    if isinstance(cause, DeclinedError):  # what is decided and refused is tried again
+        return cause.abort_reason.value
+    if isinstance(error, StageError) or error.abort_reason is not AirflowFtError.abort_reason:
+        return error.abort_reason.value
+    return ""

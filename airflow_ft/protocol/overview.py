@@ -1,0 +1,254 @@
+"""What a list of many pipelines says of each: how it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.model import RunKey
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Condition(StrEnum):
+    """How a pipeline stands; in the order in which a person should look."""
+
+    HALTED = "HALTED"
+    QUARANTINED = "QUARANTINED"
+    IN_DOUBT = "IN_DOUBT"
+    FAILED = "FAILED"
+    NOT_RUNNING = "NOT_RUNNING"
+    LATE = "LATE"
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    IDLE = "IDLE"
+    RENAMED = "RENAMED"
+
+    @property
+    def told(self) -> str:
+        """Return what that means, and what to do."""
+        return _TOLD[self]
+
+    @property
+    def words(self) -> str:
+        """As people read it: `IN DOUBT`."""
+        return self.value.replace("_", " ")
+
+
+_TOLD = {
+    Condition.HALTED: "Nothing is staged or delivered until a person removes the cause and resumes the pipeline.",
+    Condition.QUARANTINED: "A checkpoint is quarantined. Nothing later is delivered until a person settles it.",
+    Condition.IN_DOUBT: "A checkpoint is decided, but not all sinks have its rows, and no run is active.",
+    Condition.FAILED: "The last run failed.",
+    Condition.NOT_RUNNING: "The stream does not run.",
+    Condition.LATE: "Nothing was confirmed for longer than its late_after, and its sources were not read to their end.",
+    Condition.WAITING: "No sink has the staged rows yet, and no run is active. The next run delivers them.",
+    Condition.RUNNING: "A run is active.",
+    Condition.IDLE: "All staged rows are delivered.",
+    Condition.RENAMED: "The pipeline was renamed. No run uses the old name.",
+}
+NEED_A_PERSON = (
+    Condition.HALTED,
+    Condition.QUARANTINED,
+    Condition.IN_DOUBT,
+    Condition.FAILED,
+    Condition.NOT_RUNNING,
+    Condition.LATE,
+)
+"""The conditions in which a person should look; the page explains them in the list."""
+SILENT_AFTER = timedelta(seconds=90)
+"""A process renews its lease of 30 seconds every ten. Without a write for this long it is dead, or stuck."""
+
+
+class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasses are slow at
+    """A pipeline in few words.
+
+    `halted`: the reason and what is said of it, or "". `renamed`: as which it goes on, or "".
+    `dags` are the first and the last one, by name, of those that have made its checkpoints: none, one, or two of
+    several. The numbers are of checkpoints that are open. `late`: for so long nothing was confirmed, where that is more
+    than the pipeline's `late_after`; None: it is in time, or nobody has said when it is not (then that is None, too).
+    `late_at`: from then on it is late, unless something is confirmed before.
+
+    `failure`: why the newest run failed. `streaming`: its newest stage is one of a stream. `retired`: a person retired
+    it since. `leases`: processes that hold one. `changed_at`: when anything of it was written last, a renewed lease
+    too. `silent`: for how long nothing was, while a run has the turn; longer than `silent_after`: no process is alive.
+
+    The decision log does not know what becomes of DAGs and their runs. Airflow does (`airflow_ft.admin.dag_runs.judged`):
+    `ended` is the run that has the turn and cannot continue, `paused` says that none of its DAGs begins a
+    run: each is paused or deleted.
+    """
+
+    name: str
+    halted: str
+    turn: RunKey | None
+    dags: tuple[str, ...]
+    quarantined: int = 0
+    committing: int = 0
+    undelivered: int = 0
+    late: timedelta | None = None
+    late_after: timedelta | None = None
+    late_at: datetime | None = None
+    renamed: str = ""
+    failure: Failure | None = None
+    streaming: bool = False
+    retired: bool = False
+    leases: int = 0
+    changed_at: datetime = NEVER
+    silent: timedelta | None = None
+    silent_after: timedelta = SILENT_AFTER
+    ended: RunKey | None = None
+    paused: bool = False
+
+    @property
+    def told(self) -> str:
+        """Return what its condition means for this pipeline, as far as known."""
+        condition = self.condition
+        if condition in (Condition.FAILED, Condition.NOT_RUNNING):
+            return self.text_of(condition)
+        if condition is Condition.WAITING and (self.paused or self.retired):
+            why = "the pipeline is retired" if self.retired else "its DAG is paused or deleted"
+            return f"No sink has the staged rows yet, and {why}. No run delivers them."
+        return self.halted or self.renamed or condition.told
+
+    def text_of(self, condition: Condition) -> str:
+        """Return the explanation if this pipeline is FAILED or NOT_RUNNING (`trouble`)."""
+        return self._failed if condition is Condition.FAILED else self._not_running
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether a run has the turn, and no process of it wrote anything, or renewed a lease, for too long.
+
+        If the DAG is no stream, Airflow knows more: between two tasks no process holds a lease.
+        """
+        watched = self.streaming or (self.turn is not None and self.turn.is_plain and self.leases > 0)
+        return watched and self.silent is not None and self.silent > self.silent_after
+
+    @property
+    def is_at_work(self) -> bool:
+        """Return whether a run is active, as far as known."""
+        return self.turn is not None and not self.is_silent
+
+    @property
+    def is_stopped(self) -> bool:
+        """A stream that ended as asked, or whose DAG is paused, without an error: on purpose, so no person must act."""
+        return self.streaming and self.turn is None and self.failure is None and (self.paused or self.ended is None)
+
+    @property
+    def condition(self) -> Condition:
+        """Return its most urgent condition. The page, its API, the command line and notifications all use it."""
+        if self.renamed:
+            return Condition.RENAMED
+        if self.halted:
+            return Condition.HALTED
+        if self.quarantined:
+            return Condition.QUARANTINED
+        if self.committing and not self.is_at_work:
+            return Condition.IN_DOUBT
+        if (found := self.trouble) is not None:
+            return found
+        if self.late is not None:
+            return Condition.LATE
+        if self.is_at_work:
+            return Condition.RUNNING
+        return Condition.WAITING if self.undelivered else Condition.IDLE
+
+    @property
+    def trouble(self) -> Condition | None:
+        """FAILED or NOT_RUNNING; None: a run is active, the last one succeeded, or the pipeline was retired since."""
+        if self.retired or self.is_at_work:
+            return None
+        if self.failure is not None and self.turn is None:
+            return Condition.FAILED
+        if self.streaming:
+            return Condition.NOT_RUNNING
+        died = self.ended is not None or self.is_silent
+        return Condition.FAILED if died else None
+
+    @property
+    def no_run_follows(self) -> str:
+        """Say that its DAG is paused or deleted; "": it is not, as far as known."""
+        return " Its DAG is paused or deleted, so no run follows." if self.paused else ""
+
+    @property
+    def _failed(self) -> str:
+        if self.failure is not None:
+            return f"{failed_text(self.failure)}{self.no_run_follows}"
+        return (
+            f"Run {self.ended or self.turn} ended before it was confirmed, without an error: its process was"
+            f" killed, or a person ended it.{self.no_run_follows}"
+            "\nFix: Look at its log. Then clear its tasks in Airflow, trigger a new run, or start the program again."
+        )
+
+    @property
+    def _not_running(self) -> str:
+        last = f" Its last error: {failed_text(self.failure)}" if self.failure is not None else ""
+        if self.paused:
+            return (
+                "Its DAG is paused or deleted, so the stream does not run."
+                f"\nFix: Unpause the DAG, or bring it back, and trigger a run.{last}"
+            )
+        if self.turn is not None:
+            return (
+                f"No process of run {self.turn} renews its lease: it was killed, or waits for its retry."
+                f"\nFix: Look at the log of its task in Airflow.{last}"
+            )
+        if self.ended is not None:
+            return (
+                f"Run {self.ended} ended without an error: its process was killed, or a person ended it."
+                "\nFix: Look at the log of its task in Airflow, and trigger a new run."
+            )
+        return "The stream was stopped.\nFix: Trigger a run of its DAG. Retire the pipeline if it should not run."
+
+
+def failed_text(failure: Failure) -> str:
+    """Say which run failed, in which task, and why."""
+    of = f"Run {RunKey(failure.dag_id, failure.run_id, failure.map_index)} failed" if failure.run_id else "It failed"
+    task = f" in {failure.task_id} (try {failure.try_number})" if failure.task_id else ""
+    return f"{of}{task}: {failure.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many checkpoints a pipeline has had, since its first one, by how they ended; and how often it was restored.
+
+    `subsumed` were delivered with a later one. `failed` were aborted: rows that they had published were delivered with
+    a later one too, or computed again.
+    """
+
+    in_progress: int
+    completed: int
+    subsumed: int
+    failed: int
+    restored: int
+
+    @property
+    def triggered(self) -> int:
+        """All of them."""
+        return self.in_progress + self.completed + self.subsumed + self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who has made a checkpoint ("": no run), and the digest of what it was made with ("": not known)."""
+
+    dag_id: str
+    spec: str
+
+
+class Only(StrEnum):
+    """Which checkpoints of a pipeline are asked for."""
+
+    OPEN = "open"
+    """Something is left to do for them."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+class Noted(StrEnum):
+    """Events of a pipeline of which the newest one is looked for."""
+
+    SAVEPOINT = "SAVEPOINT"
+    RESTORED = "RESTORED"

@@ -1,0 +1,940 @@
+"""What the protocol needs from the outside, as `typing.Protocol`s: the store, the sinks and the write-ahead log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.headway import Taken
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.model import (
+    AbortReason,
+    AfterAbort,
+    Barrier,
+    Checkpoint,
+    Event,
+    Fence,
+    HaltReason,
+    Lease,
+    ParticipantPlan,
+    Pipeline,
+    Plan,
+    Promise,
+    Proof,
+    Reason,
+    Request,
+    RequestKind,
+    Run,
+    RunKey,
+    Segment,
+    SinkHead,
+    SparkPosition,
+    StateSizes,
+    Vote,
+)
+from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.overview import Noted, Only, Origin, Overview, Tally
+from airflow_ft.protocol.reasons import WaitReason
+from airflow_ft.protocol.remnants import PreparedEnding, Remnant
+from airflow_ft.protocol.set_aside import SetAside
+from airflow_ft.protocol.timing import Delivered, Timing
+from airflow_ft.protocol.warning import PipelineWarning
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_ft.protocol.config import CheckpointConfig
+    from airflow_ft.protocol.filling import Filling
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """Numbers of a run whose rows are proven to be in every sink, and their rows, by sink.
+
+    `set_aside`, by sink: of all that was delivered together with these numbers.
+    """
+
+    numbers: Numbers = field(default_factory=Numbers)
+    by_sink: Mapping[str, int] = field(default_factory=dict)
+    set_aside: Mapping[str, SetAside] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Over all sinks."""
+        return sum(self.by_sink.values())
+
+    def told(self) -> dict[str, Any]:
+        """Plain data for other tasks."""
+        aside = {sink: each.rows for sink, each in self.set_aside.items()}
+        return {**self.numbers.told(), "rows": self.rows, "set_aside": aside}
+
+
+MOST_EVENTS = 300
+"""So many of a checkpoint's events are looked at for its trace: one that is tried again for hours has thousands."""
+
+
+class Meter(Protocol):
+    """Counts what becomes of checkpoints; whatever goes wrong with counting fails nothing."""
+
+    @property
+    def traces(self) -> bool:
+        """Return whether `ended` is to be told: that takes a look at the decision log."""
+
+    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
+        """One is COMPLETED or ABORTED; with what has happened to it, the newest first."""
+
+    def failed(self, pipeline: str, reason: Reason) -> None:
+        """One was aborted."""
+
+    def confirmed(self, pipeline: str, count: int) -> None:
+        """So many more are proven to be in every sink: a COMPLETED one, and those that it delivered with itself."""
+
+    def completed(self, pipeline: str, timing: Timing) -> None:
+        """A checkpoint is COMPLETED: how long it took, and its own rows."""
+
+    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
+        """So many rows were staged for the sink of dead letters."""
+
+    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
+        """For so long none was triggered, although one was due."""
+
+    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
+        """How large its state is, as `airflow_ft.protocol.model.StateSizes` says."""
+
+    def taken(self, pipeline: str, taken: Taken) -> None:
+        """How far a delivery that takes long has come."""
+
+    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
+        """How much a source has that no published checkpoint has."""
+
+
+class Unmetered:
+    """Counts nothing."""
+
+    traces = False
+
+    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
+        """See `Meter.ended`."""
+
+    def failed(self, pipeline: str, reason: Reason) -> None:
+        """See `Meter.failed`."""
+
+    def confirmed(self, pipeline: str, count: int) -> None:
+        """See `Meter.confirmed`."""
+
+    def completed(self, pipeline: str, timing: Timing) -> None:
+        """See `Meter`."""
+
+    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
+        """See `Meter`."""
+
+    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
+        """See `Meter.waited`."""
+
+    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
+        """See `Meter.state`."""
+
+    def taken(self, pipeline: str, taken: Taken) -> None:
+        """See `Meter.taken`."""
+
+    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
+        """See `Meter.lag`."""
+
+
+class RootLog(Protocol):
+    """The memory of the decision log for storage roots (`airflow_ft.wal.roots`)."""
+
+    def root(self, uri: str) -> str | None:
+        """Return the id that the marker of a storage root holds; None: the log does not know this root."""
+
+    def remember_root(self, uri: str, id: str) -> str:
+        """Remember the id of a root, unless one is known; return the id that counts."""
+
+    def locations_below(self, uri: str) -> frozenset[str]:
+        """Return Spark locations of all pipelines' bases, and segments of open checkpoints, that lie below a URI."""
+
+
+class Versioned(Protocol):
+    """Reports changes to tasks and triggers that wait."""
+
+    def marks(self) -> Mapping[str, str]:
+        """Return the version token of each pipeline, by name; it changes on every write to the pipeline."""
+
+
+class Store(RootLog, Versioned, Protocol):
+    """The decision log.
+
+    Every write is one transaction: it locks the pipeline's row, checks its conditions (pipeline ACTIVE where rows
+    are staged, planned or decided; `epoch` equal to the pipeline's; the table of `core.transitions`), changes the
+    rows and appends one event. A condition that fails raises FencedError (the epoch is newer), PipelineHaltedError or
+    StateConflictError, and changes nothing. A write whose answer was lost raises
+    StoreUnavailableError(unanswered=True). Names of pipelines that do not exist raise KeyError in reads.
+    """
+
+    meter: Meter
+    """Is told what the writes of this object do to checkpoints, once they are done; whoever has opened it sets it."""
+
+    @property
+    def installation(self) -> str:
+        """UUID (text, 36 characters) born with the store."""
+
+    @property
+    def url(self) -> str:
+        """Return where it is, without secrets, for people."""
+
+    def close(self) -> None: ...
+
+    def now(self) -> datetime:
+        """The store's clock, UTC with microseconds."""
+
+    # pipelines, leases, epochs
+    def register(self, pipeline: str) -> Pipeline:
+        """Creates the pipeline's row when there is none (epoch 0, next number 1); returns it."""
+
+    def pipeline(self, pipeline: str) -> Pipeline: ...
+
+    def pipelines(self) -> Sequence[Pipeline]: ...
+
+    def overview(self, dag_id: str = "") -> Sequence[Overview]:
+        """All pipelines by name, or those of which a DAG has made checkpoints.
+
+        The cost is that of so many rows; of those of a DAG, a look-up more where others have made some, too.
+        """
+
+    def standing(self, pipeline: str) -> Overview:
+        """One pipeline in short."""
+
+    def mark(self, pipeline: str = "") -> str:
+        """A text that is another one after each write to the pipeline, or to any ("").
+
+        So whoever has asked something before knows whether to ask again. Costs one look at the end of an index.
+        """
+
+    def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
+        """Of the newest checkpoints, newest first. Reads no plan and no vote."""
+
+    def timings(self, pipeline: str, limit: int, only: Only | None = None) -> Sequence[Timing]:
+        """How long the newest checkpoints took, newest first; with `only` those alone. Reads no plan and no vote."""
+
+    def recent(self, pipelines: Collection[str], limit: int) -> Mapping[str, Sequence[Delivered]]:
+        """The newest completed checkpoints of each of these pipelines (100 at most), newest first. One statement."""
+
+    def doing(self, pipelines: Collection[str]) -> Mapping[str, Sequence[str]]:
+        """What those who hold leases on these pipelines say of themselves, by holder; without those who say nothing."""
+
+    def lags(self, pipelines: Collection[str]) -> Mapping[str, Sequence[Lag]]:
+        """What was told last of the sources of these pipelines, by source; without those of which nothing was told."""
+
+    def tell_lags(self, pipeline: str, epoch: int, number: int, lags: Sequence[Lag]) -> None:
+        """Replaces what was told of the sources, and notes it with the checkpoint `number` (0: with none). No event.
+
+        FencedError when the epoch is newer. Nothing is decided by it, so it may be late, or not come at all.
+        """
+
+    def tell_state(self, pipeline: str, epoch: int, number: int, sizes: StateSizes) -> None:
+        """Notes with the checkpoint how large the state was after it. No event; otherwise as `tell_lags`."""
+
+    def warnings(self, pipelines: Collection[str]) -> Mapping[str, Sequence[PipelineWarning]]:
+        """The warnings of these pipelines by code and subject; without pipelines that have none."""
+
+    def tell_warning(self, pipeline: str, warning: PipelineWarning) -> None:
+        """Stores a warning, or renews it. A new one, or one with another message, is also an event.
+
+        A pipeline keeps `MOST_WARNINGS`; further ones are left out. A run that is confirmed deletes those that were
+        stored before its stage began (`leave_turn`).
+        """
+
+    def tell_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
+        """Stores why the run failed, with an event; for people, nothing is decided by it.
+
+        Left out when another run has the turn, or has begun later. `follows`: the failure is a consequence, so an
+        earlier one of this run stays.
+        """
+
+    def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
+        """Stores with the participant's vote why its newest attempt failed. No event; FencedError as elsewhere.
+
+        A later vote of yes clears it. Left out when there is no vote, or its proof is known.
+        """
+
+    def tally(self, pipeline: str) -> Tally:
+        """Count the ended checkpoints by outcome; the cost does not depend on the length of the history."""
+
+    def number_at(self, pipeline: str, at: datetime) -> int:
+        """Up to which number all were triggered at that time or before; 0: none was. Some 20 look-ups of a million."""
+
+    def noted(self, pipeline: str, kind: Noted) -> Event | None:
+        """The newest event of this kind."""
+
+    def leases(self, pipeline: str) -> Sequence[Lease]: ...
+
+    def take_epoch(self, pipeline: str, expected: int, seen: Mapping[str, int], lease: Lease, why: str) -> int:
+        """Takes the next epoch for `lease` (whose epoch field is ignored), or raises.
+
+        Conditions: the epoch is still `expected`, and every lease on the pipeline is in `seen` (holder -> counter)
+        with that very counter, else LeaseHeldError; and it is ACTIVE (PipelineHaltedError), or RENAMED with nothing
+        published, so that a pipeline may be renamed to it. In the same transaction: all other leases are dropped, and
+        TRIGGERED checkpoints become ABORTED, since they can no longer be published: FENCED where another holder's lease
+        of their epoch was dropped, else ATTEMPT_ENDED.
+        """
+
+    def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
+        """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event."""
+
+    def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
+        """Counter + 1, and what the holder says of itself. No event.
+
+        FencedError when the epoch is newer or the lease is gone.
+        """
+
+    def release_lease(self, pipeline: str, holder: str) -> None:
+        """Drops the lease if it is there. No event."""
+
+    # runs
+    def enter_turn(
+        self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
+    ) -> RunKey:
+        """Registers the run, and gives it the turn if nobody has it or its holder is in `ended`; returns the holder.
+
+        ConfigurationError when another map index of the same DAG run is registered.
+        """
+
+    def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
+        """Frees the turn if this run has it.
+
+        `confirmed`: all of the run is delivered. Then its failure is cleared, and what failed before it had the turn;
+        the failure of a later run stays. Warnings that were stored before this run's stage began are deleted.
+        """
+
+    def run(self, pipeline: str, run: RunKey) -> Run | None: ...
+
+    def runs(self, pipeline: str, dag_id: str, run_id: str) -> Sequence[Run]:
+        """The runs of a DAG run, by map index."""
+
+    def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:
+        """The run's delivery tasks share `epoch` from now on (a new try of a fenced task took it for the run)."""
+
+    # staging
+    def begin_stage(
+        self, pipeline: str, epoch: int, run: RunKey, task: str = "", spec: Mapping[str, Any] | None = None
+    ) -> int:
+        """Gives the run this epoch, `staged` false, marks the base unclean; returns a new attempt number.
+
+        `task` is kept as the run's `stage_task`, the time as its `stage_began`: nothing is read before.
+        `spec` (plain JSON, no secret) is what the run, and each number that it triggers, is made with.
+        """
+
+    def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
+        """A new number, TRIGGERED. `application`: Spark's id of the one that computes it, for people.
+
+        StateConflictError when this epoch has ended the run's stage: the request of a driver that is gone comes late.
+        """
+
+    def publish(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        predecessor: int,
+        segment: Segment | None,
+        position: SparkPosition | None,
+        positions: Mapping[str, Any],
+        as_of: datetime | None = None,
+        parts: Mapping[str, float] | None = None,
+    ) -> None:
+        """TRIGGERED -> STAGED, and the pipeline's base becomes `position` (unclean) unless that is None.
+
+        Conditions: `predecessor` is the highest number ever published before (0: none). `segment` is None for a
+        number that only carries earlier segments. `as_of`: all that was in the sources at that time, by the store's
+        clock, is in this number or in one before it (None: nobody knows). `parts`: for traces, seconds of what it
+        consists of, one after the other.
+        """
+
+    def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:
+        """As `begin_stage`, for a stage that this epoch has begun: a new attempt in the same process, as told before.
+
+        What the attempt before it has TRIGGERED becomes ABORTED(ATTEMPT_ENDED), so it can no longer be published.
+        StateConflictError when this epoch has not begun the run's stage.
+        """
+
+    def give_up(self, pipeline: str, epoch: int, reason: AbortReason, message: str) -> None:
+        """What is TRIGGERED becomes ABORTED(`reason`), so it can no longer be published: its attempt has ended."""
+
+    def read_all(self, pipeline: str, epoch: int, run: RunKey, as_of: datetime) -> None:
+        """A stream that goes on: what was in the sources at `as_of` is in the numbers that are published by now."""
+
+    def end_stage(
+        self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None, *, complete: bool = True
+    ) -> None:
+        """The run is `staged`; with a position the base becomes that, clean (its process is known to have ended).
+
+        `complete`: it has read everything that was there when it began.
+        """
+
+    # requests
+    def ask(self, pipeline: str, kind: RequestKind, arguments: Mapping[str, Any], by: str) -> int:
+        """Leaves a request (plain JSON, no secret) for whoever runs the pipeline; returns its id."""
+
+    def open_requests(self, pipeline: str) -> Sequence[Request]:
+        """Those that nobody has answered, ascending."""
+
+    def request(self, pipeline: str, id: int) -> Request: ...
+
+    def answer(self, pipeline: str, id: int, outcome: str, *, epoch: int | None = None) -> None:
+        """Says what became of it; the first answer counts. With `epoch` only while no newer one was taken (I5)."""
+
+    # barriers
+    def inject(self, barrier: str, pipelines: Collection[str], by: str) -> Sequence[Barrier]:
+        """Puts a barrier into each of the pipelines, at one moment of the store's clock; those rows, by pipeline.
+
+        All or none: KeyError when one of the pipelines does not exist. The first injection into a pipeline counts.
+        """
+
+    def barrier(self, barrier: str) -> Sequence[Barrier]:
+        """Return where it was injected, by pipeline."""
+
+    def barriers(self, limit: int = 100) -> Sequence[Barrier]:
+        """Newest first: a row for each barrier and pipeline."""
+
+    # delivery
+    def plan(self, pipeline: str, epoch: int, plan: Plan) -> Plan:
+        """Stores the plan of a STAGED number that has none; returns the stored one (perhaps another's).
+
+        Where a participant begins (it has no predecessor), the stored one names the pipeline's `former`.
+        In the same transaction the STAGED numbers among its segments become SUBSUMED by it, and it becomes COMMITTING
+        when the plan waits for no votes. Condition: none of its segments is in the plan of another number that is not
+        ABORTED, or delivered, or rewound.
+        """
+
+    def begin_attempt(self, pipeline: str, epoch: int, number: int, participant: str) -> int:
+        """A new attempt number for a participant's step, from the pipeline's counter.
+
+        STAGED, PREPARED, COMMITTING, and ABORTED while a rollback is pending.
+        """
+
+    def vote(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        participant: str,
+        attempt: int,
+        notes: Mapping[str, Any] | None = None,
+    ) -> Checkpoint:
+        """The participant's newest attempt (else StateConflictError) votes yes; the last vote writes PREPARED.
+
+        `notes` (plain JSON, no secret) are kept with the vote.
+        """
+
+    def decide(self, pipeline: str, epoch: int, number: int, prepared: Mapping[str, int]) -> Checkpoint:
+        """PREPARED -> COMMITTING, naming the attempt counted of each participant; all must be the stored votes.
+
+        Returns at once when it is COMMITTING or COMPLETED already.
+        """
+
+    def record_proof(self, pipeline: str, epoch: int, number: int, proof: Proof) -> Checkpoint:
+        """Stores a participant's proof of COMMITTED (digest equal to the plan's, else StateConflictError).
+
+        COMMITTING only; repeated: no effect. The last proof writes COMPLETED and `delivered_by` of every segment.
+        """
+
+    def record_rollback(self, pipeline: str, epoch: int, number: int, participant: str) -> Checkpoint:
+        """A TWO_PHASE participant of an ABORTED number holds nothing of it any more. Repeated: no effect.
+
+        The last one ends `rollback_pending`.
+        """
+
+    def abort(
+        self,
+        pipeline: str,
+        epoch: int,
+        number: int,
+        reason: Reason,
+        message: str,
+        after: AfterAbort,
+        rewind_from: int | None = None,
+        rewind_to: SparkPosition | None = None,
+        *,
+        tombstoned: bool = False,
+    ) -> Checkpoint:
+        """TRIGGERED, STAGED or PREPARED -> ABORTED; returns at once when it is ABORTED already.
+
+        A PREPARED one whose commit point is a participant's own transaction is aborted only when its tombstone was
+        read (`tombstoned`), else StateConflictError: that transaction may have committed.
+
+        With REWOUND: every undelivered published number >= `rewind_from` is marked rewound too (TRIGGERED and STAGED
+        ones become ABORTED(PREDECESSOR_ABORTED), or USER where `reason` is that; PREPARED or COMMITTING ones raise
+        StateConflictError: abort them first), the
+        base becomes `rewind_to` (None: from the beginning), unclean, and the runs of these numbers are no longer
+        `staged`. When a TWO_PHASE participant has begun an attempt, `rollback_pending` is set in the same write.
+        """
+
+    def finalise(self, pipeline: str, number: int) -> None:
+        """What follows COMPLETED was done (group offsets, retention). Not fenced: it may be repeated by anyone."""
+
+    def halt(self, pipeline: str, reason: HaltReason, message: str) -> None: ...
+
+    def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
+        """A person has settled why it was HALTED. StateConflictError: by now for something else than `reason`.
+
+        A RENAMED one has its name back: in the same write what it goes on as loses its place, is fenced, and RENAMED in
+        its turn. StateConflictError when that has published checkpoints: both would deliver the same rows.
+
+        After STORE_BEHIND_SINK the epoch grows by one: attempts of the old one would stay below the sink's head, and
+        halt the pipeline again, as many times as the lost log had drawn attempts.
+        """
+
+    def retire(self, pipeline: str, who: str, ended: RunKey | None = None) -> None:
+        """Silences the pipeline: it is neither late nor failed until its next run takes the turn, or fails before that.
+
+        A turn of `ended` is free then. StateConflictError: another run is at work.
+        """
+
+    def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
+        """Goes past the sinks of a lost decision log, by participant the number delivered last; returns a new epoch.
+
+        HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError), and only while `expected`
+        is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, numbers go
+        on above every delivered one, leases are dropped, what is planned becomes ABORTED (SUPERSEDED, carried), and
+        `last_delivered` answers what the sinks say. Stays HALTED until `resume`.
+        """
+
+    def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """PREPARED or COMMITTING -> QUARANTINED, for a person; returns at once when it is that already.
+
+        Condition: no earlier planned number is unsettled. Nothing later is planned or decided until `release`.
+        """
+
+    def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
+        """QUARANTINED -> where it came from: COMMITTING when it was decided, else PREPARED. Repeated: no effect."""
+
+    def rewind(
+        self, pipeline: str, epoch: int, rewind_from: int, rewind_to: SparkPosition | None, message: str
+    ) -> None:
+        """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
+
+    def reset_state(
+        self, pipeline: str, epoch: int, position: SparkPosition, message: str, *, heard: Collection[int] | None = None
+    ) -> None:
+        """The base, and Spark's position of the newest published number, become `position`, clean.
+
+        Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to a
+        position before would bring the state back. With `heard`, the open requests that whoever drops it knows of:
+        there is none besides (StateConflictError), since that may want the state.
+        """
+
+    def restore(
+        self,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition | None,
+        message: str,
+        run: RunKey | None = None,
+        savepoint: str = "",
+        of: tuple[str, int] | None = None,
+    ) -> None:
+        """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin.
+        None, of one without a base: it has none, and begins so anyway (StateConflictError for any other).
+
+        `run`: whoever asks for it in a DAG run does so once (StateConflictError); `Run.restored_from` is its savepoint.
+        `of`: the pipeline that the savepoint is of, where it is another one, and the checkpoint that it covers.
+        """
+
+    def rename(
+        self,
+        former: str,
+        held: int,
+        delivered: int,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        run: RunKey | None = None,
+        savepoint: str = "",
+    ) -> None:
+        """As `restore`, of a pipeline without published numbers that `former` goes on as, behind `delivered`.
+
+        In the same write `former`, whose epoch is `held`, becomes RENAMED, is late no more, loses its turn, and its
+        numbers go on in `pipeline`, whose `former` it is; until that has checkpoints, the DAGs of `former` are its own.
+        Condition: nothing of it is unsettled (StateConflictError).
+        """
+
+    def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
+        """Writes into the event log that a savepoint was taken of this number. It depends on nothing here."""
+
+    def prune(self, pipeline: str, number: int) -> None:
+        """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
+
+    def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
+        """Deletes what the event log tells of some old numbers, from the oldest on; returns how many (0: none is left).
+
+        At most `limit` numbers; never of the newest `keep`, nor of one that is open or comes after one. What is told of
+        the pipeline as a whole stays, and so do the numbers themselves, with their plans, votes and proofs.
+        """
+
+    # reading
+    def checkpoint(self, pipeline: str, number: int) -> Checkpoint: ...
+
+    def checkpoints(
+        self,
+        pipeline: str,
+        limit: int = 100,
+        before: int | None = None,
+        only: Only | None = None,
+        *,
+        reason: AbortReason | None = None,
+        run: RunKey | None = None,
+    ) -> Sequence[Checkpoint]:
+        """Newest first; with `before` only lower numbers, with `only` those alone, those that failed for `reason`, and
+        those that were staged in `run`.
+        """
+
+    def open_checkpoints(self, pipeline: str, before: int | None = None) -> Sequence[Checkpoint]:
+        """In ascending order: all that are unfinished, undelivered, to be rolled back, or not finalised.
+
+        With `before` only lower numbers. The cost is independent of the history.
+        """
+
+    def unsettled(
+        self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100
+    ) -> Sequence[Checkpoint]:
+        """The first of those for which something is left to do (not `is_settled`), ascending.
+
+        With `run` only what that run has staged, with `through` only numbers up to that one.
+        """
+
+    def planned_before(self, pipeline: str, number: int) -> Checkpoint | None:
+        """The highest number below `number` with a plan that is neither delivered nor aborted, nor QUARANTINED."""
+
+    def fillings(self, pipeline: str) -> Sequence[Filling]:
+        """Return what all *other* pipelines have delivered into, by each participant's newest plan, and what they have
+        planned (number 0). The cost is some look-ups of each pipeline. A plan that cannot be read is left out.
+        """
+
+    def undelivered(self, pipeline: str) -> int:
+        """Return how many have published rows that some number still has to deliver (`is_undelivered`)."""
+
+    def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
+        """The newest numbers staged in a run, ascending."""
+
+    def last_published(self, pipeline: str, run: RunKey) -> int:
+        """The newest number of a run that has published rows which were not rewound; 0: none."""
+
+    def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
+        """Return what is confirmed of a run. Reads each of its numbers, a page at a time: for the end of a run."""
+
+    def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
+        """The newest numbers staged in a run that the participant has proof of, ascending."""
+
+    def prunable(self, pipeline: str, retain: int, limit: int) -> Sequence[Checkpoint]:
+        """Ascending: delivered, finalised, unpruned numbers with a segment, but not the newest `retain` delivered."""
+
+    def position_before(self, pipeline: str, number: int) -> SparkPosition | None:
+        """Spark's position of the highest published, not rewound number below `number`: where a rewind goes to.
+
+        Where there is none: the savepoint with which the pipeline began; None: it began with its sources.
+        """
+
+    def referenced_locations(self, pipeline: str) -> frozenset[str]:
+        """Segment locations and Spark locations of all published, unpruned, not rewound numbers, and the base's.
+
+        Also Spark's of the newest delivered number that has a position, pruned or not: a rewind goes there.
+        """
+
+    def latest_confirmed(self, pipeline: str) -> Checkpoint | None:
+        """The COMPLETED checkpoint with the highest number."""
+
+    def read_through(self, pipeline: str, at: datetime) -> int | None:
+        """The number up to which everything is published that was in the sources at `at`; None: nobody has read that.
+
+        Known by a stage that began at or after it and is `complete`, by a stream's checkpoint, or by a stream that has
+        found nothing new since. What was rewound tells nothing.
+        """
+
+    def read_as_of(self, pipeline: str, through: int) -> datetime | None:
+        """The latest known time of which everything that was in the sources is in numbers up to `through`.
+
+        None: no such time is known. What was rewound tells nothing.
+        """
+
+    def delivered_with(self, pipeline: str, number: int) -> int:
+        """The number whose plan has delivered the newest delivered one that is at most `number`; 0: there is none."""
+
+    def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
+        """The highest number, at most `number`, with which all of some moment's input was published (0: none), and
+        the lowest that is at least `number`: `through` of a complete run, or a stream's checkpoint with an `as_of`.
+        """
+
+    def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
+        """Return whether a number above `after`, and at most `through`, was rewound."""
+
+    def failed_in_a_row(self, pipeline: str) -> int:
+        """Return how many numbers after the newest confirmed one were aborted for a reason that `counts`."""
+
+    def last_delivered(self, pipeline: str, participant: str) -> int:
+        """The highest decided (COMMITTING, COMPLETED) number that the participant has to remember; 0: none.
+
+        That is each whose plan contains it, unless with the promise AT_LEAST_ONCE, which leaves nothing in the sink.
+        """
+
+    def events(self, pipeline: str, number: int | None = None, limit: int = 100) -> Sequence[Event]:
+        """Newest first; all numbers, or one. Those of old numbers are gone (`forget_events`)."""
+
+    def spec(self, digest: str) -> Mapping[str, Any]:
+        """What a run or a checkpoint with this `spec` was made with, as `begin_stage` was told; KeyError: not known."""
+
+
+class Participant(Protocol):
+    """One transactional system, opened for the sinks of a participant plan. Not thread-safe; `close` after use.
+
+    It may serve any number of plans with these sinks: the predecessor is the one of the plan that a step is given.
+
+    Every method may raise SinkUnavailableError, SinkAccessError, FencedError (the head is newer than `fence`),
+    StoreBehindSinkError, TokenLostError, ForeignOwnerError.
+    """
+
+    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        """Phase 1: raises the head to `fence`, then checks everything that can be known before the commit point.
+
+        Creates ledger and head when they are lacking and the privileges suffice (else SinkAccessError with the
+        DDL). Returns notes (plain JSON without secrets), which are kept with the vote. Raises DeclinedError when
+        rows or schema cannot be accepted, and UnfitTargetError when changing the target would be enough. A TWO_PHASE
+        participant returns when the rows are durable and invisible;
+        whatever an older attempt of this number had prepared is rolled back.
+        """
+
+    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
+        """Makes the rows visible under this plan's marker, or finds that this has happened; may be repeated for ever.
+
+        `vote` is the one that the decision counted: a TWO_PHASE participant finishes what that attempt prepared, and
+        delivers from the write-ahead log, under the same marker, what is lost of it. Returns the proof: COMMITTED, or
+        ABORTED when a tombstone stands there. DeclinedError: the rows were refused, its transaction was rolled back.
+
+        With `set_aside` (a person's word, and only for what is decided) the rows that are refused by themselves go
+        into the plan's dead letters, durably before the commit, and all others are delivered; the proof names them
+        (`core.set_aside`). DeclinedError then: it is not single rows that are refused.
+        """
+
+    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
+        """Writes the tombstone (with `detail`), or finds the marker that stands there: the outcome says which.
+
+        TWO_PHASE: rolls back what attempts older than the fence have prepared of this number, once ABORTED is decided.
+        """
+
+    def proof(self, plan: Plan) -> Proof | None:
+        """What the marker or token says now, in a fresh snapshot; None: nothing is there (which proves nothing)."""
+
+    def forget(self, fence: Fence, floor: int) -> None:
+        """Prunes markers at or below `floor`, raising the head's floor in the same transaction (R13).
+
+        FencedError when the head's epoch is newer than the fence's; attempts are not compared.
+        """
+
+    def head(self, pipeline: str) -> SinkHead | None:
+        """Return what the sink remembers of the pipeline under any owner; None: nothing."""
+
+    def adopt(self, fence: Fence, number: int) -> None:
+        """Makes the sink remember `number` as the last delivered one, under `fence`, whatever stands there.
+
+        For a person who takes the pipeline over from another installation (`airflow ft adopt`): no number at or below
+        `number` can be delivered any more. StateConflictError: the former owner has gone past it. FencedError: somebody
+        else has adopted it since, under a newer epoch.
+        """
+
+    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+        """Return what installations other than this one have left at numbers that they did not finish. Only reads."""
+
+    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """For a person who adopts: shuts the former owner out, then ends what it has left prepared. Repeatable.
+
+        The sink goes on naming that owner until `adopt`. What this installation itself has prepared is rolled back:
+        the store has given all that was planned up. StateConflictError: something is prepared, and `ending` is None.
+
+        With `make_way`, in a sink that is this installation's, the former owner's marks go instead, so that what this
+        decision log has planned under the same numbers can be delivered.
+        """
+
+    def heuristic(self, plan: Plan) -> str:
+        """Return what was committed of this *undecided* number by hand, and how to resolve it; "": nothing.
+
+        Only a TWO_PHASE participant can have such an outcome. The caller makes sure that nobody has decided.
+        """
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Expiring(Protocol):
+    """A participant whose memory goes by itself when nobody writes for long, as offsets of a consumer group do.
+
+    What any other participant remembers goes only when somebody removes it.
+    """
+
+    def remembers(self, pipeline: str) -> bool:
+        """Whether all that it remembers a pipeline by is there, as of its last commit; never waits for what is open.
+
+        Asked of a participant that has voted, so False means that a part of it was lost since.
+        """
+
+    def seed(self, fence: Fence, number: int) -> None:
+        """Makes it remember `number` anew, when that has vanished while every number up to it is settled.
+
+        TokenLostError when it stands elsewhere, and so has not vanished.
+        """
+
+    def renew(self, fence: Fence) -> None:
+        """Writes what it remembers once more, before it goes. FencedError as in `forget`."""
+
+
+class SinkSpec(Protocol):
+    """What a DAG author writes for a sink; checked at construction, so at DAG parse."""
+
+    @property
+    def kind(self) -> str:
+        """The system, as the registry calls it (`airflow_ft.sinks.registry`)."""
+
+    @property
+    def conn_id(self) -> str:
+        """The Airflow connection, which is also the participant's name. "": it needs none (`UnconnectedSinkSpec`)."""
+
+    @property
+    def strategy(self) -> str: ...
+
+    @property
+    def promise(self) -> Promise: ...
+
+    def at_least_once(self) -> Promise:
+        """What it promises where rows are not held back for a decision; ConfigurationError when it cannot do that."""
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan, without secrets; what the participant reads back."""
+
+
+class UnconnectedSinkSpec(SinkSpec, Protocol):
+    """A sink that needs no Airflow connection: its `conn_id` is "", and it is a participant of its own."""
+
+    @property
+    def participant(self) -> str:
+        """The participant's name, which tasks are named by: it must not change when Jinja is rendered."""
+
+
+@runtime_checkable
+class HoldingSinkSpec(SinkSpec, Protocol):
+    """A sink that holds something open between prepare and commit, and not for ever."""
+
+    def check_checkpointing(self, config: CheckpointConfig) -> None:
+        """ConfigurationError when it cannot be held as long as a checkpoint may take."""
+
+
+class ParticipantFactory(Protocol):
+    """Opens a participant; the edges (Airflow, CLI, tests) bind it to their connections."""
+
+    def __call__(self, plan: ParticipantPlan) -> Participant: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionInfo:
+    """An Airflow connection as plain data, so that sinks need no Airflow. Its repr shows no secret."""
+
+    conn_id: str
+    conn_type: str
+    host: str = ""
+    port: int | None = None
+    login: str = ""
+    password: str = field(default="", repr=False)
+    schema: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+class ConnectionResolver(Protocol):
+    """Finds a connection by its id; ConfigurationError (naming it) when there is none."""
+
+    def __call__(self, conn_id: str) -> ConnectionInfo: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """What one column of one sink's rows of a segment contains, taken in the staging pass.
+
+    `minimum` and `maximum` are over non-null, non-NaN values, as text in the form of `str()` of the Python value
+    (numbers, decimals, ISO dates and times); None for types without order (binary, nested) or without values.
+    `max_characters` and `max_bytes` (UTF-8) are set for strings, `max_bytes` for binary.
+    """
+
+    nulls: int
+    minimum: str | None = None
+    maximum: str | None = None
+    max_characters: int | None = None
+    max_bytes: int | None = None
+    nans: int = 0
+    infinities: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WalFile:
+    """A Parquet file of a segment: `path` relative to the segment's folder, size in bytes, SHA-256 (hex)."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class SegmentReader(Protocol):
+    """Reads one published segment, verified against its manifest. Memory is bounded by a record batch."""
+
+    @property
+    def segment(self) -> Segment: ...
+
+    def sinks(self) -> Sequence[str]: ...
+
+    def schema(self, sink: str) -> pa.Schema: ...
+
+    def files(self, sink: str) -> Sequence[WalFile]: ...
+
+    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]: ...
+
+    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
+        """The rows of one file in order. WalCorruptError when the file does not match its checksum."""
+
+
+class Progress(Protocol):
+    """Tells the sources' systems how far a confirmed checkpoint goes; nothing rests on it, and it may be repeated."""
+
+    def __call__(self, checkpoint: Checkpoint, /) -> None: ...
+
+
+class Archive(Protocol):
+    """Deletes what nobody needs any more under the WAL root. Every method may be repeated."""
+
+    def delete(self, segment: Segment) -> None:
+        """Deletes a delivered segment's files; missing ones are no error."""
+
+    def sweep(self, pipeline: str, keep: Collection[str], below_epoch: int) -> None:
+        """Deletes attempt folders and Spark locations of epochs below `below_epoch` that are not (in) `keep`."""
+
+
+class DeadLetters(Protocol):
+    """Where the rows of one plan go that a sink refuses after the decision, on a person's word."""
+
+    def write(self, sink: str, label: str, rows: pa.Table) -> str:
+        """Writes rows into a file and returns its URI when it survives a power cut. The same again: the same file."""
+
+    def write_note(self, label: str, note: Mapping[str, Any]) -> str:
+        """The same for plain JSON; returns a name, for a sink whose own memory has no room for all of it."""
+
+    def read_note(self, name: str) -> Mapping[str, Any]:
+        """Return what was written under that name; WalCorruptError when it is not there, or not that."""
+
+
+class WalReader(Protocol):
+    """Opens published segments."""
+
+    def dead_letters(self, plan: Plan) -> DeadLetters:
+        """The dead letters of this plan, beside its segments."""
+
+    def open(self, segment: Segment) -> SegmentReader:
+        """Reads and checks the manifest: its digest must be `segment.digest`, else WalCorruptError."""

@@ -1,0 +1,130 @@
+"""Pipelines that need a person: which, why, and what to do. The words are those of the errors that tasks raise."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
+from airflow_ft.protocol.failure import with_fix
+from airflow_ft.protocol.model import PipelineStatus
+from airflow_ft.protocol.overview import Condition, Overview, failed_text
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.steps import require_active
+from airflow_ft.protocol.sweep import health
+
+log = logging.getLogger(__name__)
+
+URGENT = (
+    Condition.HALTED,
+    Condition.QUARANTINED,
+    Condition.FAILED,
+    Condition.NOT_RUNNING,
+    Condition.LATE,
+)
+"""What a person is told of, the most urgent first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`condition` says how the pipeline stands; `cause` and `remedy` are sentences."""
+
+    pipeline: str
+    condition: Condition
+    cause: str
+    remedy: str
+
+    @property
+    def headline(self) -> str:
+        """In few words: `pipeline orders is HALTED`."""
+        return f"pipeline {self.pipeline} is {self.condition}"
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return with_fix(f"{self.headline}: {self.cause}", self.remedy)
+
+
+def problems(
+    store: Store,
+    pipelines: Collection[str] | None = None,
+    conditions: Collection[Condition] = URGENT,
+    late_after: timedelta | None = None,
+    patience: timedelta | None = None,
+    judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
+) -> Iterator[Problem]:
+    """One for each pipeline that has any, by name; `pipelines`: only these.
+
+    A pipeline is late by its own `late_after`; where it has none, by this one: counted from its last confirmation. This
+    one does not count for retired pipelines and streams that were stopped. With
+    `patience` one whose published rows are not delivered for longer has a problem, too (WAITING, or IN_DOUBT).
+    `judged` adds what Airflow knows of runs (`core.judging`). A stream that was stopped on purpose has no problem.
+    """
+    for each in judged([each for each in store.overview() if pipelines is None or each.name in pipelines]):
+        try:
+            found = _problem(store, each, conditions, late_after, patience)
+        except NewerReleaseError as error:  # of a checkpoint: those of the others are told all the same
+            log.warning("%s", error)
+            continue
+        if found is not None:
+            yield found
+
+
+def _problem(
+    store: Store,
+    overview: Overview,
+    conditions: Collection[Condition],
+    late_after: timedelta | None,
+    patience: timedelta | None,
+) -> Problem | None:
+    name = overview.name
+    try:
+        require_active(store, name)
+    except (PipelineHaltedError, QuarantinedError, NewerReleaseError) as error:
+        row = store.pipeline(name)
+        if row.status is PipelineStatus.RENAMED:  # nobody is to run it
+            return None
+        if isinstance(error, NewerReleaseError) and not row.newer:
+            raise
+        condition = Condition.QUARANTINED if isinstance(error, QuarantinedError) else Condition.HALTED
+        return Problem(name, condition, error.what, error.remedy) if condition in conditions else None
+    if (trouble := overview.trouble) is not None and trouble in conditions and not overview.is_stopped:
+        return _trouble(overview, trouble)
+    silenced = overview.retired or overview.is_stopped
+    late = overview.late if overview.late_after is not None or silenced else _late(store, name, late_after)
+    if late is not None and Condition.LATE in conditions:
+        return Problem(
+            name,
+            Condition.LATE,
+            f"nothing was confirmed for {timedelta(seconds=round(late.total_seconds()))}.",
+            f"Run `airflow ft checkpoints {name}` to see what its newest run waits for or why it failed. Check whether"
+            " its DAG is paused.",
+        )
+    if patience is not None and (needs := health(store, name, patience)).undelivered > patience:
+        return Problem(
+            name,
+            Condition.IN_DOUBT if needs.in_doubt else Condition.WAITING,
+            f"{needs.needs}.",
+            f"Run `airflow ft in-doubt --pipeline {name}`: it shows what each sink has and waits for.",
+        )
+    return None
+
+
+def _trouble(overview: Overview, condition: Condition) -> Problem:
+    failure = overview.failure
+    if failure is not None and condition is Condition.FAILED:
+        cause, remedy = f"{failed_text(replace(failure, remedy=''))}{overview.no_run_follows}", failure.remedy
+    else:
+        cause, _, remedy = overview.text_of(condition).partition("\nFix: ")
+    log_of = f"Look at the log of the task {failure.task_id}." if failure is not None and failure.task_id else ""
+    return Problem(overview.name, condition, cause, f"{remedy} {log_of}".strip() or "Look at the logs of its tasks.")
+
+
+def _late(store: Store, pipeline: str, late_after: timedelta | None) -> timedelta | None:
+    latest = store.latest_confirmed(pipeline) if late_after is not None else None
+    if late_after is None or latest is None or latest.completed_at is None:
+        return None
+    since = store.now() - latest.completed_at
+    return since if since > late_after else None

@@ -1,0 +1,148 @@
+"""What earlier runs left behind: redo what was decided, settle what is in doubt. Idempotent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from airflow_ft.protocol.coordinator import Coordinator, coordinating
+from airflow_ft.protocol.errors import StateConflictError
+from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
+from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
+from airflow_ft.protocol.planning import live_plans, quarantined, stranded
+from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.transitions import IN_DOUBT
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a recovery settled: numbers found in doubt and how each ended; empty when there was nothing to do."""
+
+    settled: tuple[tuple[int, CheckpointState], ...] = ()
+    carried_by: int | None = None
+    epoch: int | None = None
+
+    @property
+    def completed(self) -> tuple[int, ...]:
+        """Numbers that it brought to COMPLETED."""
+        return tuple(number for number, state in self.settled if state is CheckpointState.COMPLETED)
+
+
+def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
+    """Return what has been in doubt for at least `min_age` (by the store's clock), ascending.
+
+    PREPARED and COMMITTING numbers, and ABORTED ones of which a participant may still hold prepared rows. What comes
+    after one that is younger, or QUARANTINED, waits for it (I4): no sink could take it yet.
+    """
+    now = store.now()
+    found: list[Checkpoint] = []
+    waits = False
+    for checkpoint in store.open_checkpoints(pipeline):
+        is_old = now - checkpoint.in_doubt_since >= min_age
+        if checkpoint.state in IN_DOUBT:
+            waits = waits or not is_old
+            if not waits:
+                found.append(checkpoint)
+        elif checkpoint.rollback_pending and is_old:
+            found.append(checkpoint)
+        waits = waits or checkpoint.state is CheckpointState.QUARANTINED
+    return found
+
+
+def half_prepared(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
+    """STAGED numbers of which a TWO_PHASE participant may hold prepared rows, ascending; untouched for `min_age`.
+
+    A `prepare` died, or another participant's did: until somebody goes on, the prepared rows keep their locks.
+    """
+    now = store.now()
+    found: list[Checkpoint] = []
+    for checkpoint in store.open_checkpoints(pipeline):
+        in_doubt = checkpoint.state in IN_DOUBT
+        if checkpoint.state is CheckpointState.QUARANTINED or (in_doubt and now - checkpoint.in_doubt_since < min_age):
+            break  # I4: what comes after it waits
+        if checkpoint.state is not CheckpointState.STAGED or checkpoint.plan is None:
+            continue
+        asked = [p for p in checkpoint.plan.participants if p.name in checkpoint.votes]
+        if any(p.promise is Promise.TWO_PHASE for p in asked):
+            newest = store.events(pipeline, checkpoint.number, 1)
+            if all(now - event.at >= min_age for event in newest):
+                found.append(checkpoint)
+    return found
+
+
+def recover(
+    store: Store,
+    pipeline: str,
+    participants: ParticipantFactory,
+    worker: Worker,
+    *,
+    run: RunKey | None = None,
+    min_age: timedelta = timedelta(0),
+    lease_seconds: float = LEASE_SECONDS,
+    who: str = "",
+) -> Recovery:
+    """Settles every number in doubt by doing the same again under the same marker; takes no epoch when clean.
+
+    With `run` (a DAG run's own recover, which has the turn) rows stranded by an abort get a number of their own.
+    Without it STAGED numbers are left to their run, unless something of them is prepared in a sink and nobody goes on
+    (`half_prepared`), and `min_age` should be the orphan age, so that a healthy run between two of its tasks is not
+    fenced. `who` goes into the event log. Raises what the steps raise; all that was settled before stays settled.
+    """
+    doubtful = [*in_doubt(store, pipeline, min_age)]
+    if run is None:
+        doubtful += half_prepared(store, pipeline, min_age)
+    doubtful = _with_those_before(doubtful, store.open_checkpoints(pipeline))
+    left_behind = stranded(store.open_checkpoints(pipeline)) if run is not None else []
+    if not doubtful and not left_behind:
+        log.info("pipeline %s: no checkpoint is in doubt", pipeline)
+        return Recovery()
+    why = f"{who or 'recover'}: {len(doubtful)} in doubt, {len(left_behind)} to be carried"
+    with coordinating(store, pipeline, participants, worker, why, lease_seconds) as (coordinator, keeper):
+        settled = []
+        for checkpoint in doubtful:
+            keeper.check()
+            what = "rolling back its prepared rows" if checkpoint.rollback_pending else "delivering it under its marker"
+            log.info("checkpoint %d is %s: %s", checkpoint.number, checkpoint.state, what)
+            after = coordinator.deliver(checkpoint.number)
+            settled.append((after.number, after.state))
+        carried_by = coordinator.carry_stranded(run) if run is not None else None
+    return Recovery(tuple(settled), carried_by, coordinator.epoch)
+
+
+def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Also what has a plan and comes before a number in doubt, which waits for it (I4): nobody else would settle it.
+
+    It was passed by when a late attempt took its vote back. As old as that number it is, so nobody is at it either.
+    """
+    newest = max((checkpoint.number for checkpoint in doubtful if not checkpoint.rollback_pending), default=0)
+    numbers = {checkpoint.number for checkpoint in doubtful}
+    passed_by = [c for c in live_plans(opened) if c.number < newest and c.number not in numbers]
+    return sorted([*doubtful, *passed_by], key=lambda checkpoint: checkpoint.number)
+
+
+def give_up_undecided(store: Store, pipeline: str, coordinator: Coordinator, why: str) -> None:
+    """All that is published and not decided is computed again (a person's rewind).
+
+    StateConflictError when something is COMMITTING or QUARANTINED: a sink may show its rows already.
+    """
+    opened = store.open_checkpoints(pipeline)
+    for planned in [*live_plans(opened), *quarantined(opened)]:
+        if planned.state in (CheckpointState.COMMITTING, CheckpointState.QUARANTINED):
+            raise StateConflictError(
+                f"it is {planned.state}, so a sink may already show its rows.",
+                code="action_refused",
+                remedy=f"Settle it first: `airflow ft in-doubt --pipeline {pipeline}` shows how.",
+                state=planned.state.value,
+                pipeline=pipeline,
+                checkpoint=planned.number,
+            )
+    if planned_now := live_plans(store.open_checkpoints(pipeline)):
+        coordinator.abort(planned_now[0].number, AbortReason.USER, why, AfterAbort.REWOUND)
+    undelivered = [c for c in store.open_checkpoints(pipeline) if c.is_undelivered]
+    if undelivered:
+        first = min(c.number for c in undelivered)
+        store.rewind(pipeline, coordinator.epoch, first, store.position_before(pipeline, first), why)

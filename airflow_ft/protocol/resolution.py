@@ -1,0 +1,229 @@
+"""What a person may do to a checkpoint in doubt: a closed list, each by way of the coordinator (`airflow ft in-doubt`).
+
+| act | on | does |
+| --- | --- | --- |
+| commit | PREPARED, COMMITTING, QUARANTINED | delivers it, decided or not, behind what is planned before it |
+| abort | STAGED, PREPARED, QUARANTINED and not decided | tombstone first, then ABORTED |
+| quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
+| redeliver | as commit, if decided | as commit; where a token was lost, on the word that its rows are not there |
+| dead-letter | as commit, if decided | as commit; rows that a sink refuses, and only those, are set aside |
+
+Each takes a fresh epoch, so whoever was at it is shut out (I5), and may be repeated: dying between two steps leaves
+the checkpoint in doubt as it was, or settled. `who` goes into the event log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.protocol.coordinator import Coordinator, coordinating
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    FencedError,
+    StateConflictError,
+    StoreBehindSinkError,
+    require_understood,
+)
+from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
+from airflow_ft.protocol.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Fence,
+    HaltReason,
+    PipelineStatus,
+)
+from airflow_ft.protocol.ports import Expiring, ParticipantFactory, Store
+from airflow_ft.protocol.transitions import IN_DOUBT, MAY_BE_VISIBLE
+
+log = logging.getLogger(__name__)
+
+S = CheckpointState
+
+
+@dataclass(frozen=True, slots=True)
+class Resolver:
+    """Acts on one pipeline for a person, `who` (command, name and reason, for the event log)."""
+
+    store: Store
+    pipeline: str
+    participants: ParticipantFactory
+    who: str
+    worker: Worker
+    lease_seconds: float = LEASE_SECONDS
+
+    def commit(self, number: int) -> Checkpoint:
+        """Delivers it: COMPLETED, or ABORTED when a tombstone stands in the sink that decides.
+
+        Planned ones before it that are still STAGED are delivered first (I4). A pipeline that is HALTED since a part of
+        it was committed by hand (HEURISTIC_COMMIT) goes on again; then it may be a planned one that is STAGED itself.
+        """
+        if self._halted() is HaltReason.HEURISTIC_COMMIT:
+            found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "a later checkpoint has its rows now")
+            if found.plan is None:
+                raise self._refusal(
+                    found,
+                    "none of its rows was prepared.",
+                    f"Run `airflow ft in-doubt --pipeline {self.pipeline}` to see which checkpoint to commit.",
+                )
+            self._first_in_line(number)  # what is refused leaves the pipeline as it was
+            self.store.resume(self.pipeline, self.who, HaltReason.HEURISTIC_COMMIT)
+        else:
+            self._require(number, MAY_BE_VISIBLE, "there is nothing to commit")
+        with self._coordinating() as coordinator:
+            self._first_in_line(number)
+            for earlier in self.store.open_checkpoints(self.pipeline):
+                if earlier.number < number and earlier.state is S.STAGED and earlier.plan is not None:
+                    coordinator.deliver(earlier.number)
+            with self._taken_back(coordinator.epoch, number):
+                return coordinator.deliver(number)
+
+    def abort(self, number: int, after: AfterAbort) -> Checkpoint:
+        """Gives it up; its rows are carried or rewound. Everything later that is planned is aborted too (carried)."""
+        found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "there is nothing to abort")
+        if found.state is S.COMMITTING or found.decided_at is not None:
+            raise self._refusal(
+                found,
+                f"it is {found.state} and was decided. A sink may already show its rows, so it can only be delivered.",
+                "Remove what it waits for, then use --commit. Or use --quarantine meanwhile.",
+                "already_decided",
+            )
+        with self._coordinating() as coordinator, self._taken_back(coordinator.epoch, number):
+            return coordinator.abort(number, AbortReason.USER, self.who, after)
+
+    def quarantine(self, number: int) -> Checkpoint:
+        """Keeps it as it is until a person takes it back by `commit` or `abort`. On a HALTED pipeline too."""
+        self._require(number, MAY_BE_VISIBLE, "only what is PREPARED or COMMITTING can be quarantined")
+        if self._halted() is not None:
+            # No epoch is given out now, and nobody delivers: the mark needs none of its own.
+            epoch = self.store.pipeline(self.pipeline).epoch
+            return self.store.quarantine(self.pipeline, epoch, number, self.who)
+        with self._coordinating() as coordinator:
+            return self.store.quarantine(self.pipeline, coordinator.epoch, number, self.who)
+
+    def redeliver(self, number: int) -> Checkpoint:
+        """Delivers a decided number also into a sink that has lost its token: the person says the rows are not there.
+
+        A pipeline that is HALTED for just that (TOKEN_LOST) goes on again.
+        """
+        found = self._require(number, MAY_BE_VISIBLE, "there is nothing to redeliver")
+        if found.decided_at is None:
+            remedy = f"Run `airflow ft in-doubt --pipeline {self.pipeline} --commit {number}` to deliver it."
+            raise self._refusal(found, "it is not decided, so nothing was delivered yet.", remedy, "not_decided")
+        if self._halted() is HaltReason.TOKEN_LOST:
+            self._first_in_line(number)
+            self.store.resume(self.pipeline, self.who, HaltReason.TOKEN_LOST)
+        with self._coordinating() as coordinator:
+            self._first_in_line(number)
+            with self._taken_back(coordinator.epoch, number):
+                self._set_lost_tokens(coordinator.epoch, found)
+                return coordinator.deliver(number)
+
+    def dead_letter(self, number: int) -> Checkpoint:
+        """Delivers a decided number; rows that a sink refuses go into dead letters under the same marker (I2).
+
+        The word is good for this act alone: what dies in the middle of it has committed nothing, or a marker that
+        names the rows; any later try delivers all rows again, unless it is told so too.
+        """
+        found = self._require(number, MAY_BE_VISIBLE, "nothing of it can be set aside")
+        if found.decided_at is None:
+            raise self._refusal(
+                found,
+                "it is not decided. If a sink refuses it, it is aborted and its rows are computed again.",
+                "Use --commit to deliver it, or --abort to give it up.",
+                "not_decided",
+            )
+        with self._coordinating() as coordinator:
+            self._first_in_line(number)
+            with self._taken_back(coordinator.epoch, number):
+                return coordinator.deliver(number, set_aside=True)
+
+    def _set_lost_tokens(self, epoch: int, found: Checkpoint) -> None:
+        """Where a participant remembers nothing at all, its token is set to what goes before this number."""
+        assert found.plan is not None  # decided
+        for participant in found.plan.participants:
+            vote = found.votes.get(participant.name)
+            if vote is not None and vote.proof is not None:
+                continue
+            with closing(self.participants(participant)) as sink:
+                if sink.head(self.pipeline) is not None:
+                    continue
+                if not isinstance(sink, Expiring):
+                    raise StoreBehindSinkError(
+                        "the sink has lost its markers of the pipeline. They do not expire, so they were deleted.",
+                        remedy="Restore the tables or files in which the sink keeps its markers.",
+                        pipeline=self.pipeline,
+                        checkpoint=found.number,
+                        participant=participant.name,
+                    )
+                attempt = self.store.begin_attempt(self.pipeline, epoch, found.number, participant.name)
+                log.warning("the token of %s is set to %d for %s", participant.name, participant.predecessor, self.who)
+                fence = Fence(self.pipeline, self.store.installation, epoch, attempt)
+                sink.seed(fence, participant.predecessor)
+
+    # --- what the acts share -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _coordinating(self) -> Iterator[Coordinator]:
+        with coordinating(self.store, self.pipeline, self.participants, self.worker, self.who, self.lease_seconds) as (
+            coordinator,
+            keeper,
+        ):
+            yield coordinator
+            keeper.check()
+
+    def _halted(self) -> HaltReason | None:
+        row = self.store.pipeline(self.pipeline)
+        require_understood(row)
+        return row.halt_reason if row.status is PipelineStatus.HALTED else None
+
+    def _require(self, number: int, states: frozenset[S], otherwise: str) -> Checkpoint:
+        found = self.store.checkpoint(self.pipeline, number)
+        if found.state not in states:
+            raise self._refusal(
+                found,
+                f"it is {found.state}: {otherwise}.",
+                f"Run `airflow ft show {self.pipeline} {number}` to see its state.",
+            )
+        return found
+
+    def _first_in_line(self, number: int) -> None:
+        """I4: no sink takes a number before its predecessor."""
+        for earlier in self.store.open_checkpoints(self.pipeline):
+            if earlier.number < number and earlier.state in MAY_BE_VISIBLE:
+                raise self._refusal(
+                    self.store.checkpoint(self.pipeline, number),
+                    f"checkpoint {earlier.number} is {earlier.state} and comes first.",
+                    f"Settle checkpoint {earlier.number} first.",
+                    "earlier_first",
+                    earlier=earlier.number,
+                )
+
+    @contextmanager
+    def _taken_back(self, epoch: int, number: int) -> Iterator[None]:
+        """Out of quarantine for the block, and back into it when the block fails: then nothing was resolved."""
+        found = self.store.checkpoint(self.pipeline, number)
+        if found.state is not S.QUARANTINED:
+            yield
+            return
+        self.store.release(self.pipeline, epoch, number, self.who)
+        try:
+            yield
+        except FencedError:
+            raise
+        except Exception as error:  # also of a disk, say
+            if self.store.checkpoint(self.pipeline, number).state in IN_DOUBT:
+                why = error.what if isinstance(error, AirflowFtError) else f"{type(error).__name__}: {error}"
+                self.store.quarantine(self.pipeline, epoch, number, f"{found.message} {self.who} failed: {why}")
+            raise
+
+    def _refusal(
+        self, found: Checkpoint, what: str, remedy: str, code: str = "action_refused", **fields: Any
+    ) -> StateConflictError:
+        fields = {"state": found.state.value, "pipeline": self.pipeline, "checkpoint": found.number, **fields}
+        return StateConflictError(what, code=code, remedy=remedy, **fields)

@@ -1,0 +1,151 @@
+"""What follows COMPLETED: the sources' group offsets, pruning of markers and files, sweeping of what nobody needs.
+
+The `finalised` flag is set when the offsets are committed. All of it runs in bounded batches, by whoever confirmed; a
+failure here is logged and done again by the next run, since nothing depends on it. Order: the store
+says PRUNING, then files go. Decisions are never pruned, nor what proves them; what the log tells of old numbers is.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import closing
+
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
+from airflow_ft.protocol.ports import Archive, Expiring, ParticipantFactory, Progress, Store
+
+log = logging.getLogger(__name__)
+
+BATCH = 200
+BATCHES = 10
+"""So many batches at once: more than a delivery, or a run that delivers at its end, leaves behind."""
+FORGOTTEN_TOGETHER = 20
+"""So many numbers lose their events in one transaction."""
+MARKERS_TOGETHER = 20
+"""The sinks are told to forget once in so many numbers: markers are small, and asking each sink in each run is not."""
+
+
+def retain(
+    store: Store,
+    pipeline: str,
+    config: CheckpointConfig,
+    participants: ParticipantFactory,
+    archive: Archive,
+    progress: Progress,
+) -> None:
+    """Finalises what is COMPLETED, prunes delivered numbers beyond `config.num_retained`, and forgets old events."""
+    finalise(store, pipeline, progress)
+    try:
+        for _ in range(BATCHES):
+            if _prune(store, pipeline, config, participants, archive) < BATCH:
+                break
+        _sweep(store, pipeline, archive)
+        for _ in range(BATCHES * BATCH // FORGOTTEN_TOGETHER):
+            if not store.forget_events(pipeline, config.num_retained_events, FORGOTTEN_TOGETHER):
+                break
+    except (AirflowFtError, OSError) as error:
+        log.warning("cannot prune old checkpoints of %s (the next run tries again): %s", pipeline, error)
+
+
+def delete_delivered(store: Store, pipeline: str, archive: Archive, through: int) -> int:
+    """Prunes every delivered number up to `through`, also the newest ones, and sweeps; returns how many.
+
+    Nothing of what is not confirmed (I10). Markers wait for the next `retain`, so no sink is asked.
+    """
+    count = 0
+    while old := [c for c in store.prunable(pipeline, 0, BATCH) if c.number <= through]:
+        _delete(store, pipeline, archive, old)
+        count += len(old)
+    _sweep(store, pipeline, archive)
+    return count
+
+
+def finalise(store: Store, pipeline: str, progress: Progress) -> bool:
+    """Tells the sources how far all is confirmed; what is COMPLETED is no longer among the open ones then.
+
+    Whether they have heard it all. Not what comes behind a number that is not settled: a sink that the pipeline no
+    longer declares may still lack its rows.
+
+    When they cannot be told, only the newest number waits for the next time, which says it all: else the open ones,
+    and the log, would grow with every checkpoint for as long as a source's cluster takes no offsets (R19).
+    """
+    try:
+        opened = store.open_checkpoints(pipeline)
+        waiting = [c for c in opened if c.state is CheckpointState.COMPLETED and not c.finalised and c.plan is not None]
+        first = min((c.number for c in opened if not c.is_settled), default=math.inf)
+        told = [c for c in waiting if c.number < first]
+        behind = waiting[len(told) :]
+        for checkpoint in (*told[:-1], *behind[:-1]):
+            store.finalise(pipeline, checkpoint.number)
+        if told:
+            plan = told[-1].plan
+            assert plan is not None
+            progress(store.checkpoint(pipeline, plan.segments[-1].number))  # positions only grow
+            store.finalise(pipeline, told[-1].number)
+        return not behind
+    except AirflowFtError as error:
+        log.warning("cannot commit the group offsets of %s (the next confirmation tries again): %s", pipeline, error)
+        return False
+
+
+def _prune(
+    store: Store, pipeline: str, config: CheckpointConfig, participants: ParticipantFactory, archive: Archive
+) -> int:
+    """One batch; how many numbers it had."""
+    old = store.prunable(pipeline, config.num_retained, BATCH)
+    if not old:
+        return 0
+    latest = store.latest_confirmed(pipeline)
+    if latest is None or latest.plan is None:
+        return 0
+    # Markers at or below the floor go: never that of the newest delivery, nor of anything still to be settled.
+    unsettled = [c.number - 1 for c in store.unsettled(pipeline, limit=1)]
+    floor = min([old[-1].number, latest.number - 1, *unsettled])
+    fence = Fence(pipeline, store.installation, store.pipeline(pipeline).epoch, 0)
+    # From the first that goes to the first that stays: the next time begins there, whatever numbers lie between.
+    staying = store.prunable(pipeline, 0, len(old) + 1)[len(old) :]
+    if not staying or old[0].number // MARKERS_TOGETHER != staying[0].number // MARKERS_TOGETHER:
+        for participant in latest.plan.participants:
+            _forget(participants, participant, fence, floor)
+    _delete(store, pipeline, archive, old)
+    log.info("pruned %d old checkpoints of %s, up to %d", len(old), pipeline, old[-1].number)
+    return len(old)
+
+
+def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fence: Fence, floor: int) -> None:
+    """What a sink raises that is no error of ours ends nothing: its rows are confirmed, the next floor is higher."""
+    try:
+        with closing(participants(participant)) as sink:
+            sink.forget(fence, floor)
+            if isinstance(sink, Expiring):
+                sink.renew(fence)
+    except AirflowFtError:
+        raise
+    except Exception as error:
+        log.warning(
+            "sink %s of %s cannot delete its markers up to %d (the next pruning tries again). Report this to the author"
+            " of the sink: %s: %s",
+            participant.name,
+            fence.pipeline,
+            floor,
+            type(error).__name__,
+            error,
+            exc_info=error,
+        )
+
+
+def _delete(store: Store, pipeline: str, archive: Archive, old: Sequence[Checkpoint]) -> None:
+    for checkpoint in old:
+        store.prune(pipeline, checkpoint.number)
+        if checkpoint.segment is not None:
+            archive.delete(checkpoint.segment)
+
+
+def _sweep(store: Store, pipeline: str, archive: Archive) -> None:
+    # In this order (I10): attempts of epochs below this one cannot publish any more, so what is referenced now is
+    # all of theirs that ever will be. The other way round, one could publish between the two reads.
+    epoch = store.pipeline(pipeline).epoch
+    archive.sweep(pipeline, store.referenced_locations(pipeline), epoch)

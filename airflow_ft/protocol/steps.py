@@ -1,0 +1,348 @@
+"""The steps of a run, each safe to repeat: what the Airflow tasks are shells over, and what plain PySpark can call.
+
+    recover -> (stage, in airflow_ft.spark) -> prepare per participant -> commit in the plan's order -> confirm
+
+A run has the turn from its `recover` to its `confirm`. The turn is politeness: it keeps two runs of one DAG from
+fencing each other; safety rests on epochs and attempts alone (I5).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    FencedError,
+    NotDeliveredError,
+    PipelineHaltedError,
+    QuarantinedError,
+    TurnHeldError,
+    require_not_renamed,
+    require_understood,
+)
+from airflow_ft.protocol.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
+from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.planning import Delivery, free_segments, live_plans, quarantined
+from airflow_ft.protocol.ports import Archive, Confirmed, ParticipantFactory, Progress, Store
+from airflow_ft.protocol.recovery import Recovery, recover
+from airflow_ft.protocol.retention import retain
+from airflow_ft.protocol.set_aside import of_checkpoint, together
+from airflow_ft.protocol.unresolved import quarantine_unresolved
+
+log = logging.getLogger(__name__)
+
+PROBLEMS = 20
+"""So many numbers of a run that are not delivered are named one by one."""
+
+
+def _never_over(_: RunKey) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One run of one pipeline, and what its steps need.
+
+    `run_is_over` tells whether another run can no longer continue (Airflow: failed, succeeded or deleted), and
+    `is_own_stage` whether the task that staged this run is the stage that this step belongs to (None: it must be).
+    """
+
+    store: Store
+    pipeline: str
+    run: RunKey
+    participants: ParticipantFactory
+    worker: Worker
+    interval_end: datetime | None = None
+    lease_seconds: float = LEASE_SECONDS
+    run_is_over: Callable[[RunKey], bool] = _never_over
+    is_own_stage: Callable[[str], bool] | None = None
+
+    def unsettled(self, limit: int = 1) -> Sequence[Checkpoint]:
+        """The first of this run's numbers for which something is left to do.
+
+        A run that published nothing has found everything published before: then that is what it waits for (I9). With
+        numbers of its own the order within the sinks sees to this; and not while a later run is at work.
+        """
+        store, pipeline = self.store, self.pipeline
+        left = store.unsettled(pipeline, run=self.run, limit=limit)
+        if left or store.last_published(pipeline, self.run):
+            return left
+        row = store.pipeline(pipeline)
+        if row.turn not in (None, self.run):
+            return ()
+        return store.unsettled(pipeline, through=row.last_published, limit=limit)
+
+    def is_finished(self) -> bool:
+        """This run has staged, and all its numbers are settled: read before you take (a cleared, old run)."""
+        row = self.store.run(self.pipeline, self.run)
+        if row is None or not row.staged or self.unsettled():
+            return False
+        # Read before and after: a rewind in between has set aside numbers that seem to be settled, and the stage's end.
+        return self.store.run(self.pipeline, self.run) == row
+
+
+def require_active(store: Store, pipeline: str) -> None:
+    """PipelineHaltedError or QuarantinedError while nothing may be staged or delivered: why, and the way out.
+
+    NewerReleaseError where only a newer release knows why.
+    """
+    row = store.pipeline(pipeline)
+    require_understood(row)
+    require_not_renamed(row.status, row.halt_message, pipeline)
+    if row.status is PipelineStatus.HALTED:
+        raise PipelineHaltedError(
+            f"it is HALTED ({row.halt_reason}): {row.halt_message}",
+            remedy=f"Remove the cause, then run `airflow ft resume {pipeline}`.",
+            pipeline=pipeline,
+            reason=str(row.halt_reason),
+        )
+    for checkpoint in quarantined(store.open_checkpoints(pipeline)):
+        raise QuarantinedError(
+            f"it is QUARANTINED: {checkpoint.message}",
+            remedy=f"Run `airflow ft in-doubt --pipeline {pipeline}`: it shows what each sink has and what to do.",
+            pipeline=pipeline,
+            checkpoint=checkpoint.number,
+        )
+
+
+def require_own_stage(context: Context) -> None:
+    """ConfigurationError when another task has staged this run: two in one DAG run have rendered the same pipeline.
+
+    The second would find the run staged, compute nothing, and confirm what the first one has delivered.
+    """
+    if context.is_own_stage is None:
+        return
+    row = context.store.run(context.pipeline, context.run)
+    if row is not None and row.stage_task and not context.is_own_stage(row.stage_task):
+        raise ConfigurationError(
+            f"{row.stage_task} has staged this pipeline in the same DAG run, so"
+            f" {context.worker.task or 'this process'} computed nothing.",
+            code="pipeline_twice_in_run",
+            remedy="Give each group of the DAG its own pipeline name. Put the other steps of a pipeline before and"
+            " after its stage.",
+            pipeline=context.pipeline,
+            task=row.stage_task,
+        )
+
+
+def take_turn(context: Context, *, again: bool = False) -> bool:
+    """True: this run has the turn. False: it needs none, since all that it staged is settled (and it is not `again`).
+
+    TurnHeldError when another run that can still continue has it.
+    """
+    store, pipeline, run = context.store, context.pipeline, context.run
+    if store.register(pipeline).turn == run:
+        return True
+    if not again and context.is_finished():
+        return False
+    holder = store.enter_turn(pipeline, run, context.interval_end)
+    if holder != run and context.run_is_over(holder):
+        log.info("run %s ended before it was confirmed: this run takes over", holder)
+        holder = store.enter_turn(pipeline, run, context.interval_end, ended=[holder])
+    if holder != run:
+        raise TurnHeldError(
+            f"run {holder} works on the pipeline.",
+            holder=holder,
+            pipeline=pipeline,
+            remedy="Do nothing: this run continues when that one has ended.",
+        )
+    return True
+
+
+def recover_step(context: Context, *, again: bool = False) -> Recovery:
+    """Takes the turn and settles what earlier runs left; a no-op for a run that is finished, unless it goes on."""
+    store, pipeline = context.store, context.pipeline
+    store.register(pipeline)
+    require_active(store, pipeline)
+    require_own_stage(context)
+    if not take_turn(context, again=again):
+        log.info("run %s is finished: all its checkpoints are settled, so there is nothing to do", context.run)
+        return Recovery()
+    return recover(
+        store,
+        pipeline,
+        context.participants,
+        context.worker,
+        run=context.run,
+        lease_seconds=context.lease_seconds,
+    )
+
+
+@contextmanager
+def delivering(context: Context) -> Iterator[Coordinator]:
+    """A coordinator with the epoch that the run's delivery tasks share.
+
+    When that epoch is fenced, the first try reads and gives up; a new try takes an epoch for the run (if the leases
+    are free), as recover would.
+    """
+    store, pipeline, worker = context.store, context.pipeline, context.worker
+    row = store.run(pipeline, context.run)
+    epoch = row.epoch if row else 0
+    with ExitStack() as stack:
+        try:
+            keeper = stack.enter_context(joined_epoch(store, pipeline, epoch, worker, context.lease_seconds))
+        except FencedError as error:
+            if epoch and worker.try_number == 1:
+                raise
+            log.info("the epoch of this run is fenced (%s): this try takes a new epoch", error.what)
+            why = f"{worker.task or 'a process'} after FENCED"
+            epoch, keeper = stack.enter_context(new_epoch(store, pipeline, worker, why, context.lease_seconds))
+            store.adopt_run(pipeline, epoch, context.run)
+        yield stack.enter_context(closing(Coordinator(store, pipeline, epoch, context.participants)))
+        keeper.check()
+
+
+@contextmanager
+def _forgiving(context: Context) -> Iterator[None]:
+    """FENCED reads the state once more, and is no failure when another has finished this run's checkpoints."""
+    try:
+        yield
+    except FencedError as error:
+        if not context.is_finished():
+            raise
+        log.info("%s All checkpoints of this run are settled, so nothing is left to do", error.what)
+
+
+def has_work(context: Context) -> bool:
+    """Return whether anything staged or planned waits for delivery."""
+    checkpoints = context.store.open_checkpoints(context.pipeline)
+    return bool(live_plans(checkpoints) or free_segments(checkpoints) or _unplanned(checkpoints))
+
+
+def _unplanned(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    return [c for c in checkpoints if c.state is CheckpointState.STAGED]
+
+
+def prepare_step(
+    context: Context, delivery: Delivery, config: CheckpointConfig, participant: str
+) -> Sequence[Checkpoint]:
+    """Plans what is staged and asks one participant for its vote on each number; returns them as they stand."""
+    require_active(context.store, context.pipeline)
+    require_own_stage(context)
+    if not take_turn(context) or not has_work(context):
+        log.info("no staged rows wait for delivery")
+        return []
+    prepared: list[Checkpoint] = []
+    with _forgiving(context), delivering(context) as coordinator:
+        for number in coordinator.plan(delivery, config.max_delivery_rows):
+            prepared.append(coordinator.prepare(number, participant))
+    return prepared
+
+
+def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
+    """Delivers one participant's part of every number that is decided, or that it decides; in order."""
+    context.store.register(context.pipeline)  # the task runs also where nothing before it did
+    require_active(context.store, context.pipeline)
+    require_own_stage(context)
+    waiting = [
+        c.number
+        for c in live_plans(context.store.open_checkpoints(context.pipeline))
+        if c.state is not CheckpointState.STAGED
+    ]
+    if not take_turn(context) or not waiting:
+        log.info("no decided checkpoint waits for %s", participant)
+        return []
+    committed: list[Checkpoint] = []
+    with _forgiving(context), delivering(context) as coordinator:
+        for number in waiting:
+            committed.append(coordinator.commit(number, participant))
+    return committed
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What `confirm` found: what is confirmed of the run, and the newest confirmed number of the pipeline (0: none)."""
+
+    confirmed: Confirmed
+    latest: int
+
+
+def _untold(_: Checkpoint) -> None:
+    pass
+
+
+def confirm_step(
+    context: Context, config: CheckpointConfig, archive: Archive, progress: Progress = _untold
+) -> Confirmation:
+    """Succeeds when every published number of the run is confirmed (I9), then finalises, retains, gives the turn back.
+
+    NotDeliveredError names each number that is not, its state and what to do. The turn is given back in any case.
+    """
+    store, pipeline = context.store, context.pipeline
+    store.register(pipeline)
+    require_own_stage(context)
+    try:
+        problems, left = _confirmed_or_why(context, config, archive, progress)
+    except BaseException:
+        with suppress(AirflowFtError):  # the decision log may be what is away: then a later run finds this one over
+            store.leave_turn(pipeline, context.run)
+        raise
+    store.leave_turn(pipeline, context.run, confirmed=not problems)
+    if problems:
+        raise NotDeliveredError(
+            "; ".join(problems) + ".",
+            code=NotDeliveredError.code if left else "stage_unfinished",
+            remedy="Look at the log of the task that failed. Clear it, or let the next run deliver the staged rows.",
+            pipeline=pipeline,
+            open={checkpoint.number: checkpoint.state.value for checkpoint in left},
+        )
+    latest = store.latest_confirmed(pipeline)
+    return Confirmation(store.confirmed(pipeline, context.run), latest.number if latest else 0)
+
+
+def _confirmed_or_why(
+    context: Context, config: CheckpointConfig, archive: Archive, progress: Progress
+) -> tuple[list[str], list[Checkpoint]]:
+    """Retain; return why the run is not confirmed (nothing if it is), and the first of its open checkpoints."""
+    store, pipeline = context.store, context.pipeline
+    quarantine_unresolved(store, pipeline, context.participants, config.quarantine_after)
+    row = store.run(pipeline, context.run)
+    left = list(context.unsettled(PROBLEMS + 1))
+    problems = [_problem(checkpoint) for checkpoint in left[:PROBLEMS]]
+    if len(left) > PROBLEMS:
+        problems.append("and others")
+    # Read before and after (I9): a rewind in between sets aside numbers that seem to be settled, and the stage's end.
+    if row is None or not row.staged or store.run(pipeline, context.run) != row:
+        newest = store.run_checkpoints(pipeline, context.run, PROBLEMS)
+        why = next((c for c in reversed(newest) if c.message), None)
+        problems.append(
+            "the stage of this run has not finished"
+            + (f" (checkpoint {why.number} {why.state}: {why.message})" if why else "")
+        )
+    retain(store, pipeline, config, context.participants, archive, progress)
+    return problems, left
+
+
+def confirmed_of(store: Store, pipeline: str, numbers: Iterable[int]) -> Confirmed:
+    """The same of some numbers, ascending, whichever run has staged them."""
+    found = {number: store.checkpoint(pipeline, number) for number in numbers}
+    deliveries = sorted({c.delivered_by for c in found.values() if c.delivered_by is not None})
+    rows = Counter[str]()
+    for checkpoint in found.values():
+        rows.update(checkpoint.segment.rows if checkpoint.segment else {})
+    return Confirmed(
+        Numbers.of(found),
+        dict(rows),
+        together(of_checkpoint(found.get(number) or store.checkpoint(pipeline, number)) for number in deliveries),
+    )
+
+
+def _problem(checkpoint: Checkpoint) -> str:
+    text = f"checkpoint {checkpoint.number} is {checkpoint.state}"
+    if checkpoint.reason is not None:
+        text += f" ({checkpoint.reason}: {checkpoint.message} {checkpoint.reason.explanation})"
+    waiting = [name for name, vote in checkpoint.votes.items() if vote.proof is None]
+    if checkpoint.state is CheckpointState.COMMITTING and waiting:
+        text += f", waiting for {', '.join(sorted(waiting))}"
+    if checkpoint.state is CheckpointState.QUARANTINED:
+        text += f" ({checkpoint.message} `airflow ft in-doubt` shows how to settle it)"
+    return text

@@ -1,0 +1,149 @@
+"""Recovery of all pipelines, and how they stand: what a periodic task does, and what it measures and alerts on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from airflow_ft.protocol.errors import AirflowFtError, LeaseHeldError, StoreUnavailableError
+from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
+from airflow_ft.protocol.model import CheckpointState, PipelineStatus
+from airflow_ft.protocol.overview import Condition, Overview
+from airflow_ft.protocol.planning import quarantined
+from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.recovery import Recovery, recover
+from airflow_ft.protocol.transitions import IN_DOUBT
+
+log = logging.getLogger(__name__)
+
+S = CheckpointState
+ORPHAN_AGE = timedelta(minutes=10)
+"""A healthy run is between two of its tasks for less than this."""
+THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a pipeline stands, by the store's clock.
+
+    `undecided` and `undelivered` are the ages of the oldest published checkpoint that is not decided, or not delivered
+    (zero: there is none), `since_confirmed` the time since the last confirmation (None: there was none). `in_doubt`
+    counts PREPARED, COMMITTING and QUARANTINED ones. `needs` says why a person has to act ("": nobody has to).
+    `waiting` counts published checkpoints that no sink has as a whole, `waiting_bytes` is what they take in the log.
+    `late`: as in `Overview`. `failed`: the last run failed. `not_running`: a stream does not run, and was not stopped
+    on purpose.
+    """
+
+    pipeline: str
+    undecided: timedelta
+    undelivered: timedelta
+    since_confirmed: timedelta | None
+    in_doubt: int
+    needs: str
+    halted: bool = False
+    quarantined: int = 0
+    waiting: int = 0
+    waiting_bytes: int = 0
+    late: timedelta | None = None
+    failed: bool = False
+    not_running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What recovery did to one pipeline: what it settled, why it left it alone ("" if not), what went wrong (None)."""
+
+    pipeline: str
+    recovery: Recovery = field(default_factory=Recovery)
+    left_alone: str = ""
+    error: AirflowFtError | None = None
+
+
+def recover_all(
+    store: Store,
+    participants: ParticipantFactory,
+    worker: Worker,
+    *,
+    pipelines: Sequence[str] | None = None,
+    orphan_age: timedelta = ORPHAN_AGE,
+    lease_seconds: float = LEASE_SECONDS,
+    threads: int = THREADS,
+) -> list[Swept]:
+    """Settles what has been in doubt for `orphan_age` in every pipeline of this log (I8), side by side.
+
+    A pipeline at which another process is at work, or that is HALTED, is left alone; one that fails does not keep the
+    others from being settled. StoreUnavailableError: without the decision log nothing is done, and nothing rolled back.
+    """
+    rows = [row for row in store.pipelines() if pipelines is None or row.name in pipelines]
+
+    def sweep(name: str) -> Swept:
+        try:
+            recovery = recover(store, name, participants, worker, min_age=orphan_age, lease_seconds=lease_seconds)
+        except LeaseHeldError as error:
+            return Swept(name, left_alone=error.what)
+        except StoreUnavailableError:
+            raise
+        except AirflowFtError as error:
+            log.warning("cannot settle pipeline %s: %s", name, error)
+            return Swept(name, error=error)
+        return Swept(name, recovery)
+
+    halted = {row.name: f"it is HALTED ({row.why})" for row in rows if row.status is PipelineStatus.HALTED}
+    with ThreadPoolExecutor(threads, thread_name_prefix="airflow-ft-recover") as pool:
+        found = pool.map(sweep, [row.name for row in rows if row.name not in halted])
+        swept = {each.pipeline: each for each in found}
+    return [swept.get(row.name) or Swept(row.name, left_alone=halted[row.name]) for row in rows]
+
+
+def health(
+    store: Store,
+    pipeline: str,
+    patience: timedelta | None = None,
+    judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
+) -> Health:
+    """Return the state of the pipeline. With `patience` an undelivered checkpoint that is older needs a person too.
+
+    `judged`: as of `problems`. A failed run needs no person here: Airflow shows it, and the next run may mend it.
+    """
+    row = store.pipeline(pipeline)
+    opened = store.open_checkpoints(pipeline)
+    latest = store.latest_confirmed(pipeline)
+    now = store.now()
+    none = timedelta(0)
+    staged = [c for c in opened if c.staged_at is not None and (c.is_undelivered or c.state in IN_DOUBT)]
+    undecided = [c for c in staged if c.decided_at is None and c.state in (S.STAGED, S.PREPARED, S.QUARANTINED)]
+    ages = {c.number: now - c.staged_at for c in staged if c.staged_at is not None}
+    undelivered = max(ages.values(), default=none)
+    [standing] = judged([store.standing(pipeline)])
+    late, trouble = standing.late, standing.trouble
+    not_running = trouble is Condition.NOT_RUNNING and not standing.is_stopped
+    needs = ""
+    if row.status is PipelineStatus.HALTED:
+        needs = f"it is HALTED ({row.why}): {row.halt_message}"
+    elif kept := quarantined(opened):
+        needs = f"checkpoint {kept[0].number} is QUARANTINED: {kept[0].message}"
+    elif patience is not None and undelivered > patience:
+        oldest = max(ages, key=lambda number: ages[number])
+        needs = f"checkpoint {oldest} was published {undelivered} ago and is not delivered"
+    elif not_running:
+        needs = standing.text_of(Condition.NOT_RUNNING)
+    elif late is not None:
+        needs = f"{Condition.LATE.told} It is {late} now."
+    return Health(
+        pipeline=pipeline,
+        undecided=max((ages[c.number] for c in undecided), default=none),
+        undelivered=undelivered,
+        since_confirmed=now - latest.completed_at if latest and latest.completed_at else None,
+        in_doubt=sum(c.state in IN_DOUBT or c.state is S.QUARANTINED for c in opened),
+        needs=needs,
+        halted=row.status is PipelineStatus.HALTED,
+        quarantined=len(quarantined(opened)),
+        waiting=len(ages),
+        waiting_bytes=sum(c.segment.bytes for c in staged if c.segment is not None),
+        late=late,
+        failed=trouble is Condition.FAILED,
+        not_running=not_running,
+    )

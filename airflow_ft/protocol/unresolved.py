@@ -1,0 +1,63 @@
+"""The policy for what cannot be settled: after a while it is QUARANTINED, instead of being tried again for ever.
+
+It strikes on proof, not on time alone (I6, I7): only when every sink that still lacks the number *answers*, and so
+could have taken it. While one is out of reach nobody has to decide anything; recovery settles it when that is back.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from airflow_ft.protocol.doubt import Finding, read_evidence
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.recovery import in_doubt
+from airflow_ft.protocol.transitions import IN_DOUBT
+
+log = logging.getLogger(__name__)
+
+
+def quarantine_unresolved(
+    store: Store, pipeline: str, participants: ParticipantFactory, after: timedelta | None
+) -> Checkpoint | None:
+    """Quarantines the oldest number in doubt when it has been so for `after` (None: never) and its sinks answer.
+
+    Returns it, or None. Needs no epoch of its own, since the mark delivers nothing; while somebody is at work it does
+    nothing. An error is logged: the next run looks again.
+    """
+    if after is None:
+        return None
+    try:
+        oldest = next((c for c in in_doubt(store, pipeline, after) if c.state in IN_DOUBT), None)
+        if oldest is None or store.leases(pipeline):
+            return None
+        waiting = _refused_by(oldest, participants)
+        if not waiting:
+            return None
+        age = store.now() - oldest.in_doubt_since
+        since = str(age).split(".")[0]
+        message = f"in doubt for {since} (quarantine_after), although its sinks answer: {'; '.join(waiting)}."
+        kept = store.quarantine(pipeline, store.pipeline(pipeline).epoch, oldest.number, message)
+    except AirflowFtError as error:
+        log.warning("cannot check what is in doubt in %s (the next run tries again): %s", pipeline, error)
+        return None
+    log.error("checkpoint %d of %s is QUARANTINED: %s", kept.number, pipeline, message)
+    return kept
+
+
+def _refused_by(checkpoint: Checkpoint, participants: ParticipantFactory) -> list[str]:
+    """Return what each sink says that lacks the number; empty when one cannot be read, or when none lacks it."""
+    found: list[str] = []
+    for participant in checkpoint.plan.participants if checkpoint.plan else ():
+        vote = checkpoint.votes.get(participant.name)
+        if vote is not None and vote.proof is not None:
+            continue
+        assert checkpoint.plan is not None
+        evidence = read_evidence(checkpoint.plan, participant.name, participants)
+        if evidence.finding in (Finding.UNKNOWN, Finding.CONTRADICTION):
+            return []  # a contradiction halts the pipeline by itself
+        if evidence.finding in (Finding.ABSENT, Finding.WAITING):
+            found.append(f"{participant.name}: {evidence.text}")
+    return found

@@ -1,0 +1,237 @@
+"""Compares what the write-ahead log holds with what is really in the sinks, and only reports (`airflow ft verify`).
+
+A sink package brings `verify.verify(delivered, plan, connection, wal, full=...)`, which returns a `SinkReport`
+for each target. Rows are compared as multisets, by what was delivered of them, and all that went into one target is
+compared together, however its plans differ: else an equal row of another checkpoint would hide a loss. A table or topic
+may hold other rows, which are no difference; rows of the log that are not there are one, and so are rows that are there
+more often than they were delivered. Rows that a person has set aside are not expected. Delivery never rests on this:
+others may rightly have changed or deleted rows since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, ParticipantPlan, Plan, Proof
+from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
+
+MAXIMUM = 1000
+"""How many of the newest checkpoints are looked through for what is still in the log."""
+SAMPLES = 3
+"""How many rows of a difference are shown."""
+
+
+def sample(row: Iterable[object]) -> str:
+    """A row as it is shown in a difference: its values, shortened."""
+    text = ", ".join(map(str, row))
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A planned number and what proves its delivery to one participant (None: not proven).
+
+    `before` is the proof of the participant's predecessor: where its part of a log begins.
+    """
+
+    plan: Plan
+    proof: Proof | None
+    before: Proof | None
+
+
+Sent = tuple[Delivered, str]
+"""A delivery to one of a participant's sinks, by its name."""
+
+
+def by_target(
+    delivered: Iterable[Delivered], participant: str, target: Callable[[Mapping[str, Any]], str]
+) -> dict[str, list[Sent]]:
+    """Return what went into one target, under any names of its sinks; `target` names it by a sink's settings."""
+    sent: dict[str, list[Sent]] = {}
+    for each in delivered:
+        for name, given in each.plan.participant(participant).sinks.items():
+            sent.setdefault(target(given), []).append((each, name))
+    return sent
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Rows of one file of the log that the sink lacks; `samples` are some of them, shortened."""
+
+    number: int
+    file: str
+    rows: int
+    samples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    """One sink over all numbers that were compared.
+
+    `expected` rows are in the log; `missing` of them are not in the sink. `repeated` rows there equal delivered ones
+    beyond their number, `other` rows equal none (None: not counted). `set_aside` rows of the log were refused, and are
+    not expected. `error` says why nothing could be compared; `error_code` is its stable code.
+    """
+
+    participant: str
+    sink: str
+    target: str
+    numbers: tuple[int, ...]
+    expected: int
+    missing: int = 0
+    repeated: int = 0
+    other: int | None = None
+    differences: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str = ""
+    error_code: str = ""
+    set_aside: int = 0
+
+    @classmethod
+    def begun(cls, participant: str, sinks: Iterable[str], target: str, delivered: Sequence[Delivered]) -> SinkReport:
+        """Of these deliveries into a target, of which nothing was compared yet."""
+        names = list(dict.fromkeys(sinks))
+        return cls(
+            participant,
+            ", ".join(names),
+            target,
+            tuple(each.plan.number for each in delivered),
+            sum(expected_rows(delivered, name) for name in names),
+            set_aside=sum(set_aside_rows(delivered, name) for name in names),
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything was compared, and every row is there."""
+        return not self.missing and not self.error
+
+    @property
+    def is_exact(self) -> bool:
+        """And none is there more often than it was delivered."""
+        return self.is_complete and not self.repeated
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "participant": self.participant,
+            "sink": self.sink,
+            "target": self.target,
+            "numbers": list(self.numbers),
+            "expected": self.expected,
+            "missing": self.missing,
+            "repeated": self.repeated,
+            "other": self.other,
+            "differences": [
+                {"number": d.number, "file": d.file, "rows": d.rows, "samples": list(d.samples)}
+                for d in self.differences
+            ],
+            "notes": list(self.notes),
+            "error": self.error,
+            "error_code": self.error_code,
+            "set_aside": self.set_aside,
+        }
+
+
+Verifier = Callable[[Sequence[Delivered], ParticipantPlan], Sequence[SinkReport]]
+"""Compares what was delivered to one participant; the plan is that of the newest."""
+
+
+def verify(store: Store, pipeline: str, verifier: Verifier, numbers: Iterable[int] = ()) -> list[SinkReport]:
+    """Compares these numbers, or all COMPLETED ones whose rows are still in the log, sink by sink.
+
+    ConfigurationError for a number that cannot be compared. A participant that cannot be read is a report with its
+    error; the others are compared all the same.
+    """
+    chosen = _asked_for(store, pipeline, sorted(set(numbers))) or _still_there(store, pipeline)
+    reports: list[SinkReport] = []
+    for (name, _), delivered in _by_participant(store, pipeline, chosen).items():
+        try:
+            reports += verifier(delivered, delivered[-1].plan.participant(name))
+        except AirflowFtError as error:
+            sinks = dict.fromkeys(sink for each in delivered for sink in each.plan.participant(name).sinks)
+            numbers = tuple(each.plan.number for each in delivered)
+            text, code = str(error), error.code
+            reports += [
+                SinkReport(name, sink, "", numbers, expected_rows(delivered, sink), error=text, error_code=code)
+                for sink in sinks
+            ]
+    return reports
+
+
+def expected_rows(delivered: Iterable[Delivered], sink: str) -> int:
+    """Rows of one sink in these plans, without those that were set aside."""
+    delivered = list(delivered)
+    rows = sum(segment.rows.get(sink, 0) for each in delivered for segment in each.plan.segments)
+    return rows - set_aside_rows(delivered, sink)
+
+
+def set_aside_rows(delivered: Iterable[Delivered], sink: str) -> int:
+    """Rows of one sink that were set aside, as the proofs say."""
+    return sum(aside.rows for each in delivered for name, aside in of_proof(each.proof).items() if name == sink)
+
+
+def _asked_for(store: Store, pipeline: str, numbers: Sequence[int]) -> list[Checkpoint]:
+    found = []
+    there = store.referenced_locations(pipeline) if numbers else frozenset()
+    for number in numbers:
+        try:
+            checkpoint = store.checkpoint(pipeline, number)
+        except KeyError:
+            raise _refusal(
+                pipeline, number, "checkpoint_unknown", "the pipeline has no checkpoint of this number."
+            ) from None
+        if checkpoint.delivered_by not in (None, number):
+            what = f"checkpoint {checkpoint.delivered_by} delivered its rows. Compare that one."
+            raise _refusal(pipeline, number, "action_refused", what, delivered_by=checkpoint.delivered_by)
+        if checkpoint.state is not CheckpointState.COMPLETED and checkpoint.state not in MAY_BE_VISIBLE:
+            what = f"it is {checkpoint.state}. No sink has received its rows under this number."
+            raise _refusal(pipeline, number, "action_refused", what, state=checkpoint.state.value)
+        if not _is_there(checkpoint, there):
+            what = "its rows were pruned (num_retained), so there is nothing to compare."
+            raise _refusal(pipeline, number, "checkpoint_pruned", what)
+        found.append(checkpoint)
+    return found
+
+
+def _still_there(store: Store, pipeline: str) -> list[Checkpoint]:
+    there = store.referenced_locations(pipeline)
+    newest = store.checkpoints(pipeline, MAXIMUM)
+    return [c for c in reversed(newest) if c.state is CheckpointState.COMPLETED and _is_there(c, there)]
+
+
+def _is_there(checkpoint: Checkpoint, there: frozenset[str]) -> bool:
+    return checkpoint.plan is not None and all(segment.location in there for segment in checkpoint.plan.segments)
+
+
+def _by_participant(
+    store: Store, pipeline: str, checkpoints: Sequence[Checkpoint]
+) -> dict[tuple[str, str], list[Delivered]]:
+    """By name and kind of the participant: what went into one target is compared together, whatever the plans say."""
+    groups: dict[tuple[str, str], list[Delivered]] = {}
+    for checkpoint in checkpoints:
+        assert checkpoint.plan is not None  # `_is_there`
+        for plan in checkpoint.plan.participants:
+            key = (plan.name, plan.kind)
+            vote = checkpoint.votes.get(plan.name)
+            before = _proof_of(store, pipeline, plan.predecessor, plan.name)
+            delivered = Delivered(checkpoint.plan, vote.proof if vote else None, before)
+            groups.setdefault(key, []).append(delivered)
+    return groups
+
+
+def _proof_of(store: Store, pipeline: str, number: int, participant: str) -> Proof | None:
+    try:
+        vote = store.checkpoint(pipeline, number).votes.get(participant) if number else None
+    except KeyError:  # adopted: another decision log knew it
+        return None
+    return vote.proof if vote else None
+
+
+def _refusal(pipeline: str, number: int, code: str, what: str, **fields: Any) -> ConfigurationError:
+    remedy = f"Choose another checkpoint: `airflow ft checkpoints {pipeline}` lists them."
+    return ConfigurationError(what, code=code, remedy=remedy, pipeline=pipeline, checkpoint=number, **fields)

@@ -1,0 +1,89 @@
+"""From the beginning: a pipeline that reads everything anew, under numbers that go on. Elsewhere: a full refresh.
+
+As with a savepoint (`airflow_ft.spark.savepoints.restoring`), of before the first row: what is decided is delivered, what is
+not is given up, and then one write to the decision log makes a new, empty location the base. There the next attempt
+begins where the sources say, without state, and with whatever settings, but not behind records that nobody has read
+(`airflow_ft.spark.driver.passing`). Nothing is asked of the sinks, and nothing is
+taken out of them. Rows that replace those of the same key may come again; in any other sink they stand twice then, so
+somebody has to want it.
+
+What if the process dies ...
+- before the one write: the pipeline stands where it stood. The empty location is swept.
+- after it: the pipeline begins anew. Repeated, it does so once more.
+"""
+
+from __future__ import annotations
+
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StorageUnavailableError
+from airflow_ft.protocol.from_savepoint import Later
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import Promise, RunKey, SparkPosition
+from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.spark.savepoints.settling import require_settleable, settled
+from airflow_ft.spark.savepoints.taking import not_written
+from airflow_ft.spark.state.locations import location_root, new_beginning
+
+
+def begin_anew(
+    store: Store,
+    pipeline: str,
+    participants: ParticipantFactory,
+    worker: Worker,
+    why: str,
+    later: Later,
+    run: RunKey | None,
+    lease_seconds: float,
+) -> SparkPosition | None:
+    """The new base; None: it has none, and begins so anyway, where an attempt has frozen that or the sources say.
+
+    What was frozen stays then: nothing of it is delivered, so it is owed (I10). The run has done it all the same.
+
+    Raises as `restore` does. ConfigurationError with CONTINUE, StateConflictError with REFUSE where a sink of the
+    newest delivered checkpoint does not replace rows by their key.
+    """
+    if later is Later.CONTINUE:
+        raise ConfigurationError(
+            "later='continue' only rebuilds state, and a full refresh starts without state.",
+            code="arguments_conflict",
+            remedy="Leave out `later` if all sinks replace rows by key (upsert). Otherwise give later='write-again' to"
+            " deliver all rows again.",
+            pipeline=pipeline,
+            argument="later",
+            value=later.value,
+        )
+    _examine(store, pipeline, later)
+    with settled(store, pipeline, participants, worker, why, lease_seconds) as epoch:
+        _examine(store, pipeline, later)
+        base = store.pipeline(pipeline).base
+        position = None if base is None else _new(location_root(base.location), pipeline, epoch)
+        store.restore(pipeline, epoch, position, f"from the beginning: {why}", run, "the beginning")
+    return position
+
+
+def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
+    try:
+        return new_beginning(root, pipeline, epoch)
+    except StorageUnavailableError:
+        raise
+    except OSError as error:
+        raise not_written(root, error, pipeline) from error
+
+
+def _examine(store: Store, pipeline: str, later: Later) -> None:
+    """Refuses what must not begin anew."""
+    row = store.pipeline(pipeline)
+    require_settleable(row, store.open_checkpoints(pipeline))
+    newest = store.latest_confirmed(pipeline)
+    if newest is None and row.former is not None:
+        newest = store.latest_confirmed(row.former.pipeline)
+    planned = newest.plan.participants if newest is not None and newest.plan is not None else ()
+    doubled = sorted(name for each in planned if each.promise is not Promise.IDEMPOTENT for name in each.sinks)
+    if doubled and later is not Later.WRITE_AGAIN:
+        raise StateConflictError(
+            f"a full refresh would deliver the rows in {', '.join(doubled)} a second time.",
+            code="rows_would_repeat",
+            remedy=f"Empty {', '.join(doubled)} and give later='write-again'. Or deliver by key (strategy `upsert`), so"
+            " that rows replace the old ones. Or give the pipeline a new name.",
+            pipeline=pipeline,
+            sinks=doubled,
+        )

@@ -1,0 +1,299 @@
+"""What a savepoint is: a folder with a copy of Spark's location, cut at one micro-batch, and a file that tells of it.
+
+    <folder>/_metadata      written last: a folder without it is no savepoint (yet)
+    <folder>/spark/...      offsets, commits, sources, operator state
+
+It needs nothing outside of its folder, so it can be moved as a whole. Each file has its size and SHA-256 in
+`_metadata`, and that has one of its own: whoever restores reads all of it before anything else is touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError, WalCorruptError
+from airflow_ft.protocol.formats import refuse_newer
+from airflow_ft.protocol.model import canonical_json
+from airflow_ft.spark.state.locations import SparkLocation, is_location
+from airflow_ft.spark.state.operators import Operator
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, local_path
+from airflow_ft.wal.roots import require
+
+METADATA = "_metadata"
+SPARK = "spark"
+FORMAT = 1
+"""Of `_metadata`; one that is newer is refused by name."""
+_CHUNK = 1 << 20
+_NAME = re.compile(r"^savepoint-(.+)-(\d+)-[0-9a-f]{8}$")
+"""Of a savepoint's folder: pipeline and checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the copy: bytes, and SHA-256 as hexadecimal digits."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """What `_metadata` tells.
+
+    number: the newest checkpoint that it covers; all of its rows are in the sinks. batch: the micro-batch of Spark with
+    which the copy ends. positions: of each source by its name, what it stands at. backend: class of Spark's state store
+    ("": no operator has state). drained: windows that were open then are delivered too (`CheckpointConfig.drain`).
+    spec: what the checkpoint was made with, without secrets. versions: of Spark and airflow-ft. rows: of the
+    checkpoint, by sink. code: the job's module, and the SHA-256 of its source, where it was known. restored: the state
+    was restored, or reset, behind that checkpoint, and no later one was confirmed: it is not what the number has left.
+    """
+
+    id: str
+    pipeline: str
+    installation: str
+    number: int
+    batch: int
+    taken_at: datetime
+    taken_by: str
+    positions: Mapping[str, Any]
+    operators: tuple[Operator, ...]
+    backend: str
+    drained: bool
+    spec: Mapping[str, Any]
+    versions: Mapping[str, str]
+    files: Mapping[str, File]
+    rows: Mapping[str, int] = field(default_factory=dict)
+    code: Mapping[str, str] = field(default_factory=dict)
+    restored: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of all its files but `_metadata`."""
+        return sum(file.size for file in self.files.values())
+
+    def location(self, uri: str) -> SparkLocation:
+        """Spark's location in it, when it lies in the folder `uri`."""
+        files = filesystem(uri)
+        return SparkLocation(uri, self.pipeline, files.uri(uri, SPARK), self.batch, "a savepoint")
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "taken_at": self.taken_at.isoformat()}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Savepoint:
+        """Ignores what an author of the same format has added."""
+        known: dict[str, Any] = {each.name: told[each.name] for each in fields(cls) if each.name in told}
+        names = {each.name for each in fields(Operator)}
+        operators = [
+            Operator(
+                **{name: value for name, value in each.items() if name in names} | {"stores": tuple(each["stores"])}
+            )
+            for each in known["operators"]
+        ]
+        return cls(
+            **known
+            | {
+                "taken_at": datetime.fromisoformat(known["taken_at"]),
+                "operators": tuple(operators),
+                "files": {name: File(**each) for name, each in known["files"].items()},
+            }
+        )
+
+
+def write_metadata(uri: str, savepoint: Savepoint) -> None:
+    """Makes the folder a savepoint."""
+    told = savepoint.to_json()
+    text = canonical_json({"format": FORMAT, "sha256": _digest(told), "savepoint": told})
+    files = filesystem(uri)
+    files.write(files.uri(uri, METADATA), text.encode())
+
+
+def read_metadata(uri: str) -> Savepoint:
+    """Read a savepoint's description; `verify` reads its files.
+
+    ConfigurationError when there is none, or it is of a newer format; WalCorruptError when `_metadata` is damaged.
+    """
+    files = filesystem(uri)
+    where = files.uri(uri, METADATA)
+    if not files.exists(where):
+        require(uri)
+        unfinished = files.exists(files.uri(uri, SPARK))
+        raise ConfigurationError(
+            f"{uri} has no savepoint: "
+            + ("it was not finished." if unfinished else f"the folder has no file {METADATA}."),
+            code="savepoint_unfinished" if unfinished else "savepoint_missing",
+            remedy=f"Take another one, and delete this folder: `airflow ft savepoint dispose {uri}`."
+            if unfinished
+            else "Correct the path. `airflow ft savepoint list` shows the savepoints in [airflow_ft] savepoint_dir, or"
+            " in --dir.",
+            path=uri,
+        )
+    try:
+        document = json.loads(files.read(where))
+        version, told, digest = document["format"], document.get("savepoint"), document.get("sha256")
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise _damaged(uri, f"{METADATA} cannot be read") from error
+    refuse_newer(f"the savepoint {uri}", version, FORMAT)
+    if told is None or _digest(told) != digest:
+        raise _damaged(uri, f"{METADATA} is not what was written")
+    return Savepoint.from_json(told)
+
+
+def verify(uri: str, savepoint: Savepoint, *, contents: bool = True) -> None:
+    """Reads all files; WalCorruptError names the first that is missing, damaged, or was not there then.
+
+    contents: False: only names and sizes are compared, which reads no file.
+    """
+    files = filesystem(uri)
+    found = files.tree(files.uri(uri, SPARK))
+    if missing := sorted(set(savepoint.files) - set(found)):
+        require(uri)
+        raise _damaged(uri, f"{SPARK}/{missing[0]} is missing")
+    if added := sorted(set(found) - set(savepoint.files)):
+        raise _damaged(uri, f"{SPARK}/{added[0]} was not there when it was taken")
+    for name, told in savepoint.files.items():
+        if found[name] != told.size or (contents and file_of(files, files.uri(uri, SPARK, *name.split("/"))) != told):
+            raise _damaged(uri, f"{SPARK}/{name} is not what was written")
+
+
+def file_of(files: FileSystem, uri: str) -> File:
+    """Reads a file."""
+    digest, size = hashlib.sha256(), 0
+    with files.open(uri) as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return File(size, digest.hexdigest())
+
+
+def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
+    """The savepoints in a folder, newest first, by URI; then what was not finished, or cannot be read (None)."""
+    require(folder)
+    files = filesystem(folder)
+    found: list[tuple[str, Savepoint]] = []
+    broken = []
+    for name in sorted(name for name in files.names(folder) if not name.startswith(".")):
+        uri = files.uri(folder, name)
+        if files.exists(files.uri(uri, METADATA)) or files.exists(files.uri(uri, SPARK)):
+            try:
+                found.append((uri, read_metadata(uri)))
+            except (ConfigurationError, WalCorruptError):
+                broken.append(uri)
+    yield from sorted(found, key=lambda each: each[1].taken_at, reverse=True)
+    yield from ((uri, None) for uri in broken)
+
+
+def of_pipeline(
+    folder: str, pipeline: str, installation: str, most: int
+) -> tuple[list[tuple[str, Savepoint | Exception]], int]:
+    """The savepoints of a pipeline in a folder by their names, newest first, and how many were not looked at.
+
+    At the end those that cannot be read, with the error, if their folder's name says that they are of the pipeline. At
+    most so many are looked at, those of high numbers first: a folder's name tells its pipeline and number, unless
+    somebody has given it another one.
+    """
+    require(folder)
+    files = filesystem(folder)
+    named = {name: _NAME.match(name) for name in files.names(folder) if not name.startswith(".")}
+    wanted = [name for name, told in named.items() if told is None or told[1] == pipeline]
+
+    def place(name: str) -> tuple[float, str]:
+        match = named[name]
+        return (int(match[2]) if match else float("inf")), name
+
+    wanted.sort(key=place, reverse=True)
+    found: list[tuple[str, Savepoint]] = []
+    broken: list[tuple[str, Exception]] = []
+    for name in wanted[:most]:
+        uri = files.uri(folder, name)
+        try:
+            told = read_metadata(uri)
+            if (told.pipeline, told.installation) == (pipeline, installation):
+                found.append((name, told))
+        except StorageUnavailableError:
+            raise
+        except (ConfigurationError, WalCorruptError, OSError) as error:
+            if named[name]:
+                broken.append((name, error))
+    found.sort(key=lambda each: each[1].taken_at, reverse=True)
+    return [*found, *broken], max(0, len(wanted) - most)
+
+
+def dispose(uri: str) -> None:
+    """Deletes a savepoint, or what is left of one; ConfigurationError, with nothing deleted, for anything else.
+
+    A savepoint is known by its `_metadata`, which names all of its files. One that was not finished has none: it is
+    known by its folder's name, and by what lies in `spark`, which is Spark's location and nothing else.
+
+    `_metadata` goes first: what is left by a crash is no savepoint any more.
+    """
+    require(uri)
+    _refuse_detours(uri)
+    files = filesystem(uri)
+    if not files.exists(uri):
+        raise ConfigurationError(
+            f"there is no folder {uri}.",
+            code="savepoint_missing",
+            remedy="Correct the path. `airflow ft savepoint list` shows the savepoints.",
+            path=uri,
+        )
+    names = set(files.names(uri))
+    if not names & {METADATA, SPARK} or names - {METADATA, SPARK}:
+        raise _not_ours(uri, "it has other files than a savepoint")
+    if METADATA not in names or not _refuse_strange(files, uri):
+        if not _NAME.match(files.uri(uri).rpartition("/")[2]):
+            raise _not_ours(uri, f"it is not a savepoint: it has no {METADATA} of one")
+        if SPARK in names and not is_location(files, files.uri(uri, SPARK)):
+            raise _not_ours(uri, f"its folder {SPARK} is not a copy of Spark's checkpoint location")
+    files.remove(files.uri(uri, METADATA))
+    files.remove_tree(files.uri(uri))
+
+
+def _refuse_strange(files: FileSystem, uri: str) -> bool:
+    """ConfigurationError for files that a savepoint's `_metadata` does not name; False: it is not one of ours."""
+    try:
+        document = json.loads(files.read(files.uri(uri, METADATA)))
+        named = set(document["savepoint"]["files"])
+        if not isinstance(document["format"], int) or not isinstance(document["sha256"], str):
+            return False
+    except (ValueError, KeyError, TypeError):
+        return False
+    if strange := sorted(set(files.tree(files.uri(uri, SPARK))) - named):
+        raise _not_ours(uri, f"it has a file that is not part of the savepoint: {SPARK}/{strange[0]}")
+    return True
+
+
+def _refuse_detours(uri: str) -> None:
+    """ConfigurationError for a link, or a path that goes up again: what is deleted has to be what is named."""
+    parts = uri.split("/")
+    if ".." in parts or (not is_hdfs(uri) and local_path(uri).is_symlink()):
+        why = "its path has '..'" if ".." in parts else "it is a link"
+        raise _not_ours(uri, why, "Give the savepoint's own path. `airflow ft savepoint list` shows it.")
+
+
+def _not_ours(uri: str, why: str, remedy: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{uri} cannot be deleted: {why}. Nothing was deleted.",
+        code="savepoint_not_deleted",
+        remedy=remedy or "Give the folder of a savepoint. `airflow ft savepoint list` shows them.",
+        path=uri,
+    )
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical_json(told).encode()).hexdigest()
+
+
+def _damaged(uri: str, what: str) -> WalCorruptError:
+    return WalCorruptError(
+        f"the savepoint {uri} is damaged: {what}. Nothing was changed.",
+        code="savepoint_damaged",
+        remedy="Restore its folder from a backup, or take another savepoint.",
+        path=uri,
+    )

@@ -1,0 +1,54 @@
+"""A pipeline that is to go on from elsewhere: what is decided is delivered first, and what is not is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from airflow_ft.protocol.coordinator import Coordinator, coordinating
+from airflow_ft.protocol.errors import StateConflictError, require_understood
+from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.model import Checkpoint, CheckpointState, Pipeline, PipelineStatus
+from airflow_ft.protocol.planning import quarantined
+from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.recovery import give_up_undecided
+
+
+def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
+    """StateConflictError when it is halted, or something of it is in quarantine."""
+    require_understood(row)
+    if row.status is PipelineStatus.HALTED:
+        raise StateConflictError(
+            f"the pipeline is HALTED ({row.halt_reason}): {row.halt_message}",
+            code="pipeline_halted",
+            remedy=f"Remove the cause first. Then run `airflow ft resume {row.name}`.",
+            pipeline=row.name,
+            reason=row.halt_reason,
+        )
+    if in_quarantine := quarantined(opened):
+        raise StateConflictError(
+            "the checkpoint is QUARANTINED. A person must decide what happens to its rows.",
+            code="checkpoint_quarantined",
+            remedy=f"Run `airflow ft in-doubt --pipeline {row.name}`. It shows what you can do.",
+            pipeline=row.name,
+            checkpoint=in_quarantine[0].number,
+        )
+
+
+@contextmanager
+def settled(
+    store: Store, name: str, participants: ParticipantFactory, worker: Worker, why: str, lease_seconds: float
+) -> Iterator[int]:
+    """Holds a pipeline of which nothing is under way; its new epoch. Raises as `coordinating` does."""
+    with coordinating(store, name, participants, worker, why, lease_seconds) as (coordinator, keeper):
+        _settle(store, name, coordinator, why)
+        keeper.check()
+        yield coordinator.epoch
+
+
+def _settle(store: Store, name: str, coordinator: Coordinator, why: str) -> None:
+    """What is decided is delivered, what is not is given up."""
+    for checkpoint in store.open_checkpoints(name):
+        if checkpoint.state is CheckpointState.COMMITTING or checkpoint.rollback_pending:
+            coordinator.deliver(checkpoint.number)
+    give_up_undecided(store, name, coordinator, why)

@@ -1,0 +1,72 @@
+"""Stopping a stream: with a savepoint, a drain, or as it stands."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
+from airflow_ft.protocol.model import RequestKind
+from airflow_ft.protocol.ports import Store
+from airflow_ft.spark.savepoints.taking import take
+
+_LOOK_SECONDS = 0.5
+
+
+def stop(
+    store: Store,
+    pipeline: str,
+    by: str,
+    *,
+    at_once: bool = False,
+    drain: bool = False,
+    savepoint_dir: str = "",
+    wait: float = 0.0,
+) -> str:
+    """Asks a stream to stop after the checkpoint under way, and waits so many seconds for that; the outcome.
+
+    `at_once` gives up the checkpoint under way, `drain` makes one more, of what is still open in windows. With a
+    `savepoint_dir` a savepoint of where it has stopped is put there: also when nobody is at work.
+
+    ConfigurationError for what contradicts itself; StateConflictError when it has not stopped in that time (the request
+    stays), or when there is nobody who could drain it.
+    """
+    if at_once and drain:
+        raise ConfigurationError(
+            "an immediate stop gives up the current checkpoint, but a drain makes one more.",
+            code="arguments_conflict",
+            remedy="Remove the immediate stop or the drain.",
+            argument="drain",
+        )
+    # Between two restarts nobody has a lease, but the run still has the turn.
+    if not store.leases(pipeline) and store.pipeline(pipeline).turn is None:
+        if drain:
+            raise StateConflictError(
+                "the stream does not run, so nothing can drain it.",
+                code="action_refused",
+                remedy="Trigger a run of the stream. Then drain it.",
+                pipeline=pipeline,
+            )
+        outcome = f"nobody is at work on {pipeline}"
+        if not savepoint_dir:
+            return outcome
+        uri, taken = take(store, pipeline, savepoint_dir, by)
+        return f"{outcome}; savepoint of checkpoint {taken.number}: {uri}"
+    how: dict[str, Any] = {"at_once": at_once} | ({"drain": True} if drain else {})
+    if savepoint_dir:
+        how |= {"savepoint": savepoint_dir}
+    asked = store.ask(pipeline, RequestKind.STOP, how, by)
+    deadline = time.monotonic() + wait
+    while not (answer := store.request(pipeline, asked).outcome):
+        if time.monotonic() > deadline:
+            if not wait:
+                return f"{pipeline} was asked to stop"
+            raise StateConflictError(
+                f"the stream has not stopped within {wait:g} s. The request to stop remains.",
+                code="stop_timeout",
+                remedy="Look at the log of its task, and check that it is a stream and that it runs.",
+                pipeline=pipeline,
+                seconds=wait,
+            )
+        time.sleep(_LOOK_SECONDS)
+    return answer

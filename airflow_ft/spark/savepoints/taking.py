@@ -1,0 +1,186 @@
+"""Taking a savepoint of a pipeline, whether it runs or not: of its newest confirmed checkpoint, or one it retains.
+
+Nobody is asked, and nothing is waited for: what is published in Spark's location is never changed, and the newest
+confirmed checkpoint can be gone back to at any time (I10). So this process copies what lies there, by links where the
+file system has them. A driver that is at work, or is killed, and sinks that are away, make no difference.
+
+What if the process dies ...
+- before `_metadata` is written: the folder is no savepoint; `airflow ft savepoint list` shows it as unfinished.
+- after it: the savepoint is there; the event log may lack its line.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from airflow_ft.protocol.errors import StorageUnavailableError, TransientError, WalCorruptError
+from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_moved
+from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.protocol.ports import Store
+from airflow_ft.spark.savepoints.metadata import METADATA, SPARK, File, Savepoint, file_of, write_metadata
+from airflow_ft.spark.state.draining import drain_of
+from airflow_ft.spark.state.files import drop_unnamed, has_state, sizes
+from airflow_ft.spark.state.locations import SparkLocation, copy_location, location_root, require_batch
+from airflow_ft.spark.state.operators import backend, code_of, operators
+from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.roots import claim, require_files
+
+_TRIES = 5
+
+log = logging.getLogger(__name__)
+
+
+def take(store: Store, pipeline: str, folder: str, by: str, number: int | None = None) -> tuple[str, Savepoint]:
+    """A new savepoint in `folder`, and its URI; of the newest confirmed checkpoint, or of `number`.
+
+    ConfigurationError when the pipeline has no such confirmed checkpoint, when that is pruned, or has no position (a
+    job that reads no source), and for a folder that is no place for one; TransientError where it cannot be written.
+    """
+    for _ in range(_TRIES):
+        covered, base = confirmed_position(store, pipeline, number)
+        _claim(store, folder, pipeline)
+        id, uri = new_folder(folder, pipeline, covered)
+        with removed_on_error(folder, uri, pipeline):
+            try:
+                copied = _copy(pipeline, base, uri)
+                break
+            except WalCorruptError as error:
+                require_moved(store, pipeline, number, (covered, base), error)
+                filesystem(uri).remove_tree(uri)
+        log.info("the files of checkpoint %d were removed meanwhile; trying again", covered)
+    else:
+        raise TransientError(
+            "the pipeline prunes its checkpoints faster than a savepoint can copy one.",
+            code="state_pruned",
+            remedy="Set a larger CheckpointConfig.num_retained, and try again.",
+            pipeline=pipeline,
+        )
+    checkpoint = store.checkpoint(pipeline, covered)
+    spec = checkpoint.spec
+    drained = drain_of(store, pipeline, covered) is not None  # whatever has been published since
+    with removed_on_error(folder, uri, pipeline):
+        savepoint = finish(
+            uri,
+            copied,
+            Savepoint(
+                id=id,
+                pipeline=pipeline,
+                installation=store.installation,
+                number=covered,
+                batch=base.batch,
+                taken_at=store.now(),
+                taken_by=by,
+                positions=_positions(copied),
+                operators=(),
+                backend="",
+                drained=drained,
+                spec=store.spec(spec) if spec else {},
+                versions=_versions(),
+                files={},
+                rows={} if checkpoint.segment is None else dict(checkpoint.segment.rows),
+                code=code_of(copied),
+                restored=is_replaced(store, pipeline, covered, base),
+            ),
+        )
+    store.note_savepoint(pipeline, covered, f"in {uri}: {by}", {"id": id, "uri": uri})
+    log.info("savepoint of checkpoint %d of %s: %s", covered, pipeline, uri)
+    return uri, savepoint
+
+
+def _claim(store: Store, folder: str, pipeline: str) -> None:
+    try:
+        claim(store, folder)
+    except StorageUnavailableError:
+        raise
+    except OSError as error:
+        raise not_written(folder, error, pipeline) from error
+
+
+def new_folder(folder: str, pipeline: str, number: int) -> tuple[str, str]:
+    """The id of a new savepoint, and its URI in `folder`."""
+    id = str(uuid.uuid4())
+    return id, filesystem(folder).uri(folder, f"savepoint-{pipeline}-{number}-{id[:8]}")
+
+
+@contextmanager
+def removed_on_error(folder: str, uri: str, pipeline: str) -> Iterator[None]:
+    """Leaves nothing of a savepoint that cannot be made; TransientError when the file system is the cause."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            filesystem(uri).remove_tree(uri)
+        if isinstance(error, OSError) and not isinstance(error, StorageUnavailableError):
+            raise not_written(folder, error, pipeline) from error
+        raise
+
+
+def finish(uri: str, copied: SparkLocation, told: Savepoint) -> Savepoint:
+    """Makes the folder `uri` a savepoint, of the location that was copied into it."""
+    drop_unnamed(copied.uri)
+    savepoint = replace(
+        told, batch=copied.batch, operators=operators(copied), backend=backend(copied), files=_files(copied)
+    )
+    filesystem(uri).sync_tree(uri, uri.rpartition("/")[0], {})
+    write_metadata(uri, savepoint)
+    require_files(uri, [(METADATA, None), *((f"{SPARK}/{name}", file.size) for name, file in savepoint.files.items())])
+    return savepoint
+
+
+def not_written(folder: str, error: OSError, pipeline: str) -> TransientError:
+    """Return the error for a folder that cannot be written."""
+    return TransientError(
+        f"cannot write to {folder}: {error.strerror or error}.",
+        code="storage_unavailable",
+        remedy="Check that the disk is mounted and has free space, and that this user may write there.",
+        pipeline=pipeline,
+        path=folder,
+        reason=error.strerror or str(error),
+    )
+
+
+def _copy(pipeline: str, base: SparkPosition, uri: str) -> SparkLocation:
+    """Durable, cut at the batch."""
+    root = location_root(base.location)
+    old = SparkLocation(root, pipeline, base.location, base.batch, "")
+    require_batch(old)
+    files = filesystem(uri)
+    files.make_folder(uri)
+    copied = copy_location(old, files.uri(uri, SPARK))
+    if has_state(copied.uri) and sizes(copied.uri, copied.batch) is None:
+        raise WalCorruptError(
+            f"{base.location} lacks Spark's state of batch {copied.batch}.",
+            code="state_files_missing",
+            remedy="Restore the folder from a backup, or rewind the pipeline to an older checkpoint:"
+            f" `airflow ft rewind {pipeline}`.",
+            path=base.location,
+            batch=copied.batch,
+        )
+    return copied
+
+
+def _positions(location: SparkLocation) -> Mapping[str, Any]:
+    names = location.sources()
+    offsets = location.offsets(location.batch)
+    return {names[i] if i < len(names) else f"source-{i}": offset for i, offset in enumerate(offsets)}
+
+
+def _files(location: SparkLocation) -> dict[str, File]:
+    files = filesystem(location.uri)
+    return {name: file_of(files, files.uri(location.uri, *name.split("/"))) for name in files.tree(location.uri)}
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("airflow-ft", "pyspark"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found

@@ -1,0 +1,1041 @@
+"""`airflow ft ...` by way of Airflow's own parser, over a real decision log and model sinks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import sqlite3
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from airflow.cli.cli_config import ActionCommand, GroupCommand
+from sqlalchemy.exc import OperationalError
+
+from airflow_ft.admin import dag_runs, documentation
+from airflow_ft.admin.cli import get_ft_cli_commands
+from airflow_ft.admin.commands import common
+from airflow_ft.admin.commands.looking import describe
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import (
+    ConfigurationError,
+    ForeignOwnerError,
+    LeaseHeldError,
+    SinkUnavailableError,
+    StateConflictError,
+)
+from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import (
+    DRAINED,
+    AbortReason,
+    AfterAbort,
+    CheckpointState,
+    HaltReason,
+    RunKey,
+    StateSizes,
+)
+from airflow_ft.protocol.remnants import Remnant, RemnantKind
+from airflow_ft.sinks import open_participant, registry
+from airflow_ft.wal import open_wal
+from tests.protocol.systems import SYSTEM, Systems
+from tests.protocol.world import PIPELINE, RUN, World
+from tests.raising import raises
+from tests.spark.test_savepoints import saved_scene
+from tests.store.scene import Scene
+
+pytestmark = pytest.mark.airflow
+
+LISTING = {"pipelines", "checkpoints", "events", "doctor", "verify", "sessions", "in-doubt"}
+
+
+@pytest.fixture(scope="module")
+def parser() -> ArgumentParser:
+    from airflow.cli.cli_parser import get_parser
+
+    return get_parser()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path)
+    monkeypatch.setattr("airflow_ft.admin.commands.common.participant_factory", lambda _: Systems(world.systems))
+    entry = EntryPoint(SYSTEM.kind, "tests.protocol.systems:SYSTEM", registry.GROUP)
+    monkeypatch.setattr(registry, "_ours", lambda: {SYSTEM.kind: entry})
+    return world
+
+
+@pytest.fixture
+def ft(world: World, parser: ArgumentParser, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command; returns what it printed."""
+
+    def run(*arguments: str) -> str:
+        args = parser.parse_args(["ft", *arguments, "--store", f"sqlite:///{world.folder}/ft.db"])
+        args.func(args)
+        return capsys.readouterr().out
+
+    return run
+
+
+@contextlib.contextmanager
+def answered_no() -> Iterator[None]:
+    """Expect the end of a command whose question was answered with no."""
+    with pytest.raises(SystemExit) as ended:
+        yield
+    assert ended.value.code == common.UNCHANGED
+
+
+def prepared(world: World, count: int = 1) -> list[int]:
+    """Checkpoints that every sink has voted for, and a process that died then."""
+    numbers = world.stage(count)
+    for name in world.delivery.names:
+        steps.prepare_step(world.context(), world.delivery, world.config, name)
+    return numbers
+
+
+def test_what_only_a_newer_release_knows_hides_no_other_pipeline(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "1")  # `recover` waits for the lease of what has staged
+    world.stage(1)
+    for name in ("a", "b"):
+        Scene(world.store, name).stage(1)
+    with contextlib.closing(sqlite3.connect(world.folder / "ft.db")) as db:
+        db.execute("UPDATE pipeline SET status = 'HALTED', halt_reason = 'SINK_MOVED' WHERE name = 'a'")
+        db.execute("UPDATE checkpoint SET after_abort = 'parked' WHERE pipeline = 'b'")
+        db.commit()
+    rows = {row["pipeline"]: row for row in json.loads(ft("pipelines", "-o", "json"))}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "a": "HALTED (SINK_MOVED)", "b": "ACTIVE", PIPELINE: "ACTIVE"
+    }  # fmt: skip
+    assert (rows["a"]["unsettled"], rows["b"]["unsettled"], rows[PIPELINE]["unsettled"]) == (1, None, 1)
+    doubts = {row["pipeline"]: row for row in json.loads(ft("in-doubt", "-o", "json"))}
+    assert doubts.keys() == {"a", "b"} and doubts["a"]["state"] == "HALTED (SINK_MOVED)"
+    for act in (("resume", "a", "--yes"), ("retire", "a", "--yes"), ("rewind", "a", "--yes"), ("recover", "b")):
+        with raises(SystemExit, "newer_release"):
+            ft(*act)
+
+
+@pytest.mark.slow
+def test_the_documentation_is_there_without_a_log_or_a_network(
+    parser: ArgumentParser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def docs(*arguments: str) -> Any:
+        args = parser.parse_args(["ft", "docs", *arguments])
+        args.func(args)
+        return capsys.readouterr().out
+
+    listed = {row["page"]: row["about"] for row in json.loads(docs("-o", "json"))}
+    assert next(iter(listed)) == "index"
+    assert listed["kafka"] == "The Kafka sink" and listed["reference/sinks"] == "Sinks"
+    text = (documentation.FOLDER / "kafka.md").read_text()
+    assert docs("kafka") == docs("kafka.md") == docs("docs/kafka.md") == text
+    assert "# Metrics" in docs("observability")
+    reference = docs("reference/sinks")
+    assert "KafkaSink(" in reference and "allow_unsafe_durability: bool = False" in reference
+    assert "{eval-rst}" not in reference and "<factory>" not in docs("reference/pipelines")
+
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team")
+    found = json.loads(docs("--search", "WHAT THE CONFORMANCE KIT TRIES", "-o", "json"))
+    address = "https://airflow.example/team/airflow-ft/docs/sinks.md#what-the-conformance-kit-tries"
+    assert found == [{"page": "sinks", "heading": "What the conformance kit tries", "address": address}]
+    by_heading, *_ = json.loads(docs("--search", "dead letters", "-o", "json"))
+    assert by_heading["heading"].lower().startswith("dead letters")
+    [argument] = json.loads(docs("--search", "allow_unsafe_durability: deliver", "-o", "json"))[:1]
+    assert argument["page"] == "reference/sinks" and argument["address"] is None, "the UI does not have it"
+    assert "No page contains 'no such words'" in docs("--search", "no such words")
+    monkeypatch.delenv("AIRFLOW__API__BASE_URL")
+    assert {row["address"] for row in json.loads(docs("--search", "backfill", "-o", "json"))} == {None}
+
+    for wrong, nearest in (("kafak", "'kafka'"), ("../setup", "")):
+        with raises(SystemExit) as refused:
+            docs(wrong)
+        assert isinstance(refused.error, ConfigurationError) and nearest in refused.error.remedy
+    with raises(SystemExit, "arguments_conflict"):
+        docs("kafka", "--search", "x")
+
+
+@pytest.mark.slow
+def test_a_page_is_rendered_for_a_terminal_alone(parser: ArgumentParser) -> None:
+    command = [sys.executable, "-m", "airflow", "ft", "docs", "tutorial"]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"}
+    ) as run:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError), os.fdopen(ours, "rb", buffering=0) as terminal:  # EIO: the other end is shut
+            while part := terminal.read(4096):
+                shown += part
+    assert run.returncode == 0
+    assert b"\x1b[" in shown, "bold and colours"
+    assert b"```" not in shown and b"Tutorial: from an empty folder" in shown
+
+
+def test_looking_changes_nothing(world: World, ft: Any) -> None:
+    assert "No data found" in ft("pipelines")
+    prepared(world)
+    before = len(world.store.events(PIPELINE))
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert (row["pipeline"], row["status"], row["confirmed"], row["unsettled"]) == (PIPELINE, "ACTIVE", 0, 1)
+    [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
+    assert (row["number"], row["state"], row["rows"]) == (1, "PREPARED", 20)
+    events = json.loads(ft("events", PIPELINE, "1", "-o", "json"))
+    assert events and {event["checkpoint"] for event in events} == {1}
+    text = ft("show", PIPELINE, "1")
+    for words in ("PREPARED", "db carries the commit point", "voted yes", "copies 10, rows 10"):
+        assert words in text, text
+    assert len(world.store.events(PIPELINE)) == before
+
+
+def test_a_checkpoint_shows_how_far_its_sources_were_read(world: World) -> None:
+    [number] = world.stage(1)
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    read = {"orders": {"orders": {"0": 4711}}, DRAINED: {"location": "/wal/t/spark/1-1", "batch": 3}}
+    lines = list(describe(replace(checkpoint, positions=read)))
+    assert [line.split() for line in lines if "source" in line] == [
+        ["source", "orders:", "{'orders':", "{'0':", "4711}}"]
+    ]
+
+
+def test_a_checkpoint_shows_its_application_and_how_large_its_state_was(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test") as (epoch, _):
+        world.store.trigger(PIPELINE, epoch, RUN, "application_17_0004")
+    assert "  Spark app application_17_0004" in ft("show", PIPELINE, "1")
+    [number] = world.stage(1)
+    assert "Spark's" not in ft("show", PIPELINE, str(number))
+    checkpoint = world.store.checkpoint(PIPELINE, number)
+    lines = list(describe(replace(checkpoint, state_sizes=StateSizes(120, 4000, 3))))
+    assert "  state     120 bytes of changes; full snapshot 4000 bytes, 3 batches before" in lines
+
+
+def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    worker = Worker("d/commit_db")
+    with new_epoch(world.store, PIPELINE, worker, "a test", lease_seconds=60) as (epoch, _):
+        [lease] = world.store.leases(PIPELINE)
+        assert json.loads(ft("pipelines", "-o", "json"))[0]["doing"] is None
+        world.store.renew_lease(PIPELINE, epoch, lease.holder, "checkpoint 7: db has taken 5 of 8 rows of rows")
+        [row] = json.loads(ft("pipelines", "-o", "json"))
+        assert row["doing"] == "checkpoint 7: db has taken 5 of 8 rows of rows"
+    assert json.loads(ft("pipelines", "-o", "json"))[0]["doing"] is None
+
+
+def test_it_says_that_a_stream_is_held_back_and_why(world: World, ft: Any) -> None:
+    scene = Scene(world.store, PIPELINE)
+    scene.take()
+    world.store.enter_turn(PIPELINE, RUN, None)
+    scene.stage(made_with={"streaming": True, "checkpointing": {"max_concurrent": 1}, "sources": {}}, goes_on=True)
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["held_back"].startswith("TOO_MANY_QUEUED since 20")
+    text = ft("show", PIPELINE, "1")
+    assert "TOO_MANY_QUEUED since 20" in text
+    scene.complete(1)
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["held_back"] is None and "TOO_MANY_QUEUED" not in ft("show", PIPELINE, "1")
+
+
+def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("d/stage"), "a test") as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, RUN, spec={"late_after": 3600.0})
+        [row] = json.loads(ft("pipelines", "-o", "json"))
+        assert (row["lag"], row["late"]) == ([], None)
+        lags = [Lag("orders", Unit.RECORDS, 1200), Lag("returns", Unit.FILES, 1)]
+        world.store.tell_lags(PIPELINE, epoch, 0, lags)
+        world.store.begin_stage(PIPELINE, epoch, RUN, spec={"late_after": 1e-6})
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["lag"] == ["orders 1,200 records", "returns 1 file"] and row["late"] > 0
+    [number] = world.stage(1)
+    world.store.tell_lags(PIPELINE, world.store.pipeline(PIPELINE).epoch, number, lags)
+    assert "  lag       orders 1,200, returns 1 not read yet" in ft("show", PIPELINE, str(number))
+
+
+def test_a_failed_checkpoint_is_shown_with_its_reason_and_what_to_do(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
+        world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
+        world.store.give_up(PIPELINE, epoch, AbortReason.SEAL_FAILED, "no space left")
+    reason = AbortReason.SEAL_FAILED
+    shown = ft("show", PIPELINE, "1")
+    for words in ("ABORTED (SEAL_FAILED)", "no space left", reason.cause, reason.rows, reason.remedy):
+        assert words in shown, shown
+    [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
+    assert row["state"] == "ABORTED (SEAL_FAILED)"
+    newest, *others = json.loads(ft("events", PIPELINE, "1", "-o", "json"))
+    assert newest["message"].endswith(f"no space left. {reason.remedy}") and newest["code"] == "SEAL_FAILED"
+    assert not any(reason.remedy in event["message"] for event in others)
+
+
+def test_a_stream_is_asked_to_drain_and_only_one_that_is_there(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with raises(SystemExit, "action_refused", pipeline=PIPELINE):
+        ft("stop", PIPELINE, "--drain")
+    with raises(SystemExit, "arguments_conflict", argument="drain"):
+        ft("stop", PIPELINE, "--drain", "--now")
+    with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1):
+        assert "was asked to stop" in ft("stop", PIPELINE, "--drain", "--wait", "0")
+    [asked] = world.store.open_requests(PIPELINE)
+    assert dict(asked.arguments) == {"at_once": False, "drain": True}
+
+
+def test_spec_shows_what_a_checkpoint_was_made_with(world: World, ft: Any) -> None:
+    with raises(SystemExit, "checkpoint_unknown", pipeline=PIPELINE):
+        world.store.register(PIPELINE)
+        ft("spec", PIPELINE)
+    world.stage(1)
+    with raises(SystemExit, "spec_unknown", checkpoint=1):
+        ft("spec", PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, RunKey("d", "r"), "t", {"job": "jobs.orders", "overlap": False})
+        number = world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
+    rows = json.loads(ft("spec", PIPELINE, "-o", "json"))
+    assert rows == [{"field": "job", "value": "jobs.orders"}, {"field": "overlap", "value": False}]
+    assert f"settings of checkpoint {number} of {PIPELINE}" in ft("spec", PIPELINE, str(number))
+    assert "jobs.orders" in ft("spec", PIPELINE) and f"`airflow ft spec {PIPELINE}" in ft("show", PIPELINE, str(number))
+
+
+def test_spec_shows_the_source_of_a_job_of_the_dag_file_as_it_is(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    source = "def transform(spark, sources):\n    return [sources['orders']]"
+    made_with = {"job": "orders.py:transform", "job_sha256": "5f" * 32, "job_source": source}
+    with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, RunKey("d", "r"), "t", made_with)
+        world.store.trigger(PIPELINE, epoch, RunKey("d", "r"))
+    shown = ft("spec", PIPELINE)
+    assert shown.endswith(f"\n\n{source}\n") and "job_source" not in shown and "5f5f" in shown
+    assert {"field": "job_source", "value": source} in json.loads(ft("spec", PIPELINE, "-o", "json"))
+
+
+def test_values_are_of_their_own_type_for_programs_and_text_for_people(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    found = world.store.checkpoint(PIPELINE, 1)
+    assert found.segment is not None and found.completed_at is not None
+    expected = {
+        "number": 1,
+        "state": "COMPLETED",
+        "rows": 20,
+        "bytes": found.segment.bytes,
+        "run": str(found.run),
+        "staged": found.staged_at,
+        "decided": found.decided_at,
+        "completed": found.completed_at,
+        "took": (found.completed_at - found.triggered_at).total_seconds(),
+    }
+    for output, read in (("json", json.loads), ("yaml", yaml.safe_load)):
+        [row] = read(ft("checkpoints", PIPELINE, "-o", output))
+        for name in ("staged", "decided", "completed"):
+            at = datetime.fromisoformat(row[name])
+            assert at.utcoffset() is not None
+            row[name] = at
+        assert row == expected, output
+    for output in ("table", "plain"):
+        text = ft("checkpoints", PIPELINE, "-o", output)
+        assert f"{found.completed_at:%Y-%m-%d %H:%M:%S}Z" in text and "COMPLETED" in text, output
+    prepared(world)
+    [row] = json.loads(ft("in-doubt", "-o", "json"))[:1]
+    assert row["checkpoint"] == 2 and isinstance(row["age"], float)
+
+
+def test_what_stands_in_brackets_is_not_eaten(world: World, ft: Any, parser: ArgumentParser) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "see [airflow_ft] store and [red]")
+    for output in ("table", "plain", "json", "yaml"):
+        assert "[airflow_ft] store and [red]" in " ".join(ft("events", PIPELINE, "-o", output).split()), output
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml", "plain"])
+@pytest.mark.parametrize("command", ["pipelines", "in-doubt", "sessions"])
+def test_a_list_with_nothing_in_it_can_be_read_too(
+    command: str, output: str, parser: ArgumentParser, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = [] if command == "sessions" else ["--store", f"sqlite:///{world.folder}/ft.db"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow_ft.spark.session.loans.kept", list)
+        args = parser.parse_args(["ft", command, "-o", output, *store])
+        args.func(args)
+    text = capsys.readouterr().out
+    assert text.strip() if output in ("table", "plain") else yaml.safe_load(text) == []
+
+
+def test_the_help_says_what_the_options_say(capsys: pytest.CaptureFixture[str], parser: ArgumentParser) -> None:
+    [group] = get_ft_cli_commands()
+    assert isinstance(group, GroupCommand)
+    commands: list[tuple[list[str], ActionCommand]] = []
+    for found in group.subcommands:
+        if isinstance(found, GroupCommand):
+            commands += [
+                ([found.name, each.name], each) for each in found.subcommands if isinstance(each, ActionCommand)
+            ]
+        else:
+            assert isinstance(found, ActionCommand)
+            commands.append(([found.name], found))
+    for names, command in commands:
+        with pytest.raises(SystemExit):
+            parser.parse_args(["ft", *names, "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        for arg in command.args:
+            said = " ".join(str(arg.kwargs["help"]).replace("\\[", "[").split())
+            assert said in text, (command.name, said)
+            assert "airflow_ft] " not in said or "[airflow_ft] " in text
+        assert "--output" in text or command.name not in LISTING
+
+
+def test_show_tells_the_proofs(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    assert "proof of epoch" in ft("show", PIPELINE, "1")
+
+
+def test_recover_settles_what_is_in_doubt(world: World, ft: Any) -> None:
+    numbers = prepared(world)
+    assert "checkpoint 1 is PREPARED and was skipped" in ft("recover", PIPELINE, "--min-age", "3600")
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+    assert "checkpoint 1 was in doubt and is now COMPLETED" in ft("recover", PIPELINE)
+    world.check_exactly_once(numbers)
+    assert "nothing is in doubt" in ft("recover", PIPELINE)
+
+
+@pytest.mark.parametrize(("option", "after"), [((), AfterAbort.CARRIED), (("--rewind",), AfterAbort.REWOUND)])
+def test_abort_asks_first_and_leaves_a_tombstone(
+    world: World, ft: Any, option: Any, after: AfterAbort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(world)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with answered_no():
+        ft("abort", PIPELINE, "1", *option)
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+    ft("abort", PIPELINE, "1", *option, "--yes", "--reason", "a test")
+    found = world.store.checkpoint(PIPELINE, 1)
+    assert (found.state, found.after_abort) == (CheckpointState.ABORTED, after)
+    assert "a test" in found.message
+    assert world.systems["db"].markers[1].outcome == "aborted"
+
+
+def test_what_is_delivered_cannot_be_aborted_and_nothing_later_is_touched(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    prepared(world)
+    with raises(SystemExit, "checkpoint_state", checkpoint=1, state="COMPLETED"):
+        ft("abort", PIPELINE, "1", "--yes")
+    assert world.store.checkpoint(PIPELINE, 2).state is CheckpointState.PREPARED
+
+
+def test_rewind_gives_up_what_is_not_delivered(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    delivered = world.store.pipeline(PIPELINE).base
+    prepared(world, 2)
+    world.stage(1)
+    ft("rewind", PIPELINE, "--yes")
+    assert [world.store.checkpoint(PIPELINE, n).after_abort for n in (2, 3, 4)] == [AfterAbort.REWOUND] * 3
+    assert world.store.pipeline(PIPELINE).base == delivered
+    assert world.systems["db"].rows == [1]
+
+
+def test_rewind_says_that_rows_are_lost_where_nothing_is_computed_again(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or "")
+    for mode in ("EXACTLY_ONCE", "AT_MOST_ONCE"):
+        world.store.register(PIPELINE)
+        with new_epoch(world.store, PIPELINE, Worker("t"), "a test", 1) as (epoch, _):
+            world.store.begin_stage(PIPELINE, epoch, RunKey("d", mode), "t", {"checkpointing": {"mode": mode}})
+            world.store.trigger(PIPELINE, epoch, RunKey("d", mode))
+        with answered_no():
+            ft("rewind", PIPELINE)
+    assert "AT_MOST_ONCE" not in asked[0]
+    assert "lost" in asked[1] and "AT_MOST_ONCE" in asked[1]
+    assert "the next run starts from the beginning" in ft("rewind", PIPELINE, "--yes")
+
+
+def test_rewind_refuses_what_is_decided(world: World, ft: Any) -> None:
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    with raises(SystemExit) as refused:
+        ft("rewind", PIPELINE, "--yes")
+    assert refused.error is not None and "`airflow ft in-doubt" in refused.error.remedy
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.COMMITTING
+
+
+def test_resume_lets_a_halted_pipeline_go_on(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    assert "not halted" in ft("resume", PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
+    assert "HALTED (TOKEN_LOST)" in ft("pipelines")
+    text = ft("resume", PIPELINE, "--yes")
+    assert "the token is gone" in text and "is ACTIVE" in text
+
+
+def test_a_resumption_says_why(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "the token is gone")
+    ft("resume", PIPELINE, "--yes", "--reason", "it is back")
+    [event] = world.store.events(PIPELINE, limit=1)
+    assert event.kind == "RESUMED" and "it is back" in event.message
+
+
+def test_a_pipeline_that_nobody_runs_is_retired_and_one_that_is_at_work_is_not(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunKey("dag", "run")
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, run, None)
+    with raises(SystemExit, "run_active", run="dag/run"):
+        ft("retire", PIPELINE, "--yes")
+    assert "dag/run" in ft("pipelines")
+    monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # it has failed, and nobody has taken its turn since
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert (row["at_work"], row["condition"], row["code"]) == (
+        None,
+        "FAILED",
+        None,
+    ) and "orders is FAILED: Run dag/run" in ft("pipelines")
+    assert "orders is retired" in ft("retire", PIPELINE, "--yes")
+    assert world.store.pipeline(PIPELINE).turn is None
+
+
+def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: Any) -> None:
+    for system in world.systems.values():
+        system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
+    (number,) = world.stage(1)
+    with pytest.raises(ForeignOwnerError):
+        world.steps(world.context())
+    text = ft("adopt", PIPELINE, "--yes")
+    assert "db: delivered up to checkpoint 7" in text and "is ACTIVE" in text
+    world.steps(world.context(3))
+    assert world.systems["db"].rows == world.systems["log"].rows == [5, 6, 7, number]
+
+
+def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world: World, ft: Any) -> None:
+    for system in world.systems.values():
+        system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
+    prepared, visible = RemnantKind.PREPARED, RemnantKind.COMMITTED
+    world.systems["db"].left = [
+        Remnant(8, "0001", visible, "another", "branch 0001 of 2 is committed: 5 rows into rows are visible", 2),
+        Remnant(8, "0002", prepared, "another", "branch 0002 is prepared", 0, "XA COMMIT 'x'", "XA ROLLBACK 'x'"),
+    ]
+    (number,) = world.stage(1)
+    with pytest.raises(ForeignOwnerError):
+        world.steps(world.context())
+    with raises(SystemExit) as refused:
+        ft("adopt", PIPELINE, "--yes")
+    assert refused.error is not None and "--prepared commit" in f"{refused.error}"
+    with raises(SystemExit) as refused:
+        ft("adopt", PIPELINE, "--yes", "--prepared", "rollback")
+    assert refused.error is not None and "--accept-partial" in refused.error.remedy
+    assert world.systems["db"].foreign and len(world.systems["db"].left) == 2
+    text = ft("adopt", PIPELINE, "--yes", "--prepared", "commit")
+    assert "checkpoint 8: branch 0001 of 2 is committed: 5 rows into rows are visible" in text
+    assert "XA COMMIT 'x';" in text and "XA ROLLBACK 'x';" in text
+    world.steps(world.context(3))
+    assert world.store.checkpoint(PIPELINE, number).delivered_by == 9
+
+
+def test_every_command_that_shows_something_has_an_output_format() -> None:
+    [group] = get_ft_cli_commands()
+    assert isinstance(group, GroupCommand)
+    flat = [
+        each
+        for found in group.subcommands
+        for each in (found.subcommands if isinstance(found, GroupCommand) else (found,))
+        if isinstance(each, ActionCommand)
+    ]
+    shows = re.compile("List|Show|Print|Check|Compare|Compute what|Read|Create what|Query")
+    lacking = [each.name for each in flat if shows.match(each.help) and not any("-o" in a.flags for a in each.args)]
+    assert lacking == []
+
+
+def test_of_many_pipelines_the_three_closest_names_are_told(world: World, ft: Any) -> None:
+    for name in [PIPELINE, *(f"pipeline-{number}" for number in range(50)), "order-items"]:
+        world.store.register(name)
+    with raises(SystemExit) as told:
+        ft("checkpoints", "order")
+    remedy = told.error.remedy if told.error else ""
+    assert "orders" in remedy and "order-items" in remedy and "pipeline-1" not in remedy
+    with raises(SystemExit) as told:
+        ft("checkpoints", "zzz")
+    remedy = told.error.remedy if told.error else ""
+    assert "`airflow ft pipelines`" in remedy and "orders" not in remedy
+
+
+def test_it_says_that_airflow_cannot_be_asked(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_: Any) -> Any:
+        raise OperationalError("SELECT 1", {}, Exception("no such table"))
+
+    monkeypatch.setattr(dag_runs, "ended", away)
+    world.store.register(PIPELINE)
+    world.store.enter_turn(PIPELINE, RUN, None)
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["condition"] == "RUNNING" and "sql_alchemy_conn" in stderr.getvalue()
+
+
+def test_one_checkpoint_as_plain_data(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    [told] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
+    assert (told["number"], told["state"], told["delivers"]) == (1, "COMPLETED", [1])
+    assert {each["name"] for each in told["participants"]} == set(world.delivery.names)
+    assert all(each["proof"]["outcome"] == "committed" for each in told["participants"])
+    assert all(each["last_error"] is None for each in told["participants"])
+    assert yaml.safe_load(ft("show", PIPELINE, "1", "-o", "yaml"))[0]["number"] == 1
+
+
+def test_unknown_names_are_told_with_the_known_ones(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    with raises(SystemExit) as told:
+        ft("show", PIPELINE, "9")
+    assert told.error is not None and told.error.checkpoint == 9
+    for given in (
+        ["checkpoints", "no-such"],
+        ["inject-barrier", "b", "no-such"],
+        ["savepoint", "restore", "beginning", "--pipeline", "no-such", "--yes"],
+        ["state", "show", "no-such"],
+    ):
+        with raises(SystemExit) as told:
+            ft(*given)
+        assert told.error is not None and PIPELINE in told.error.remedy and "--store" in told.error.remedy
+    with raises(SystemExit, "argument_missing", argument="--pipeline"):
+        ft("savepoint", "restore", "beginning", "--yes")
+    with pytest.raises(SystemExit) as ended:
+        ft("doctor", "no-such")
+    assert ended.value.code == 1
+    with raises(SystemExit, "dag_file_invalid", path=str(world.folder)):
+        ft("dry-run", PIPELINE, "--dag", str(world.folder))
+
+
+def test_a_living_process_is_not_fenced_by_a_command(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__LEASE_SECONDS", "6")
+    prepared(world)
+    with (
+        new_epoch(world.store, PIPELINE, Worker("dag/run/step"), "at work", 0.3),
+        raises(SystemExit) as refused,
+    ):
+        ft("recover", PIPELINE)
+    assert isinstance(refused.error, LeaseHeldError)
+
+
+def test_in_doubt_lists_each_sink_and_what_is_known(world: World, ft: Any) -> None:
+    world.store.register(PIPELINE)
+    assert "nothing is in doubt" in ft("in-doubt")
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    db, log = json.loads(ft("in-doubt", "-o", "json"))
+    assert (db["pipeline"], db["checkpoint"], db["sink"], db["state"]) == (PIPELINE, 1, "db", "COMMITTING")
+    assert (db["finding"], log["finding"]) == ("delivered", "absent")
+    assert "committed by epoch" in db["known"] and "not delivered" in log["known"]
+
+
+@pytest.mark.parametrize(
+    ("act", "state"),
+    [("commit", "COMPLETED"), ("abort", "ABORTED"), ("quarantine", "QUARANTINED")],
+)
+def test_in_doubt_acts_when_told_to_and_logs_by_whom(
+    world: World, ft: Any, act: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    prepared(world)
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return "n"
+
+    monkeypatch.setattr("builtins.input", answer)
+    with answered_no():
+        ft("in-doubt", "--pipeline", PIPELINE, f"--{act}", "1")
+    assert "checkpoint 1 (PREPARED, 20 rows)".lower() in asked[0].lower()
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+    assert state in ft("in-doubt", "--pipeline", PIPELINE, f"--{act}", "1", "--yes", "--reason", "a test")
+    events = " ".join(event.message for event in world.store.events(PIPELINE))
+    assert f"`airflow ft in-doubt --{act} 1` by ada: a test" in events
+
+
+def test_an_act_needs_the_pipeline_and_explains_what_it_refuses(world: World, ft: Any) -> None:
+    world.stage(1)
+    with raises(SystemExit, "argument_missing", argument="--pipeline"):
+        ft("in-doubt", "--commit", "1")
+    for act, number, kind in (("--commit", 1, StateConflictError), ("--abort", 9, ConfigurationError)):
+        with raises(SystemExit) as refused:
+            ft("in-doubt", "--pipeline", PIPELINE, act, str(number), "--yes")
+        assert isinstance(refused.error, kind) and refused.error.checkpoint == number
+
+
+def test_several_acts_and_options_of_another_act_are_refused(world: World, ft: Any) -> None:
+    prepared(world)
+    for given, fields in (
+        (["--quarantine", "1", "--abort", "1"], {"acts": ["abort", "quarantine"]}),
+        (["--commit", "1", "--rewind"], {"argument": "--rewind"}),
+        (["--rewind"], {"argument": "--rewind"}),
+    ):
+        with raises(SystemExit, "arguments_conflict", **fields):
+            ft("in-doubt", "--pipeline", PIPELINE, *given, "--yes")
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.PREPARED
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["checkpoints", PIPELINE, "--limit", "-1"],
+        ["events", PIPELINE, "0"],
+        ["show", PIPELINE, "one"],
+        ["stop", PIPELINE, "--wait", "nan"],
+        ["recover", PIPELINE, "--min-age", "-1"],
+        ["pipelines", "--no-such-option"],
+    ],
+)
+def test_what_no_command_takes_ends_with_status_2(ft: Any, given: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        ft(*given)
+    assert refused.value.code == 2
+
+
+def test_a_reader_that_has_gone_ends_a_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(SystemExit) as ended:
+            common.command(lambda _: common.say("x" * 100_000))(Namespace())
+    assert ended.value.code == 1
+
+
+def test_a_user_without_a_name_may_act(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    world.stage(1)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
+    ft("resume", PIPELINE, "--yes")
+    assert f"by user {os.getuid()}" in ft("events", PIPELINE, "--limit", "1", "-o", "json")
+
+
+def test_rewind_and_recover_leave_what_is_quarantined(world: World, ft: Any) -> None:
+    prepared(world)
+    ft("in-doubt", "--pipeline", PIPELINE, "--quarantine", "1", "--yes")
+    assert "checkpoint 1 is QUARANTINED" in ft("recover", PIPELINE)
+    with raises(SystemExit) as refused:
+        ft("rewind", PIPELINE, "--yes")
+    assert refused.error is not None and refused.error.checkpoint == 1
+    assert world.store.checkpoint(PIPELINE, 1).state is CheckpointState.QUARANTINED
+
+
+def test_doctor_examines_the_systems_of_the_newest_plan(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROOT", str(world.folder))
+    world.stage(1)
+    world.steps(world.context())
+    before = world.store.events(PIPELINE, limit=1000)
+    checks = json.loads(ft("doctor", PIPELINE, "-o", "json"))
+    assert {check["subject"] for check in checks} >= {
+        f"pipeline {PIPELINE}",
+        "connection db",
+        "connection log",
+        "spark",
+    }
+    assert {check["verdict"] for check in checks} == {"ok", "warning"}, "sinks of tests have no examination"
+    assert "checkpoint 1 was confirmed last" in ft("doctor", PIPELINE)
+    world.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
+    with pytest.raises(SystemExit) as ended:
+        ft("doctor", PIPELINE)
+    assert ended.value.code == 1
+    assert world.store.events(PIPELINE, limit=1000)[1:] == before
+
+
+def test_doctor_reads_a_dag_that_never_ran(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(
+        "from airflow.sdk import DAG\n"
+        "from airflow_ft import CheckpointedPipeline, FileSource, MySqlSink\n"
+        "with DAG('d', schedule=None):\n"
+        "    CheckpointedPipeline(pipeline='new', job='jobs.x',\n"
+        f"        sources={{'files': FileSource(path='{tmp_path}', schema='id bigint')}},\n"
+        "        sinks={'rows': MySqlSink(table='t', conn_id='no_such_connection')})\n"
+        "print('a DAG file may print')\n"
+    )
+    with pytest.raises(SystemExit):
+        ft("doctor", "new", "--dag", str(dag), "-o", "json")
+    told = capsys.readouterr()
+    assert json.loads(told.out) and "a DAG file may print" in told.err
+    with pytest.raises(SystemExit):
+        ft("doctor", "new", "--dag", str(dag))
+    text = capsys.readouterr().out
+    for words in ("never ran", f"{tmp_path} exists", "the Airflow connection is not defined", "connections add"):
+        assert words in text, text
+    with raises(SystemExit, "pipeline_not_declared", path=str(dag), known=["new"]):
+        ft("doctor", "other", "--dag", str(dag))
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "begins", "ends"),
+    [
+        (None, "dag_file_invalid", "", ""),
+        ("import airflow_ft as ft\n\nft.KafkaSource(topics='a')\n", "dag_file_invalid", "ConfigurationError: ", "]"),
+        ("import airflow_ft as ft\n\nft.KafkaSource(topic='a')\n", "dag_file_invalid", "TypeError: ", " (line 3)"),
+        ("x = 1\nwith DAG\n", "dag_file_invalid", "SyntaxError: ", " (line 2)"),
+        ("import airflow_ft as ft\n", "pipeline_not_declared", "", ""),
+    ],
+)
+def test_a_dag_that_cannot_be_read_is_told_in_a_line(
+    world: World, ft: Any, tmp_path: Path, text: str | None, code: str, begins: str, ends: str
+) -> None:
+    dag = tmp_path / "a_dag.py"
+    if text is not None:
+        dag.write_text(text)
+    with raises(SystemExit, code, path=str(dag)) as ended:
+        ft("dry-run", "new", "--dag", str(dag))
+    assert ended.error is not None and "\n" not in ended.error.headline and ended.error.remedy
+    found = ended.error.fields.get("error", "")
+    assert begins in found and found.endswith(ends) and "Fix: " not in ended.error.remedy
+
+
+def test_doctor_renders_what_it_can_and_says_what_it_left_out(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dag = tmp_path / "a_dag.py"
+    (tmp_path / "there").mkdir()
+    dag.write_text(
+        "from airflow.sdk import DAG, Param\n"
+        "from airflow_ft import CheckpointedPipeline, FileSource, MySqlSink\n"
+        f"with DAG('d', schedule=None, params={{'folder': Param('{tmp_path}/there', type='string'), 'table': 't'}}):\n"
+        "    CheckpointedPipeline(pipeline='new', job='jobs.x', job_args={'day': '{{ ds }}'},\n"
+        "        sources={'files': FileSource(path='{{ params.folder }}', schema='id bigint'),\n"
+        "                 'daily': FileSource(path='/data/{{ ds }}', schema='id bigint')},\n"
+        "        sinks={'rows': MySqlSink(table='{{ params.table }}', conn_id='no_such_connection'),\n"
+        "               'days': MySqlSink(table='t_{{ ds_nodash }}', conn_id='no_such_connection')})\n"
+    )
+    with pytest.raises(SystemExit):
+        ft("doctor", "new", "--dag", str(dag))
+    text = capsys.readouterr().out
+    for words in (
+        f"{tmp_path}/there exists",
+        "connection no_such_connection",
+        "source 'daily': not examined, because only a run can render it: /data/{{ ds }}",
+        "sink 'days': not examined, because only a run can render it: t_{{ ds_nodash }}",
+        "job_args: not examined",
+    ):
+        assert words in text, text
+    with raises(SystemExit, "template_unresolved") as refused:
+        ft("setup", "new", "--dag", str(dag), "--print")
+    assert refused.error is not None and "sink 'days'" in refused.error.fields["parts"][0]
+
+
+def test_doctor_examines_our_own_example(world: World, ft: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):  # there is neither folder nor connection
+        ft("doctor", "files-to-mysql", "--dag", str(Path(__file__).parents[2] / "dags" / "files_to_mysql.py"))
+    text = capsys.readouterr().out
+    assert "/data/orders" in text and "connection mysql_default" in text and "not examined" not in text
+
+
+def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
+    world: World, ft: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = lambda plan: open_participant(plan, pytest.fail, open_wal())  # noqa: E731
+    monkeypatch.setattr("airflow_ft.admin.commands.doctor.participants", lambda: real)
+    example = Path(__file__).parents[2] / "dags" / "files_to_files.py"
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(example.read_text().replace("/data/lake", str(tmp_path / "lake")))
+    with pytest.raises(SystemExit):  # there are no files to read
+        ft("doctor", "files-to-files", "--dag", str(dag))
+    told = capsys.readouterr().out
+    assert "participant orders" in told and f"ok      folder: orders: {tmp_path}/lake/orders, parquet" in told, told
+    text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
+    assert "-- participant rejected: nothing to do" in text
+    assert "participant orders: nothing to do" in ft("setup", "files-to-files", "--dag", str(dag))
+
+
+def test_setup_prints_what_a_dag_that_never_ran_needs(ft: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(
+        "from airflow.sdk import DAG\n"
+        "from airflow_ft import CheckpointedPipeline, FileSource, KafkaSink, MySqlSink\n"
+        "with DAG('d', schedule=None):\n"
+        "    CheckpointedPipeline(pipeline='new', job='jobs.x',\n"
+        f"        sources={{'files': FileSource(path='{tmp_path}', schema='id bigint')}},\n"
+        "        sinks={'rows': MySqlSink(table='t', conn_id='shop'), 'copies': KafkaSink(topic='c', conn_id='bus')})\n"
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "mysql://ada:planted-Secret-4@nowhere.invalid/sales")
+    monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": "x:1"}}))
+    text = ft("setup", "new", "--dag", str(dag), "--print")
+    for words in (
+        "CREATE TABLE IF NOT EXISTS `sales`.`airflow_ft_head`",
+        "GRANT INSERT ON `sales`.`t` TO 'ada'@'%';",
+        "--transactional-id airflow_ft.new.bus.",
+    ):
+        assert words in text, text
+    assert "planted" not in text
+    with raises(SystemExit, "pipeline_not_declared", known=["new"]):
+        ft("setup", "other", "--dag", str(dag), "--print")
+    with raises(SystemExit) as refused:
+        ft("setup", "new", "--print")
+    assert isinstance(refused.error, ConfigurationError)
+
+
+def test_setup_says_of_which_sinks_it_has_nothing_to_make(world: World, ft: Any) -> None:
+    world.stage(1)
+    world.steps(world.context())
+    made = "nothing to do: the first prepare creates what it needs"
+    assert ft("setup", PIPELINE) == f"connection db: {made}\nconnection log: {made}\n"
+
+
+def test_verify_says_what_cannot_be_compared(world: World, ft: Any) -> None:
+    world.stage(1)
+    with raises(SystemExit) as refused:
+        ft("verify", PIPELINE, "1")
+    assert refused.error is not None and refused.error.checkpoint == 1
+    assert "nothing to compare" in ft("verify", PIPELINE)
+    world.steps(world.context())
+    with pytest.raises(SystemExit) as ended:
+        ft("verify", PIPELINE)
+    assert ended.value.code == 1, "sinks of tests cannot be compared"
+
+
+def test_reset_state_asks_first_and_refuses_what_it_could_not_keep(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does is tried with Spark: `test_dropped_state_begins_anew_where_the_last_run_ended`."""
+    world.stage(1)
+    base = world.store.pipeline(PIPELINE).base
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with answered_no():
+        ft("reset-state", PIPELINE)
+    with raises(SystemExit) as refused:
+        ft("reset-state", PIPELINE, "--yes")
+    assert refused.error is not None and "`airflow ft rewind" in refused.error.remedy
+    with new_epoch(world.store, PIPELINE, Worker("t", 1), "a run at work", 1.0), raises(SystemExit) as refused:
+        ft("reset-state", PIPELINE, "--yes")
+    assert isinstance(refused.error, LeaseHeldError)
+    assert world.store.pipeline(PIPELINE).base == base
+    ft("rewind", PIPELINE, "--yes")
+    assert "no state to drop" in ft("reset-state", PIPELINE, "--yes")
+
+
+def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
+    world: World, ft: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(world)
+    steps.commit_step(world.context(), "db")
+    world.systems["log"].declines_in_commit = True
+    [_, doubt] = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
+    assert doubt["last_error"] is None and "--dead-letter" not in doubt["next"], "nothing is known to be refused"
+    with pytest.raises(SinkUnavailableError):
+        steps.commit_step(world.context(), "log")
+    [_, doubt] = json.loads(ft("in-doubt", "--pipeline", PIPELINE, "-o", "json"))
+    assert "--dead-letter" in doubt["next"] and doubt["last_error"].startswith("SinkUnavailableError [")
+    code = doubt["last_error_code"]
+    assert code and f"last error: SinkUnavailableError [{code}]" in ft("show", PIPELINE, "1")
+    [shown] = json.loads(ft("show", PIPELINE, "1", "-o", "json"))
+    assert [each["last_error"] and each["last_error"]["code"] for each in shown["participants"]] == [None, code]
+    monkeypatch.setattr(dag_runs, "going", lambda dag_ids: ())  # the run has failed
+    [row] = json.loads(ft("pipelines", "-o", "json"))
+    assert row["condition"] == "IN_DOUBT" and (row["code"], f"[{code}]" in row["why"]) == (code, True)
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    with answered_no():
+        ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1")
+    told = ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1", "--yes", "--reason", "unwanted")
+    assert "checkpoint 1 is COMPLETED, 1 rows set aside" in told and "file:///dead/1" in told
+    shown = ft("show", PIPELINE, "1")
+    assert "1 rows of copies were refused and set aside (duplicate key 7.): file:///dead/1" in shown
+    [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
+    assert row["state"] == "COMPLETED, 1 rows set aside"
+    events = ft("events", PIPELINE, "-o", "json")
+    assert "in-doubt --dead-letter 1" in events and "unwanted" in events and "set aside" in events
+
+
+def test_a_barrier_is_injected_and_looked_at(world: World, ft: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    world.store.register("payments")
+    world.store.register(PIPELINE)
+    with raises(SystemExit) as refused:
+        ft("inject-barrier", "closing", PIPELINE, "nobody")
+    assert isinstance(refused.error, ConfigurationError) and "nobody" in refused.error.headline
+    with raises(SystemExit, "barrier_unknown", barrier="closing"):
+        ft("barriers", "closing")
+    rows = json.loads(ft("inject-barrier", "closing", PIPELINE, "payments", "-o", "json"))
+    assert json.loads(ft("inject-barrier", "closing", "payments", PIPELINE, "-o", "json")) == rows
+    listed = json.loads(ft("barriers", "-o", "json"))
+    assert {(row["barrier"], row["pipeline"]) for row in listed} == {("closing", PIPELINE), ("closing", "payments")}
+    assert {row["by"] for row in listed} == {"`airflow ft inject-barrier` by ada"}
+    assert len(json.loads(ft("barriers", "--limit", "1", "-o", "json"))) == 1
+    world.stage(1)
+    world.steps(world.context())
+    found = {row["pipeline"]: row for row in json.loads(ft("barriers", "closing", "-o", "json"))}
+    assert (found[PIPELINE]["covered"], found[PIPELINE]["number"]) == (True, 1)
+    assert (found["payments"]["covered"], found["payments"]["as_of"]) == (False, None)
+    assert "closing injected by `airflow ft inject-barrier` by ada" in ft("events", "payments", "-o", "json")
+
+
+def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
+    tmp_path: Path, parser: ArgumentParser, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pipeline does with it is tried with Spark: `tests/integration/test_savepoints.py`."""
+
+    def ft(*arguments: str) -> str:
+        args = parser.parse_args(["ft", "savepoint", *arguments])
+        args.func(args)
+        return capsys.readouterr().out
+
+    with saved_scene(tmp_path) as scene:
+        there = ["--dir", str(tmp_path / "savepoints")]
+        log = ["--store", f"sqlite:///{tmp_path}/ft.db"]
+        assert "No data found" in ft("list", *there)
+        [taken] = json.loads(ft("trigger", PIPELINE, *there, *log, "-o", "json"))
+        assert taken["checkpoint"] == 1 and taken["size"] > 0
+        uri = taken["savepoint"]
+        assert "savepoint of checkpoint 1 of orders" in ft("trigger", PIPELINE, *there, *log)
+        rows = json.loads(ft("list", *there, "-o", "json"))
+        assert [row["pipeline"] for row in rows] == [PIPELINE] * 2 and uri in [row["savepoint"] for row in rows]
+        shown = ft("show", uri)
+        for words in (
+            "complete",
+            "operator    0 stateStoreSave: 1 partitions",
+            "default key: k long",
+            "source      orders",
+        ):
+            assert words in shown, shown
+        monkeypatch.setattr("builtins.input", lambda _: "n")
+        with answered_no():
+            ft("restore", uri, *log)
+        with answered_no():
+            ft("dispose", uri)
+        with raises(SystemExit) as refused:
+            ft("restore", uri, "--claim-mode", "mine", *log, "--yes")
+        assert isinstance(refused.error, ConfigurationError) and "'mine'" in refused.error.headline
+        before = scene.store.pipeline(PIPELINE).base
+        assert f"the next run of {PIPELINE} continues from checkpoint 1" in ft("restore", uri, *log, "--yes")
+        assert scene.store.pipeline(PIPELINE).base != before
+        copied = ft("restore", uri, "--pipeline", "copy", "--wal-root", str(tmp_path / "wal"), *log, "--yes")
+        assert "the next run of copy continues from checkpoint 1 of orders" in copied
+        with raises(SystemExit, "argument_missing", argument="--pipeline"):
+            ft("restore", "beginning", *log, "--yes")
+        anew = ["beginning", "--pipeline", PIPELINE, *log, "--yes"]
+        with raises(SystemExit, "rows_would_repeat", pipeline=PIPELINE):
+            ft("restore", *anew)
+        assert f"the next run of {PIPELINE} reads its sources from the beginning" in ft(
+            "restore", *anew, "--later", "write-again"
+        )
+        base = scene.store.pipeline(PIPELINE).base
+        assert base is not None and base.batch == -1
+        assert "is deleted" in ft("dispose", uri, "--yes")
+        with raises(SystemExit) as refused:
+            ft("show", uri)
+        assert refused.error is not None and "_metadata" in refused.error.headline

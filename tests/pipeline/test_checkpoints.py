@@ -1,0 +1,187 @@
+"""The gate opens on confirmed checkpoints only (I9)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft.pipeline.checkpoints import BEGINNING, Gate
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.model import RunKey, Segment, SparkPosition
+from airflow_ft.protocol.steps import commit_step, prepare_step
+from tests.protocol.world import PIPELINE, RUN, World
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+GATES = [Gate(number=2), Gate(run=RUN), Gate(as_of=LONG_AGO), Gate(after=LONG_AGO)]
+LATER = RunKey("dag", "run-2")
+
+
+@pytest.mark.parametrize("gate", GATES, ids=str)
+def test_nothing_but_the_last_proof_opens_it(gate: Gate, tmp_path: Path) -> None:
+    world = World(tmp_path, max_rows=1_000)
+    assert gate.is_open(world.store, "no-such-pipeline") is None
+    world.stage(2)
+    context = world.context()
+    assert gate.is_open(world.store, PIPELINE) is None, "staged"
+    for name in world.delivery.names:
+        prepare_step(context, world.delivery, world.config, name)
+    assert gate.is_open(world.store, PIPELINE) is None, "prepared"
+    first, second = world.delivery.names
+    commit_step(context, first)
+    assert gate.is_open(world.store, PIPELINE) is None, "decided, in one sink"
+    commit_step(context, second)
+    assert gate.is_open(world.store, PIPELINE) == {"pipeline": PIPELINE, "number": 2}
+
+
+def test_a_number_waits_for_every_earlier_one(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(2)
+    world.steps(world.context())
+    assert Gate(number=1).is_open(world.store, PIPELINE)
+    assert Gate(number=3).is_open(world.store, PIPELINE) is None
+
+
+def test_a_run_that_did_not_stage_keeps_it_closed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    world.steps(world.context())
+    assert Gate(run=RunKey("dag", "another")).is_open(world.store, PIPELINE) is None
+
+
+def test_a_run_that_staged_nothing_new_opens_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(0)
+    assert Gate(run=RUN).is_open(world.store, PIPELINE) == {"pipeline": PIPELINE, "number": 0}
+
+
+def test_a_late_delivery_of_an_earlier_run_is_not_everything_as_of_a_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    at = world.store.now()
+    world.steps(world.context())  # delivered after `at`, read before it
+    assert Gate(after=at).is_open(world.store, PIPELINE), "which says no more than that"
+    assert Gate(as_of=at).is_open(world.store, PIPELINE) is None
+    world.stage(2, LATER)
+    assert Gate(as_of=at).is_open(world.store, PIPELINE) is None, "read, not delivered"
+    world.steps(world.context(run=LATER))
+    assert Gate(as_of=at).is_open(world.store, PIPELINE) == {"pipeline": PIPELINE, "number": 3}
+
+
+def test_a_run_without_news_opens_it_as_of_its_begin_once_all_before_it_is_delivered(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    world.store.leave_turn(PIPELINE, RUN)
+    at = world.store.now()
+    world.stage(0, LATER)
+    assert Gate(as_of=at).is_open(world.store, PIPELINE) is None, "what it found published is not delivered"
+    assert Gate(run=LATER).is_open(world.store, PIPELINE) is None
+    world.steps(world.context(run=LATER))
+    assert Gate(as_of=at).is_open(world.store, PIPELINE) and Gate(run=LATER).is_open(world.store, PIPELINE)
+
+
+def test_a_stage_that_read_a_part_only_does_not_open_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.store.register(PIPELINE)
+    with new_epoch(world.store, PIPELINE, Worker("t"), "stage", 1) as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, RUN)
+        world.store.end_stage(PIPELINE, epoch, RUN, None, complete=False)
+    assert Gate(as_of=LONG_AGO).is_open(world.store, PIPELINE) is None
+    assert Gate(run=RUN).is_open(world.store, PIPELINE), "all of its own is delivered"
+
+
+def test_what_is_rewound_keeps_it_closed_until_it_was_computed_again(tmp_path: Path) -> None:
+    """A rewound number counts as settled; its rows are delivered by later ones, and perhaps by several of them."""
+    world = World(tmp_path)
+    began = world.store.now()
+    world.stage(1)
+    world.steps(world.context())
+    world.stage(1, LATER)
+    gates = [Gate.published(world.store, PIPELINE), Gate(as_of=began), Gate(run=LATER)]
+    assert gates[0] == Gate(number=2)
+
+    def are_open() -> list[bool]:
+        return [gate.is_open(world.store, PIPELINE) is not None for gate in gates]
+
+    epoch = world.store.pipeline(PIPELINE).epoch
+    world.store.rewind(PIPELINE, epoch, 2, None, "a test")
+    assert are_open() == [False, True, False], "as of its begin the first run has read everything"
+    with new_epoch(world.store, PIPELINE, Worker("t"), "stage", 1) as (epoch, _):
+        world.store.begin_stage(PIPELINE, epoch, LATER)
+        for last in (2, 3):
+            number = world.store.trigger(PIPELINE, epoch, LATER)
+            segment = Segment(number, f"{number:064x}", f"file:///wal/{number}", {"rows": 10, "copies": 10}, 100)
+            position = SparkPosition("file:///spark/x", number)
+            before = world.store.pipeline(PIPELINE).last_published
+            world.store.publish(PIPELINE, epoch, number, before, segment, position, {})
+            if last == 2:  # the first half is delivered while the second one is computed
+                world.store.adopt_run(PIPELINE, epoch, LATER)
+                for name in world.delivery.names:
+                    prepare_step(world.context(run=LATER), world.delivery, world.config, name)
+                for name in world.delivery.names:
+                    commit_step(world.context(run=LATER), name)
+                assert world.store.checkpoint(PIPELINE, number).is_confirmed
+                assert are_open() == [False, True, False]
+        world.store.end_stage(PIPELINE, epoch, LATER, None)
+    assert are_open() == [False, True, False]
+    world.steps(world.context(run=LATER))
+    assert are_open() == [True] * 3
+
+
+def test_a_snapshot_of_what_is_published_does_not_wait_for_what_follows(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(2)
+    gate = Gate.published(world.store, PIPELINE)
+    assert gate.is_open(world.store, PIPELINE) is None
+    world.steps(world.context())
+    world.stage(1, LATER)
+    assert gate.is_open(world.store, PIPELINE)
+    assert Gate.published(world.store, PIPELINE).is_open(world.store, PIPELINE) is None
+
+
+def test_before_anything_is_published_it_waits_for_a_first_whole_run(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    gate = Gate.published(world.store, "no-such-pipeline")
+    assert gate == Gate.published(world.store, PIPELINE) == Gate(as_of=BEGINNING)
+    assert gate.is_open(world.store, PIPELINE) is None
+    world.stage(0)
+    assert gate.is_open(world.store, PIPELINE) == {"pipeline": PIPELINE, "number": 0}
+
+
+def test_a_run_is_meant_whichever_map_index_it_has(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    mapped = RunKey("dag", "mapped", 3)
+    gate = Gate(run=RunKey("dag", "mapped"))
+    world.stage(1, mapped)
+    assert gate.is_open(world.store, PIPELINE) is None
+    world.steps(world.context(run=mapped))
+    assert gate.is_open(world.store, PIPELINE)
+    assert Gate(run=RunKey("dag", "mapped", 2)).is_open(world.store, PIPELINE) is None
+
+
+def test_what_an_earlier_version_told_a_trigger_is_understood() -> None:
+    old: dict[str, Any] = {"number": None, "run": ["dag", "run"], "after": None}
+    assert Gate.from_json(old) == Gate(run=RunKey("dag", "run"))
+    old = {"number": None, "run": None, "after": "2026-01-01T00:00:00+00:00"}
+    assert Gate.from_json(old) == Gate(after=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_a_time_that_has_not_come_keeps_it_closed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stage(1)
+    world.steps(world.context())
+    assert Gate(after=world.store.now() + timedelta(seconds=1)).is_open(world.store, PIPELINE) is None
+
+
+@pytest.mark.parametrize("gate", GATES, ids=str)
+def test_it_survives_the_way_to_the_triggerer(gate: Gate) -> None:
+    assert Gate.from_json(gate.to_json()) == gate
+
+
+def test_it_has_one_condition_with_a_zone() -> None:
+    for wrong in ({}, {"number": 1, "run": RUN}, {"after": datetime(2020, 1, 1)}, {"as_of": datetime(2020, 1, 1)}):
+        with pytest.raises(ConfigurationError):
+            Gate(**wrong)

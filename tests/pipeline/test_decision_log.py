@@ -1,0 +1,106 @@
+"""From a setting or a connection to the decision log's URL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_ft.pipeline.connections import connection_info
+from airflow_ft.pipeline.decision_log import check_store, store_url
+from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.store.url import parse_url
+from tests.raising import raises
+
+
+def connections(**fields: Any) -> Any:
+    return lambda conn_id: ConnectionInfo(**{"conn_id": conn_id, "conn_type": "postgres", **fields})
+
+
+def test_a_url_is_taken_as_it_is() -> None:
+    assert store_url("sqlite:////a/ft.db") == "sqlite:////a/ft.db"
+
+
+@pytest.mark.parametrize("setting", ["log", "conn:log"])
+def test_a_connection_becomes_a_url_that_the_store_reads_back(setting: str) -> None:
+    url = store_url(
+        setting,
+        connections(
+            host="db.example",
+            port=5433,
+            login="us@er",
+            password="p/w:d#?é",
+            schema="ft",
+            extra={"sslmode": "require", "cursor": "dictcursor", "airflow_ft_schema": "log"},
+        ),
+    )
+    assert dict(parse_url(url).dsn) == {
+        "host": "db.example",
+        "port": "5433",
+        "user": "us@er",
+        "password": "p/w:d#?é",
+        "dbname": "ft",
+        "sslmode": "require",
+        "schema": "log",
+    }
+
+
+def test_another_kind_of_connection_is_refused() -> None:
+    with raises(ConfigurationError, "connection_invalid", participant="shop", conn_type="mysql"):
+        store_url("shop", connections(conn_type="mysql"))
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:planted-\udc80@db/ft", "postgresql://me:planted-%00@db/ft", None])
+def test_a_password_that_cannot_be_encoded_is_refused_without_being_shown(url: str | None) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_url(url or store_url("shop", connections(conn_type="postgres", password="planted-\udc80")))
+    seen: BaseException | None = refused.value
+    while seen is not None:
+        assert "planted" not in repr(seen) + repr(vars(seen))
+        seen = seen.__cause__
+
+
+def test_a_connection_that_is_not_there_may_be_there_later() -> None:
+    def missing(conn_id: str) -> ConnectionInfo:
+        raise SinkAccessError("the Airflow connection is not defined.", participant=conn_id)
+
+    with raises(StoreUnavailableError, "sink_access", conn_id="log"):
+        store_url("log", missing)
+
+
+def test_the_default_lies_in_airflows_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", "/srv/airflow")
+    assert store_url() == "sqlite:////srv/airflow/airflow_ft/ft.db"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE", "sqlite:////elsewhere/ft.db")
+    assert store_url() == "sqlite:////elsewhere/ft.db"
+
+
+class Row:
+    """An Airflow connection."""
+
+    conn_type, host, port, login, password, schema = "mysql", "h", "3306", "u", "secret-password", None
+    extra = '{"a": 1, "token": "secret-token"}'
+
+
+def test_a_connection_is_plain_data_and_shows_no_secret() -> None:
+    info = connection_info("shop", Row())
+    assert (info.conn_type, info.port, info.schema, info.extra["a"]) == ("mysql", 3306, "", 1)
+    assert "secret" not in repr(info)
+
+
+def test_an_extra_that_is_no_object_is_refused_without_being_shown() -> None:
+    row = Row()
+    row.extra = "['secret-token'"
+    with raises(ConfigurationError, "connection_invalid", participant="shop", fields=["extra"]) as caught:
+        connection_info("shop", row)
+    assert "secret" not in f"{caught.value} {vars(caught.value)}"
+
+
+def test_a_password_is_refused_where_airflow_would_show_it() -> None:
+    for harmless in (None, "log", "conn:log", "sqlite:////a/ft.db", "postgresql://us@host/db", "{{ var.value.store }}"):
+        assert check_store(harmless) == harmless
+    for open_one in ("postgresql://us:secret-word@host/db", "postgresql://us@host/db?x=1&password=secret-word"):
+        with raises(ConfigurationError, "password_visible", argument="store") as caught:
+            check_store(open_one)
+        assert "secret-word" not in f"{caught.value} {vars(caught.value)}"

@@ -1,0 +1,401 @@
+"""A pipeline's specification: what it refuses, what a task makes of it, what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import FrozenInstanceError
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_ft import (
+    CheckpointConfig,
+    CheckpointingMode,
+    FileSource,
+    KafkaSink,
+    KafkaSource,
+    MySqlSink,
+    SocketSource,
+)
+from airflow_ft.pipeline import settings
+from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec, defaults, take_spec
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, NoRestart
+from tests.operators.declared import SINKS, spec
+from tests.raising import raises
+
+
+class Output:
+    """Stands for what there is in a run alone, as Airflow's XComArg does."""
+
+    def iter_references(self) -> None: ...
+
+    def resolve(self) -> None: ...
+
+
+def rendered(declared: PipelineSpec, **values: Any) -> PipelineSpec:
+    return declared.rendered({name: declared.plain(name) for name in SPEC_FIELDS} | values)
+
+
+def test_the_default_of_each_field_is_as_it_is_kept() -> None:
+    told = spec().to_json()
+    found = {name: value for name, value in defaults().items() if name in told and name != "checkpointing"}
+    assert found == {name: told[name] for name in found} and {"overlap", "packages", "job_args"} < set(found)
+    with raises(ConfigurationError, "argument_unknown", argument="configured"):
+        take_spec({"configured": ("wal_root",)}, ())
+
+
+def test_it_is_frozen_and_equal_by_value() -> None:
+    assert spec() == spec()
+    with pytest.raises(FrozenInstanceError):
+        spec().job = "jobs.other"  # type: ignore[misc]
+
+
+def test_what_nothing_is_rendered_of_is_as_it_was() -> None:
+    declared = spec(
+        sources={"a": KafkaSource(topics=["t"]), "b": FileSource(path="/p", schema="id bigint")},
+        sinks={**SINKS, "alerts": KafkaSink(topic="t", strategy="held", transaction_timeout=timedelta(minutes=14))},
+        checkpointing=CheckpointConfig(num_retained=7, quarantine_after=None),
+        job_args={"limits": [1, 2]},
+        jars=["/a.jar"],
+        packages=["org:x:1"],
+    )
+    again = rendered(declared)
+    assert again.to_json() == declared.to_json()
+    assert again.config == declared.config and again.delivery == declared.delivery
+
+
+def test_checkpointing_may_be_rendered_from_params() -> None:
+    declared = spec(checkpointing={"timeout": "{{ params.t }}", "num_retained": 2})
+    assert rendered(declared, checkpointing={"timeout": "90", "num_retained": 2}).config == CheckpointConfig(
+        timeout=timedelta(seconds=90), num_retained=2
+    )
+    with raises(ConfigurationError, "argument_invalid", argument="timeout", value="'soon'"):
+        rendered(declared, checkpointing={"timeout": "soon"})
+    with raises(ConfigurationError, "argument_invalid", argument="timeout", value="'{{ params.t }}'"):
+        rendered(declared)
+
+
+def test_a_mode_that_cannot_be_kept_is_refused_also_when_it_is_rendered() -> None:
+    most = CheckpointConfig(mode=CheckpointingMode.AT_MOST_ONCE)
+    latest = {"orders": KafkaSource(topics=["orders"], starting_offsets="latest")}
+    assert spec(streaming=True, sources=latest, checkpointing=most).config == most
+    with raises(ConfigurationError, "needs_streaming", pipeline="orders", value="AT_MOST_ONCE"):
+        spec(sources=latest, checkpointing=most)
+    with pytest.raises(ConfigurationError) as caught:
+        spec(streaming=True, checkpointing=most)
+    assert caught.value.pipeline == "orders" and "'files'" in caught.value.headline
+    declared = spec(streaming=True, checkpointing={"mode": "{{ params.mode }}"})
+    assert rendered(declared, checkpointing={"mode": "exactly_once"}).config.mode is CheckpointingMode.EXACTLY_ONCE
+    with pytest.raises(ConfigurationError) as caught:
+        rendered(declared, checkpointing={"mode": "at_most_once"})
+    assert "'files'" in caught.value.headline
+    socket = {"lines": SocketSource(host="localhost", port=9999)}
+    assert rendered(spec(streaming=True, sources=socket, checkpointing=most)).sources == socket
+    with pytest.raises(ConfigurationError) as caught:
+        spec(streaming=True, sources=socket, checkpointing=CheckpointConfig(mode=CheckpointingMode.EXACTLY_ONCE))
+    assert "'lines'" in caught.value.headline
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"interval": 5}, {"externalized_retention": "DELETE_ON_CANCELLATION"}, {"min_pause": "{{ params.pause }}"}],
+)
+def test_what_is_for_streams_is_refused_of_a_scheduled_pipeline(setting: dict[str, Any]) -> None:
+    assert spec(streaming=True, checkpointing=setting).checkpointing == setting
+    with raises(ConfigurationError, "needs_streaming", argument=next(iter(setting))):
+        spec(checkpointing=setting)
+
+
+def test_restart_may_be_plain_data_and_is_a_strategy_then() -> None:
+    declared = spec(restart={"type": "fixed-delay", "attempts": "5", "delay": 30})
+    assert declared.restart == FixedDelay(attempts=5, delay=timedelta(seconds=30))
+    assert rendered(declared).restart == declared.restart
+    assert declared == spec(restart=declared.restart)
+    assert declared.to_json()["restart"] == {"type": "fixed-delay", "attempts": 5, "delay": 30}
+    assert spec().restart is None and spec().to_json()["restart"] is None and rendered(spec()).restart is None
+
+
+def test_restart_may_be_rendered_from_params() -> None:
+    plain = {"type": "exponential-delay", "initial_backoff": 120, "max_backoff": "{{ params.most }}"}
+    declared = spec(restart=plain)  # whether 2 min are too long is not known yet
+    assert declared.to_json()["restart"] == plain
+    found = rendered(declared, restart={**plain, "max_backoff": "300"})
+    assert found.restart == ExponentialDelay(initial_backoff=timedelta(minutes=2), max_backoff=timedelta(minutes=5))
+    with raises(ConfigurationError, "argument_invalid", argument="max_backoff", value="'{{ params.most }}'"):
+        rendered(declared)
+    assert rendered(spec(restart={"type": "{{ params.t }}"}), restart={"type": "none"}).restart == NoRestart()
+
+
+@pytest.mark.parametrize(
+    ("restart", "code", "argument"),
+    [
+        (5, "argument_invalid", "restart"),
+        (FixedDelay, "argument_invalid", "restart"),
+        ({"attempts": 3}, "argument_missing", "type"),
+        ({"type": "fixed-delay", "attemps": 3}, "argument_unknown", "attemps"),
+        ({"type": "fixed-delay", "attempts": "{{ params.n }}", "delay": "soon"}, "argument_invalid", "delay"),
+        ({"attempts": "{{ params.n }}"}, "argument_missing", "type"),
+    ],
+)
+def test_a_restart_that_cannot_be_is_named(restart: Any, code: str, argument: str) -> None:
+    with raises(ConfigurationError, code, pipeline="orders", argument=argument) as caught:
+        spec(restart=restart)
+    assert caught.error and caught.error.remedy
+
+
+def test_a_time_out_that_a_sink_cannot_hold_is_refused_also_when_it_is_rendered() -> None:
+    held = {"alerts": KafkaSink(topic="alerts", strategy="held")}
+    declared = spec(sinks=held, checkpointing={"timeout": "{{ params.t }}"})
+    with pytest.raises(ConfigurationError) as caught:
+        rendered(declared, checkpointing={"timeout": 3600})
+    assert caught.value.sink == "alerts"
+
+
+@pytest.mark.parametrize("missing", ["job", "sources", "sinks"])
+def test_what_is_missing_is_named(missing: str) -> None:
+    arguments = {name: getattr(spec(), name) for name in ("pipeline", "job", "sources", "sinks") if name != missing}
+    with raises(ConfigurationError, "argument_missing", argument=missing):
+        take_spec(arguments, ())
+
+
+def test_what_nobody_knows_is_named_with_what_was_meant() -> None:
+    for argument, told in (("wal_rot", ("wal_root",)), ("zzzzzzzz", ("pipeline", "tooltip"))):
+        with raises(ConfigurationError, "argument_unknown", argument=argument) as caught:
+            take_spec({argument: "/wal"}, ("tooltip",))
+        assert caught.error and all(name in caught.error.remedy for name in told)
+
+
+@pytest.mark.parametrize(
+    ("given", "argument", "value"),
+    [
+        ({"folder": Path("/data")}, "job_args['folder']", "a PosixPath"),
+        ({"since": [1, {"at": date(2026, 1, 2)}]}, "job_args['since'][1]['at']", "a date"),
+        ({"rate": lambda n: n}, "job_args['rate']", "the function <lambda>"),
+        ({"names": {"a"}}, "job_args['names']", "a set"),
+        ({"key": b"planted"}, "job_args['key']", "a bytes"),
+        ({"lock": threading.Lock()}, "job_args['lock']", "a lock"),
+    ],
+)
+def test_what_the_driver_cannot_be_handed_is_named_where_it_is_written(given: Any, argument: str, value: str) -> None:
+    with raises(ConfigurationError, "argument_invalid", pipeline="orders", argument=argument, value=value) as told:
+        spec(job_args=given)
+    assert "planted" not in f"{told.value} {vars(told.value)}"
+    assert told.error and "str(path)" in told.error.remedy and "isoformat" in told.error.remedy
+    declared = spec(job_args={"of a task": Output(), "many": (1, 2.5, None, True), "by": {1: "one"}})
+    with raises(ConfigurationError, "argument_invalid", argument=argument, value=value):
+        rendered(declared, job_args=given)
+
+
+@pytest.mark.parametrize("suffix", [None, "", "None"])
+def test_a_suffix_that_a_run_has_none_for_is_not_left_out(suffix: Any) -> None:
+    """Else it would be the pipeline whose name has none, or share one with the next empty value."""
+    declared = spec(suffix=Output())
+    assert rendered(declared, suffix="de").pipeline == "orders-de" and rendered(spec()).pipeline == "orders"
+    with raises(ConfigurationError, "name_invalid", pipeline="orders", argument="suffix", value=repr(suffix)):
+        rendered(declared, suffix=suffix)
+
+
+def test_what_is_kept_is_plain_and_holds_no_secret() -> None:
+    kept = spec(
+        spark_conf={
+            "spark.hadoop.fs.s3a.secret.key": "planted-1",
+            "spark.hadoop.fs.azure.account.key.x.dfs.core.windows.net": "planted-2",
+            "spark.hadoop.fs.azure.sas.container.account": "planted-3",
+            "spark.driver.extraJavaOptions": "-Dx=1 -Djavax.net.ssl.keyStorePassword=planted-4 -Dy=2",
+            "spark.ui.enabled": "false",
+        },
+        job_args={
+            "api": {"token": "planted-5", "url": "https://example.org"},
+            "credentials": {"user": "ada", "key": "planted-6"},
+            "jdbc": "jdbc:mysql://ada:planted-7@h/db?user=ada&password=planted-8&ssl=true",
+            "password": ["planted-9"],
+            "weights": {1: 0.5, "rest": 1},
+            "of another task": Output(),
+        },
+        sources={"in": KafkaSource(topics=["t"], options={"kafka.sasl.jaas.config": "planted-10"})},
+        keep_session=timedelta(minutes=2),
+        late_after=timedelta(hours=26),
+    ).to_json()
+    text = json.dumps(kept, sort_keys=True)
+    assert "planted" not in text, text
+    assert kept["spark_conf"]["spark.ui.enabled"] == "false"
+    assert kept["spark_conf"]["spark.driver.extraJavaOptions"] == "-Dx=1 -Djavax.net.ssl.keyStorePassword=*** -Dy=2"
+    assert kept["job_args"]["jdbc"] == "jdbc:mysql://***@h/db?user=ada&password=***&ssl=true"
+    assert kept["job_args"]["weights"] == {"1": 0.5, "rest": 1}
+    assert kept["job_args"]["of another task"] == "known in a run"
+    assert kept["sources"]["in"]["topics"] == ["t"] and kept["job"] == "jobs.orders"
+    assert kept["job_args"]["api"]["url"] == "https://example.org"
+    assert kept["sinks"]["orders"]["table"] == "t" and kept["sinks"]["orders"]["promise"] == "ATOMIC"
+    assert (kept["keep_session"], kept["late_after"]) == (120, 26 * 3600)
+    assert kept["checkpointing"] == {}
+
+
+@pytest.mark.airflow
+def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "WAL_ROOT": "/of/all",
+        "SPARK_MASTER": "local[3]",
+        "SPARK_CONF": '{"a": "1", "b": "1"}',
+        "SPARK_JARS": "/jars",
+        "KEEP_SESSION": "60",
+        "CHECKPOINTING": '{"quarantine_after": "never", "num_retained": 9}',
+    }.items():
+        monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name}", value)
+    found = settings.resolved(spec(spark_conf={"b": "2"}))
+    assert (found.wal_root, found.spark_master, found.jars) == ("/of/all", "local[3]", "/jars")
+    assert (found.spark_conf, found.keep_session) == ({"a": "1", "b": "2"}, timedelta(minutes=1))
+    assert (found.config.quarantine_after, found.config.num_retained) == (None, 9)
+    settled = ("checkpointing.num_retained", "checkpointing.quarantine_after", "spark_conf.a")
+    assert found.configured == tuple(sorted((*settled, "jars", "keep_session", "spark_master", "wal_root")))
+    assert found.to_json()["configured"] == list(found.configured) and "configured" not in SPEC_FIELDS
+    own = spec(
+        wal_root="/own",
+        spark_master="yarn",
+        jars=(),
+        keep_session=timedelta(0),
+        checkpointing=CheckpointConfig(quarantine_after=timedelta(1)),
+    )
+    found = settings.resolved(own)
+    assert (found.wal_root, found.spark_master, found.jars, found.keep_session) == ("/own", "yarn", (), timedelta(0))
+    assert (found.config.quarantine_after, found.config.num_retained) == (timedelta(1), 9)
+    assert found.configured == ("checkpointing.num_retained", "spark_conf.a", "spark_conf.b")
+
+
+@pytest.mark.airflow
+def test_at_most_once_in_the_configuration_is_for_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"mode": "AT_MOST_ONCE", "num_retained": 9}')
+    found = settings.resolved(spec()).config
+    assert (found.mode, found.num_retained) == (CheckpointingMode.EXACTLY_ONCE, 9)
+    socket = {"lines": SocketSource(host="localhost", port=9999)}
+    assert settings.resolved(spec(streaming=True, sources=socket)).config.mode is CheckpointingMode.AT_MOST_ONCE
+    with pytest.raises(ConfigurationError) as caught:
+        settings.resolved(spec(streaming=True))
+    assert "'files'" in caught.value.headline
+
+
+@pytest.mark.airflow
+def test_what_the_configuration_says_against_a_pipeline_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unaligned checkpoints need exactly once, whoever says the one or the other; a run's params, too."""
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"unaligned": true, "aligned_timeout": 5}')
+    modes = {mode: {"mode": mode} for mode in CheckpointingMode}
+    both = ["unaligned", "mode"]
+    said = {"unaligned": True, "aligned_timeout": 5}
+    with raises(ConfigurationError, "arguments_conflict", arguments=both, configured=said) as caught:
+        settings.resolved(spec(streaming=True, checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE]))
+    assert caught.error and "[airflow_ft] checkpointing" in caught.error.remedy
+    ahead = {"mode": "AT_LEAST_ONCE", "unaligned": True, "aligned_timeout": 5}
+    for name in ("mode", "unaligned"):
+        declared = spec(streaming=True, checkpointing={**ahead, name: "{{ params.it }}"})
+        with raises(ConfigurationError, "arguments_conflict", arguments=both):
+            settings.resolved(declared.rendered({"checkpointing": ahead}))
+    for streaming in (True, False):  # a scheduled pipeline is none of its business, also when its DAG is parsed
+        assert settings.checkpointing_of(spec(streaming=streaming)).unaligned is streaming
+    scheduled = spec(checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE])
+    assert settings.checkpointing_of(scheduled).mode is CheckpointingMode.AT_LEAST_ONCE
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"mode": "AT_LEAST_ONCE"}')
+    with raises(ConfigurationError, "arguments_conflict", arguments=both, configured={"mode": "AT_LEAST_ONCE"}):
+        settings.resolved(spec(streaming=True, checkpointing=CheckpointConfig(unaligned=True)))
+
+
+@pytest.mark.airflow
+def test_a_scheduled_run_may_be_told_to_drain_and_a_stream_is_drained_when_it_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with raises(ConfigurationError, "arguments_conflict", arguments=["drain", "streaming"]) as caught:
+        spec(streaming=True, checkpointing=CheckpointConfig(drain=True))
+    assert caught.error and "`airflow ft stop orders --drain`" in caught.error.remedy
+    declared = spec(checkpointing={"drain": "{{ params.drain }}"})
+    assert declared.rendered({"checkpointing": {"drain": "True"}}).config.drain
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"drain": true, "resume_drained": true}')
+    scheduled, stream = settings.resolved(spec()).config, settings.resolved(spec(streaming=True)).config
+    assert (scheduled.drain, scheduled.resume_drained) == (True, True)
+    assert (stream.drain, stream.resume_drained) == (False, True)
+
+
+@pytest.mark.airflow
+def test_what_the_decision_log_keeps_is_what_the_dag_says_where_a_run_may_put_in_a_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow_ft.operators.stage import StageOperator
+
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_CONF", '{"spark.of.all": "planted-1", "spark.own": "planted-2"}')
+    declared = spec(
+        job_args={"key": "{{ conn.api.password }}"}, spark_conf={"spark.own": "{{ var.value.x }}"}, wal_root="{{ ds }}"
+    )
+    stage = StageOperator(task_id="stage", spec=declared)
+    stage.job_args, stage.spark_conf, stage.wal_root = {"key": "planted-3"}, {"spark.own": "planted-4"}, "/wal"
+    found = settings.resolved(stage.rendered())
+    assert (found.job_args, found.spark_conf["spark.own"]) == ({"key": "planted-3"}, "planted-4")
+    kept = pipeline_steps.kept(found, stage.spec)
+    assert kept["job_args"] == {"key": "{{ conn.api.password }}"} and kept["wal_root"] == "/wal"
+    assert kept["spark_conf"] == {"spark.own": "{{ var.value.x }}", "spark.of.all": "[airflow_ft] spark_conf"}
+
+
+@pytest.mark.airflow
+def test_an_operator_carries_all_that_it_resolves() -> None:
+    from airflow_ft.operators.doctor import DoctorOperator
+    from airflow_ft.operators.stage import StageOperator
+
+    for operator in (StageOperator, DoctorOperator):
+        texts = {"checkpointing", "wal_root", "spark_master", "spark_conf", "jars", "packages", "sources", "sinks"}
+        assert texts | {"commit_point", "store"} <= set(operator.template_fields)
+
+
+@pytest.mark.airflow
+def test_a_time_out_of_the_configuration_is_compared_with_what_a_sink_can_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from airflow.sdk import DAG
+
+    from airflow_ft import CheckpointedPipeline
+
+    held = {"alerts": KafkaSink(topic="t", strategy="held", transaction_timeout=timedelta(minutes=5))}
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError) as caught:
+        CheckpointedPipeline(spec(sinks=held))
+    assert caught.value.sink == "alerts"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"timeout": 60}')
+    with DAG("d", schedule=None):
+        CheckpointedPipeline(spec(sinks=held))
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"timeout": 1800}')
+    usual = {"alerts": KafkaSink(topic="t", strategy="held")}
+    with DAG("d", schedule=None), pytest.raises(ConfigurationError) as caught:
+        CheckpointedPipeline(spec(sinks=usual))
+    assert caught.value.sink == "alerts"
+
+
+def test_sinks_of_one_connection_are_one_participant() -> None:
+    names = spec(sinks={"a": MySqlSink(table="a", conn_id="x"), "b": MySqlSink(table="b", conn_id="x")}).delivery.names
+    assert names == ("x",)
+
+
+def test_the_mode_reaches_the_delivery_and_may_be_rendered() -> None:
+    declared = spec(checkpointing={"mode": "{{ params.mode }}"})
+    found = rendered(declared, checkpointing={"mode": "at_least_once"}).delivery
+    assert found.mode is CheckpointingMode.AT_LEAST_ONCE and found.commit_point is None
+    assert spec().delivery.mode is CheckpointingMode.EXACTLY_ONCE
+    at_least = CheckpointConfig(mode=CheckpointingMode.AT_LEAST_ONCE)
+    with raises(ConfigurationError, "arguments_conflict", argument="strategy"):
+        spec(sinks={"alerts": KafkaSink(topic="t", strategy="held")}, checkpointing=at_least)
+    with raises(ConfigurationError, "arguments_conflict", arguments=["commit_point", "mode"]):
+        spec(commit_point=next(iter(SINKS.values())).conn_id, checkpointing=at_least)
+
+
+def test_one_group_does_not_follow_two_sources_of_a_topic() -> None:
+    """Which of the two was told last would be chance."""
+
+    def read(group: str | None = "shop", topics: Sequence[str] = ("orders",), **more: Any) -> KafkaSource:
+        return KafkaSource(topics=list(topics), group_id=group, **more)
+
+    with pytest.raises(ConfigurationError) as caught:
+        spec(sources={"a": read(topics=["orders", "returns"]), "b": read()})
+    assert all(name in caught.value.headline for name in ("'a'", "'b'", "'orders'", "'shop'"))
+    for other in (
+        read("other"), read(None), read(topics=["returns"]), read(conn_id="elsewhere"), read(commit_offsets=False)
+    ):  # fmt: skip
+        spec(sources={"a": read(), "b": other})

@@ -1,0 +1,65 @@
+"""How far a delivery has come goes with the lease's renewals, and into metrics, while it is fresh."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_ft.protocol import lease
+from airflow_ft.protocol.headway import FRESH_SECONDS, Headway, Taken
+from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.store.sqlite import SqliteStore
+from tests.protocol.systems import Metered
+from tests.store.scene import PIPELINE, Scene
+from tests.waiting import wait_for
+
+ORDERS, COPIES = Taken(PIPELINE, 7, "shop", "orders", 3_400_000, 10_000_000), Taken(PIPELINE, 7, "log", "copies", 5, 10)
+
+
+def test_what_was_told_last_counts_for_half_a_minute() -> None:
+    now = [0.0]
+    headway = Headway(lambda: now[0])
+    assert headway.now(PIPELINE) == []
+    headway.tell(Taken(PIPELINE, 7, "shop", "orders", 1, 10))
+    headway.tell(ORDERS)
+    headway.tell(Taken("another", 3, "shop", "bills", 1, 10))
+    now[0] = 20.0
+    headway.tell(COPIES)
+    assert headway.now(PIPELINE) == [COPIES, ORDERS]
+    now[0] = FRESH_SECONDS + 1
+    assert headway.now(PIPELINE) == [COPIES]
+
+
+def test_a_lease_tells_how_far_its_holder_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    headway = Headway()
+    monkeypatch.setattr(lease, "HEADWAY", headway)
+    with SqliteStore(tmp_path / "ft.db") as store:
+        Scene(store)
+        store.meter = meter = Metered()
+        with new_epoch(store, PIPELINE, Worker("dag/commit_shop"), "test", lease_seconds=0.3):
+            [mine] = store.leases(PIPELINE)
+            assert mine.doing == ""
+            headway.tell(ORDERS)
+            text = "checkpoint 7: shop has taken 3,400,000 of 10,000,000 rows of orders"
+            wait_for(lambda: store.leases(PIPELINE)[0].doing == text, 20, "it is renewed")
+        assert ("taken", PIPELINE, ORDERS) in meter.told
+        assert meter.told[-1] == ("taken", PIPELINE, replace(ORDERS, rows=0, of=0)), "it is over"
+
+
+def test_a_lease_is_renewed_though_metrics_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    headway = Headway()
+    headway.tell(ORDERS)
+    monkeypatch.setattr(lease, "HEADWAY", headway)
+    with SqliteStore(tmp_path / "ft.db") as store:
+        Scene(store)
+        store.meter = Metered()
+        monkeypatch.setattr(store.meter, "taken", fails)
+        with new_epoch(store, PIPELINE, Worker("dag/commit_shop"), "test", lease_seconds=0.3) as (_, keeper):
+            wait_for(lambda: store.leases(PIPELINE)[0].counter > 2, 20, "it is renewed on")
+            keeper.check()
+
+
+def fails(*_: object) -> None:
+    raise ImportError("no metrics here")
