@@ -116,7 +116,7 @@ class SmallPipeline:
         """Milliseconds of the middle one of some checkpoints."""
         self._parts = {part: [] for part in PARTS.values()}
         found = statistics.median(self._one() for _ in range(TIMES))
-        finalise(self._store, "small", lambda _: None)  # as it is done every now and then (core/overlap.py)
+        finalise(self._store, "small", lambda _: None)  # as it is done every now and then (protocol/overlap.py)
         rows = self.bench.servers.mariadb.sql("SELECT COUNT(*), COUNT(DISTINCT id), MAX(id) FROM small", DATABASE)[0]
         if len(set(map(int, rows))) != 1:
             raise MeasurementError(f"the small pipeline is not exact: rows, ids and the last id are {rows}")

@@ -266,7 +266,7 @@ def test_airflows_settings_have_these_defaults() -> None:
 
 
 def test_every_package_has_its_place_among_the_parts() -> None:
-    rows = table("docs/architecture.md", "| package | holds | imports |")
+    rows = table("docs/architecture.md", "| package | holds | knows |")
     shown = {name.removeprefix("airflow_ft.").partition(".")[0] for row in rows for name in named(row[0])}
     packages = {folder.parent.name for folder in (PROJECT / "airflow_ft").glob("*/__init__.py")}
     assert packages <= shown <= packages | {file.stem for file in (PROJECT / "airflow_ft").glob("*.py")}

@@ -1,1 +1,1 @@
-"""Clients that several rooms share: Kafka, sessions of PostgreSQL, connections of other providers."""
+"""Clients that several packages share: Kafka, sessions of PostgreSQL, connections of other providers."""

@@ -168,7 +168,8 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
 
     Args:
         dag_id: its id.
-        actions: the acts that it has (`airflow_ft.pipeline.actions.names.ACTIONS`); None: all. ConfigurationError for another one.
+        actions: names of its actions, from `airflow_ft.pipeline.actions.names.ACTIONS`; None: all. ConfigurationError
+            for an unknown one.
         dag_arguments: further arguments of Airflow's `DAG`, such as `access_control`. `params` are added to its own, or
             are the defaults of those.
     """

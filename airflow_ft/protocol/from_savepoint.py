@@ -11,7 +11,7 @@ from airflow_ft.protocol.arguments import check_type, is_template, shown, truth,
 from airflow_ft.protocol.errors import ConfigurationError
 
 BEGINNING = "beginning"
-"""In place of a savepoint's path: from before the first row, a full refresh (`airflow_ft.spark.savepoints.beginning`)."""
+"""In place of a savepoint's path: a full refresh, from before the first row (see `spark.savepoints.beginning`)."""
 _LEGACY = "LEGACY"
 
 

@@ -76,9 +76,9 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     it since. `leases`: processes that hold one. `changed_at`: when anything of it was written last, a renewed lease
     too. `silent`: for how long nothing was, while a run has the turn; longer than `silent_after`: no process is alive.
 
-    The decision log does not know what becomes of DAGs and their runs. Airflow does (`airflow_ft.admin.dag_runs.judged`):
-    `ended` is the run that has the turn and cannot continue, `paused` says that none of its DAGs begins a
-    run: each is paused or deleted.
+    Airflow knows the state of DAGs and their runs, the decision log does not (`airflow_ft.admin.dag_runs.judged`).
+    `ended`: the run that has the turn and cannot continue. `paused`: each of its DAGs is paused or deleted, so none
+    begins a run.
     """
 
     name: str

@@ -144,7 +144,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 @contextmanager
 def reading(setting: str | None) -> Iterator[Reader]:
-    """Hold the shared reader of a setting (as in `airflow_ft.pipeline.decision_log.store_url`) for the duration of the block."""
+    """Hold the shared reader of a setting, as in `pipeline.decision_log.store_url`, for the duration of the block."""
     key = setting or ""
     with _lock:
         if (reader := _readers.get(key)) is None:

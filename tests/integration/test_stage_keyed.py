@@ -1,4 +1,4 @@
-"""Keyed state in jobs: the helpers of `airflow_ft.jobs.keyed`, as docs/state.md shows them; timers of processing time."""
+"""Keyed state in jobs: helpers of `airflow_ft.jobs.keyed`, as docs/state.md shows them; timers of processing time."""
 
 from __future__ import annotations
 

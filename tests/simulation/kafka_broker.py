@@ -1,7 +1,7 @@
 """A model of a Kafka cluster as far as a transactional producer, its group's offset and a reader can see it.
 
-`ModelClients` stands in for `airflow_ft.clients.kafka.client.KafkaClients`, with producers and consumers in the shape of
-confluent_kafka. What the model claims is compared with a real broker in `test_models_and_servers`.
+`ModelClients` stands in for `airflow_ft.clients.kafka.client.KafkaClients`, with producers and consumers in the shape
+of confluent_kafka. What the model claims is compared with a real broker in `test_models_and_servers`.
 """
 
 from __future__ import annotations

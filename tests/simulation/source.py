@@ -156,7 +156,7 @@ class Wal:
     def item(self, digest: str) -> Item:
         return self.items[digest]
 
-    # --- airflow_ft.protocol.ports.WalReader ---------------------------------------------------------------------------
+    # --- airflow_ft.protocol.ports.WalReader -----------------------------------------------------------------------
 
     def dead_letters(self, plan: Plan) -> DeadLetters:
         letters: Any = DeadLettersModel(self, f"file:///wal/orders/dead-letter/{plan.number}")
@@ -168,7 +168,7 @@ class Wal:
             raise WalCorruptError(f"the rows of segment {segment.number} are gone.")
         return SegmentModel(segment, self.items[segment.digest])
 
-    # --- airflow_ft.protocol.ports.Archive -----------------------------------------------------------------------------
+    # --- airflow_ft.protocol.ports.Archive -------------------------------------------------------------------------
 
     def delete(self, segment: Segment) -> None:
         self.segments.pop(segment.location, None)

@@ -27,7 +27,8 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 A pipeline that goes on under another name takes the folder over in its first prepare: the head names it, in one step,
 if the number that was delivered last is the one behind which it goes on. From then on whoever acts for the old name
 finds the new one in the head, whatever his rank; what he had prepared before is removed, as above. The old name's
-numbers were settled before (`airflow_ft.spark.savepoints.restoring`); should one be renamed between these two, it is told.
+numbers were settled before (`airflow_ft.spark.savepoints.restoring`). One that is renamed between these two is
+reported.
 
 The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
 that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.

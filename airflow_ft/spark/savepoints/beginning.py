@@ -1,11 +1,10 @@
-"""From the beginning: a pipeline that reads everything anew, under numbers that go on. Elsewhere: a full refresh.
+"""A full refresh: a pipeline reads its sources from the beginning, and its checkpoint numbers continue.
 
-As with a savepoint (`airflow_ft.spark.savepoints.restoring`), of before the first row: what is decided is delivered, what is
-not is given up, and then one write to the decision log makes a new, empty location the base. There the next attempt
-begins where the sources say, without state, and with whatever settings, but not behind records that nobody has read
-(`airflow_ft.spark.driver.passing`). Nothing is asked of the sinks, and nothing is
-taken out of them. Rows that replace those of the same key may come again; in any other sink they stand twice then, so
-somebody has to want it.
+It works like a savepoint of before the first row (`airflow_ft.spark.savepoints.restoring`). Decided checkpoints are
+delivered, undecided ones are aborted. Then one write to the decision log makes a new, empty location the base. The next
+attempt begins there, where the sources say, without state and with any settings, but not behind records that no run has
+read (`airflow_ft.spark.driver.passing`). Sinks are neither asked nor cleared. Sinks that replace rows by key can take
+the rows again. Every other sink would hold them twice, so a person has to ask for it.
 
 What if the process dies ...
 - before the one write: the pipeline stands where it stood. The empty location is swept.

@@ -145,6 +145,7 @@ def test_the_strategy_transaction_needs_no_second_client() -> None:
     modules = "participant setup doctor verify permissions"
     imports = "".join(f"import airflow_ft.sinks.kafka.{name}\n" for name in modules.split())
     block = "import importlib.util, sys\nsys.modules['kafka'] = None\n"
-    hide = "import airflow_ft.sinks.kafka.spec as s\ns.find_spec = lambda name: None\nimport airflow_ft.operators.preload\n"
+    hide = "import airflow_ft.sinks.kafka.spec as s\ns.find_spec = lambda name: None\n"
+    hide += "import airflow_ft.operators.preload\n"
     done = subprocess.run([sys.executable, "-c", block + imports + hide], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
