@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_ft.protocol.errors import ConfigurationError
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]  # the package
 FOLDER = next((folder for folder in (_HERE / "docs", _HERE.parent / "docs") if folder.is_dir()), _HERE / "docs")
 """Where it is installed, or in a checkout."""
 _WIDTH = 100
