@@ -17,7 +17,7 @@ from typing import Any
 from pyarrow.dataset import dataset
 
 from airflow_ft.sources import FileSource, KafkaSource
-from airflow_ft.spark.session.loans import kept
+from airflow_ft.spark.session.session_leases import kept
 from benchmarks.archives import class_archive
 from benchmarks.bench import Bench, check
 from benchmarks.data import records_content, write_parquet

@@ -18,7 +18,7 @@ from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
-from airflow_ft.spark.session.loans import kept
+from airflow_ft.spark.session.session_leases import kept
 from airflow_ft.spark.task.launcher import run_stage
 from airflow_ft.store import open_store
 from benchmarks.workers import serve

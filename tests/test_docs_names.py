@@ -22,7 +22,7 @@ from airflow_ft.operators.base import _A_TEST
 from airflow_ft.pipeline.metrics import METRICS, PREFIX
 from airflow_ft.pipeline.runs import asked_by
 from airflow_ft.protocol import errors
-from airflow_ft.protocol.headway import Taken
+from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import StateSizes
 from airflow_ft.protocol.reasons import AbortReason, failure_text

@@ -11,11 +11,13 @@ from inspect import signature
 import pytest
 from airflow_ft.plugins import access, handles, pipeline, pipelines, savepoints, state
 
-from airflow_ft.operators import heard, stream
+from airflow_ft.operators import reporting as heard
+from airflow_ft.operators import stream
 from airflow_ft.operators.maintenance import MaintenanceOperator
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL
 from airflow_ft.protocol import arguments, backpressure, inline_job, numbers, overlap, ports, retention, sweep
-from airflow_ft.sinks import fitting, headway, ready, refused
+from airflow_ft.sinks import delivery_progress as headway
+from airflow_ft.sinks import fitting, ready, refused
 from airflow_ft.sinks.delta import rows
 from airflow_ft.sinks.files import writing
 from airflow_ft.sinks.kafka import records, spec
@@ -23,8 +25,9 @@ from airflow_ft.sinks.mysql import parameters, slices
 from airflow_ft.sinks.mysql import spec as mysql
 from airflow_ft.sinks.postgres.session import Limits
 from airflow_ft.sinks.sqlite import file
-from airflow_ft.spark.driver import columns, gauges, kafka_admin, lag, room, staging
-from airflow_ft.spark.session import keeper
+from airflow_ft.spark.driver import capacity as room
+from airflow_ft.spark.driver import columns, gauges, kafka_admin, lag, staging
+from airflow_ft.spark.session import session_keeper as keeper
 from airflow_ft.spark.state import timers
 from airflow_ft.store.database import Pool
 from airflow_ft.wal import hdfs

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.errors import FencedError
-from airflow_ft.protocol.headway import Taken
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import AbortReason, CheckpointState, RunKey
 from airflow_ft.protocol.reasons import FAILURE, WaitReason, failure_text
@@ -75,11 +75,13 @@ PROVOKED_BY: dict[AbortReason | WaitReason, tuple[str, ...]] = {
         "tests/protocol/test_coordinator.py::test_an_aborted_checkpoint_is_carried_by_the_next_number",
     ),
     AbortReason.USER: ("tests/store/test_aborting.py::test_a_person_rewinds_what_is_undelivered",),
-    WaitReason.MIN_PAUSE: ("tests/spark/test_room.py::test_a_stream_waits_for_its_pause",),
+    WaitReason.MIN_PAUSE: ("tests/spark/test_capacity.py::test_a_stream_waits_for_its_pause",),
     WaitReason.TOO_MANY_QUEUED: (
-        "tests/spark/test_room.py::test_a_stream_waits_while_as_many_as_may_be_are_under_way",
+        "tests/spark/test_capacity.py::test_a_stream_waits_while_as_many_as_may_be_are_under_way",
     ),
-    WaitReason.NOT_ACTIVE: ("tests/spark/test_room.py::test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person",),
+    WaitReason.NOT_ACTIVE: (
+        "tests/spark/test_capacity.py::test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person",
+    ),
 }
 """By reason, the tests that provoke it."""
 PROVOKED = [

@@ -13,7 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from airflow_ft.pipeline.metrics import METRICS, PREFIX, Counters, Kind, emit
-from airflow_ft.protocol.headway import Taken
+from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.lag import Unit
 from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.reasons import AbortReason, WaitReason

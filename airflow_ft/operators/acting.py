@@ -10,8 +10,8 @@ from airflow.sdk import BaseOperator
 from airflow_ft.operators.failing import fail
 from airflow_ft.operators.links import PipelineLink
 from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.names import READING
-from airflow_ft.pipeline.actions.requester import Requester
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.decision_log import check_store, open_configured_store, participant_factory
 from airflow_ft.pipeline.runs import asked_by, refuse_test_run, run_is_over, task_of
@@ -56,7 +56,7 @@ class ActingOperator(BaseOperator):
             asked = self.asked(context)
             if asked.action not in READING:
                 refuse_test_run(context)
-            return perform(self.requester(context, asked), asked, lambda: open_configured_store(self.store))
+            return perform(self.actor(context, asked), asked, lambda: open_configured_store(self.store))
         except AirflowFtError as error:
             fail(self.log, error)
 
@@ -64,16 +64,16 @@ class ActingOperator(BaseOperator):
         """The act, from what was rendered; ConfigurationError."""
         raise NotImplementedError
 
-    def requester(self, context: Context, asked: Asked) -> Requester:
+    def actor(self, context: Context, asked: Asked) -> Actor:
         """Whoever has triggered the run. A task cannot ask back: what would be asked is logged."""
         act = asked.action if asked.number is None else f"{asked.action} {asked.number}"
-        return requester_of(self.log, context, act, asked.reason)
+        return actor_of(self.log, context, act, asked.reason)
 
 
-def requester_of(log: Any, context: Context, act: str, reason: str = "") -> Requester:
+def actor_of(log: Any, context: Context, act: str, reason: str = "") -> Actor:
     """Whoever has triggered the run of a task that does `act`."""
     person = asked_by(context) + (f": {reason}" if reason else "")
-    return Requester(
+    return Actor(
         signature=f"`{act}` by {person}",
         person=person,
         say=log.info,

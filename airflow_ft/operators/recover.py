@@ -17,7 +17,7 @@ from airflow_ft.protocol.errors import ConfigurationError, LeaseHeldError, TurnH
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.pipeline.actions.requester import Requester
+    from airflow_ft.pipeline.actions.actor import Actor
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.protocol.recovery import Recovery
 
@@ -81,13 +81,13 @@ class RecoverOperator(CheckpointOperator):
         return self.execute(context)
 
 
-def rewinding(operator: CheckpointOperator, spec: PipelineSpec, context: Context) -> Requester | None:
+def rewinding(operator: CheckpointOperator, spec: PipelineSpec, context: Context) -> Actor | None:
     """Return who has this run rewind its pipeline; None: it is not told to."""
     if not spec.is_rewind:
         return None
-    from airflow_ft.operators.acting import requester_of
+    from airflow_ft.operators.acting import actor_of
 
-    return requester_of(operator.log, context, "rewind")
+    return actor_of(operator.log, context, "rewind")
 
 
 def recover_or_wait(
@@ -97,7 +97,7 @@ def recover_or_wait(
     timeout: timedelta | None,
     *,
     again: bool = False,
-    rewind: Requester | None = None,
+    rewind: Actor | None = None,
 ) -> Recovery:
     """Recovers; while somebody else is at work it defers the task, which goes on in its method `resume`.
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
 from airflow_ft.operators.emitting import declare_outlets, emit
-from airflow_ft.operators.heard import tell_lineage
 from airflow_ft.operators.recover import recover_or_wait, rewinding
+from airflow_ft.operators.reporting import tell_lineage
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps

@@ -24,7 +24,7 @@ class Alignment(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GateStatus:
     """How far one pipeline has come.
 
     barrier: the barrier's moment in this pipeline, by the store's clock; None: it was not injected.
@@ -55,7 +55,7 @@ class Standing:
         }
 
     @classmethod
-    def from_json(cls, pipeline: str, data: Mapping[str, Any]) -> Standing:
+    def from_json(cls, pipeline: str, data: Mapping[str, Any]) -> GateStatus:
         """The inverse of `to_json`."""
         times = {name: datetime.fromisoformat(data[name]) if data[name] else None for name in ("barrier", "as_of")}
         return cls(pipeline, **{**data, **times})
@@ -111,7 +111,7 @@ class BarrierGate:
         check_zone("at", self.at)
         check_zone("opens_at", self.opens_at)
 
-    def standings(self, store: Store) -> list[Standing]:
+    def standings(self, store: Store) -> list[GateStatus]:
         """Return where each pipeline is now, in their order."""
         moments: Mapping[str, datetime] = dict.fromkeys(self.pipelines, self.at) if self.at else {}
         if self.barrier is not None:
@@ -119,8 +119,8 @@ class BarrierGate:
         newest = self.alignment is Alignment.AT_LEAST_ONCE
         return [standing(store, name, moments.get(name), newest=newest) for name in self.pipelines]
 
-    def opened(self, store: Store, standings: Sequence[Standing]) -> dict[str, dict[str, Any]] | None:
-        """{pipeline: `Standing.to_json()`} when these standings, or the time, open it; else None."""
+    def opened(self, store: Store, standings: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
+        """{pipeline: `GateStatus.to_json()`} when these standings, or the time, open it; else None."""
         if not all(each.covered for each in standings) and (self.opens_at is None or store.now() < self.opens_at):
             return None
         return {each.pipeline: each.to_json() for each in standings}
@@ -173,7 +173,7 @@ def check_pipelines(pipelines: object) -> None:
         raise wrong("pipelines", names, "Give each name once.", what=f"pipelines has {names} twice.")
 
 
-def standing(store: Store, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> Standing:
+def standing(store: Store, pipeline: str, barrier: datetime | None, *, newest: bool = False) -> GateStatus:
     """Return how far the pipeline is, seen from a barrier of that moment (None: it has none).
 
     The number is the first one that covers the barrier; where none does, and with `newest`, the newest one.
@@ -187,9 +187,9 @@ def standing(store: Store, pipeline: str, barrier: datetime | None, *, newest: b
         as_of = store.read_as_of(pipeline, number)
         if through is not None and barrier is not None:
             as_of = max(as_of or barrier, barrier)  # what said so may tell of a later time by now
-        return Standing(pipeline, barrier, through is not None, number, store.delivered_with(pipeline, number), as_of)
+        return GateStatus(pipeline, barrier, through is not None, number, store.delivered_with(pipeline, number), as_of)
     except KeyError:
-        return Standing(pipeline, barrier, known=False)
+        return GateStatus(pipeline, barrier, known=False)
 
 
 def _confirmed_through(store: Store, pipeline: str) -> int:

@@ -220,7 +220,7 @@ def rehearse(
         )
         checks += _too_many_dead_letters(spec, segments)
         if not readers and schemas:
-            checks += _misfits(spec, connections, schemas)
+            checks += _schema_problems(spec, connections, schemas)
         for reader in readers:
             for sink in reader.sinks():
                 if (schema := reader.schema(sink)).names:
@@ -377,13 +377,15 @@ def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
                 files.remove_tree(root)
 
 
-def _misfits(spec: PipelineSpec, connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]) -> list[Check]:
+def _schema_problems(
+    spec: PipelineSpec, connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
+) -> list[Check]:
     """Of columns alone, where there are no rows."""
-    from airflow_ft.sinks.fitting import misfits
+    from airflow_ft.sinks.fitting import schema_problems
 
     return [
         Check(f"sink {error.sink}", "columns", Verdict.PROBLEM, error.what, error.remedy)
-        for error in misfits(spec.delivery.participants, connections, schemas)
+        for error in schema_problems(spec.delivery.participants, connections, schemas)
     ]
 
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from airflow_ft.pipeline import traces
-from airflow_ft.protocol.headway import Taken
+from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.lag import Unit
 from airflow_ft.protocol.model import Checkpoint, Event, Reason
 from airflow_ft.protocol.reasons import WaitReason

@@ -32,7 +32,7 @@ from airflow_ft.sources.kafka import GROUP_OFFSETS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_ft.pipeline.actions.requester import Requester
+    from airflow_ft.pipeline.actions.actor import Actor
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.protocol.config import CheckpointConfig
     from airflow_ft.protocol.errors import AirflowFtError
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 spark_log = logging.getLogger("airflow_ft.spark")
 
 
-def rewind(run: steps.Context, by: Requester, *, again: bool = False) -> None:
+def rewind(run: steps.Context, by: Actor, *, again: bool = False) -> None:
     """As `airflow ft rewind`, for a run that is told to, before it begins to stage; later it does nothing.
 
     Raises what `recover` raises, and StateConflictError while something is decided and not delivered.
@@ -137,7 +137,7 @@ def staging(
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
     from airflow_ft.protocol.warning import warn
-    from airflow_ft.sinks.fitting import misfits
+    from airflow_ft.sinks.fitting import schema_problems
 
     delivery = spec.delivery
 
@@ -152,7 +152,7 @@ def staging(
         require_own_targets(run.store, run.pipeline, delivery.participants, run.participants, staged=False)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
-        return misfits(delivery.participants, connections, schemas, partial(warn, run.store, run.pipeline))
+        return schema_problems(delivery.participants, connections, schemas, partial(warn, run.store, run.pipeline))
 
     return {
         "make_request": make,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, require_understood
 from airflow_ft.protocol.model import Fence, HaltReason, ParticipantPlan, Pipeline, PipelineStatus, SinkHead
+from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
 from airflow_ft.protocol.ports import ParticipantFactory, Store
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind, partly_there
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 
@@ -50,12 +50,12 @@ class Estate:
     """What a sink holds of the pipeline: its head (None: it remembers nothing), and what former owners left undone."""
 
     head: SinkHead | None
-    remnants: Sequence[Remnant]
+    orphans: Sequence[Orphan]
 
     @property
     def number(self) -> int:
         """The highest number that this log must not give out again: delivered, in parts, or given up in the sink."""
-        return max([self.head.number if self.head else 0, *(remnant.number for remnant in self.remnants)])
+        return max([self.head.number if self.head else 0, *(orphan.number for orphan in self.orphans)])
 
 
 def look(store: Store, pipeline: str, participants: ParticipantFactory) -> Mapping[str, Estate]:
@@ -64,7 +64,7 @@ def look(store: Store, pipeline: str, participants: ParticipantFactory) -> Mappi
     for name, plan in participants_of(store, pipeline).items():
         with closing(participants(plan)) as sink:
             # The head goes first: a number that is delivered between the two readings makes `seed` refuse.
-            found[name] = Estate(sink.head(pipeline), tuple(sink.remnants(pipeline, store.installation)))
+            found[name] = Estate(sink.head(pipeline), tuple(sink.orphans(pipeline, store.installation)))
     return found
 
 
@@ -116,7 +116,7 @@ def adopt(
     in_place = _keeps_its_numbers(store, row, heads)
     if in_place:
         epoch = row.epoch
-        text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.remnants)
+        text = "; ".join(f"{name}: {r.number} {r.text}" for name, each in found.items() for r in each.orphans)
         who = f"{who}, who has let a former owner's marks give way ({text or 'none were left'})"
     else:
         newest = max((head.epoch for head in heads.values() if head), default=0)
@@ -127,7 +127,7 @@ def adopt(
         if heads[name] is None:  # a sink that remembers nothing begins like a new one
             continue
         with closing(participants(plan)) as sink:
-            sink.end_remnants(fence, ending, make_way=in_place)
+            sink.end_orphans(fence, ending, make_way=in_place)
             if not in_place:
                 sink.adopt(fence, found[name].number)
     store.resume(pipeline, who)
@@ -138,8 +138,8 @@ def _require_choices(
     pipeline: str, found: Mapping[str, Estate], ending: PreparedEnding | None, accept_partial: bool
 ) -> None:
     for name, estate in found.items():
-        prepared = sorted({r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED})
-        dropped = any(r.kind is RemnantKind.PREPARED and not r.commit for r in estate.remnants)
+        prepared = sorted({r.number for r in estate.orphans if r.kind is OrphanKind.PREPARED})
+        dropped = any(r.kind is OrphanKind.PREPARED and not r.commit for r in estate.orphans)
         if prepared and ending is None:
             raise ConfigurationError(
                 f"the former owner left prepared rows there{_of(prepared)}. They hold locks.",
@@ -161,7 +161,7 @@ def _require_choices(
                 participant=name,
                 numbers=prepared,
             )
-        partial = partly_there(estate.remnants, ending)
+        partial = partly_there(estate.orphans, ending)
         if partial and not accept_partial:
             raise ConfigurationError(
                 f"a part of it is visible there{_of(partial)}, and this decision log cannot deliver the rest.",
@@ -174,7 +174,7 @@ def _require_choices(
                 numbers=partial,
             )
     for name, estate in found.items():
-        numbers = {r.number for r in estate.remnants if r.kind is RemnantKind.PREPARED and r.number}
+        numbers = {r.number for r in estate.orphans if r.kind is OrphanKind.PREPARED and r.number}
         unknown = sorted(number for number in numbers if not _was_decided(found, number))
         if unknown and ending is PreparedEnding.COMMIT and not accept_partial:
             raise ConfigurationError(
@@ -193,7 +193,7 @@ def _was_decided(found: Mapping[str, Estate], number: int) -> bool:
     """Return whether a sink shows it, or a part of it: then all votes were there, and all of it was prepared."""
     return any(
         (estate.head is not None and estate.head.number >= number)
-        or any(r.number == number and r.kind is RemnantKind.COMMITTED for r in estate.remnants)
+        or any(r.number == number and r.kind is OrphanKind.COMMITTED for r in estate.orphans)
         for estate in found.values()
     )
 

@@ -44,7 +44,7 @@ def retained_batches(config: CheckpointConfig, *, streaming: bool) -> int:
     return min(RETAINED_BATCHES, max(_LEAST_RETAINED, 2 * config.concurrent))
 
 
-def room(store: Store, pipeline: str, config: CheckpointConfig, retained: int) -> int | Wait:
+def capacity(store: Store, pipeline: str, config: CheckpointConfig, retained: int) -> int | Wait:
     """Return how many checkpoints a stream may trigger now, at least one; or what it waits for."""
     opened = store.open_checkpoints(pipeline)
     newest = max((each.staged_at or each.triggered_at for each in opened), default=None)
@@ -83,7 +83,7 @@ def held_back(store: Store, pipeline: str) -> Wait | None:
         return None
     if not spec.get("streaming"):
         return None
-    found = room(store, pipeline, config, retained_batches(config, streaming=True))
+    found = capacity(store, pipeline, config, retained_batches(config, streaming=True))
     if not isinstance(found, Wait):
         return None
     if any(each.state is CheckpointState.TRIGGERED for each in store.open_checkpoints(pipeline)):

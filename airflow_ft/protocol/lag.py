@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from airflow_ft.protocol.pace import told
+from airflow_ft.protocol.rate import told
 
 
 class Unit(StrEnum):

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, StateConflictError
-from airflow_ft.protocol.headway import HEADWAY, Taken
 from airflow_ft.protocol.model import Lease
 from airflow_ft.protocol.ports import Store
 
@@ -111,7 +111,7 @@ class LeaseKeeper:
     def _renew(self) -> None:
         while not self._stop.wait(self._interval):
             try:
-                taken = HEADWAY.now(self._pipeline)
+                taken = DELIVERY_PROGRESS.now(self._pipeline)
                 self._store.renew_lease(self._pipeline, self._epoch, self._holder, "; ".join(map(str, taken)))
                 self._measure(taken)
             except FencedError as error:

@@ -23,10 +23,10 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
     TransientError,
 )
+from airflow_ft.protocol.heartbeat import Heartbeat
 from airflow_ft.protocol.memory import give_back
 from airflow_ft.protocol.planning import Delivery
 from airflow_ft.protocol.ports import Archive, Progress
-from airflow_ft.protocol.pulse import Pulse
 from airflow_ft.protocol.restart import is_tolerated
 from airflow_ft.protocol.retention import finalise, retain
 from airflow_ft.protocol.steps import Context, has_work
@@ -55,7 +55,7 @@ class Overlap:
     the pipeline, and then the stage has to end too.
 
     In a stream a checkpoint that is not decided in time expires; more of these in a row than
-    `config.tolerable_failures` end it. What goes well is told as `Pulse` does, not each by itself.
+    `config.tolerable_failures` end it. What goes well is told as `Heartbeat` does, not each by itself.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Overlap:
             timeout=config.timeout if streaming else None,
             level=logging.DEBUG if streaming else logging.INFO,
         )
-        self._pulse = Pulse(context.store, context.pipeline) if streaming else None
+        self._heartbeat = Heartbeat(context.store, context.pipeline) if streaming else None
         self._delivery, self._config, self._interval = delivery, config, interval
         in_time = config.timeout.total_seconds() / _TRIED_BEFORE_IT_EXPIRES if streaming else LONGEST_PAUSE
         self._longest_pause = min(LONGEST_PAUSE, in_time)
@@ -129,8 +129,8 @@ class Overlap:
             self._delivered += max(1, len(segments))
             self._bytes += sum(segment.bytes for segment in segments)
             self._is_told = False
-            if self._pulse:
-                self._pulse.beat(checkpoint)
+            if self._heartbeat:
+                self._heartbeat.beat(checkpoint)
             if self._delivered >= RETAINED_TOGETHER:
                 self._retain()
                 self._delivered = 0
@@ -143,7 +143,7 @@ class Overlap:
         The stage works in folders of the present epoch, or in that of the base: the sweep leaves both alone.
         """
         context = self._context
-        if self._pulse and self._bytes < PRUNED_BYTES and time.monotonic() - self._pruned < PRUNED_EACH:
+        if self._heartbeat and self._bytes < PRUNED_BYTES and time.monotonic() - self._pruned < PRUNED_EACH:
             self._tell_sources()
             return
         self._pruned, self._bytes = time.monotonic(), 0
@@ -172,7 +172,7 @@ class Overlap:
         self._follow()
 
     def _follow(self) -> None:
-        if self._pulse and not self._is_told and time.monotonic() >= self._follows:
+        if self._heartbeat and not self._is_told and time.monotonic() >= self._follows:
             self._tell_sources()
 
     def _run(self) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.headway import Taken
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import (
     AbortReason,
@@ -36,9 +36,9 @@ from airflow_ft.protocol.model import (
     Vote,
 )
 from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.overview import Noted, Only, Origin, Overview, Tally
 from airflow_ft.protocol.reasons import WaitReason
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant
 from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.protocol.timing import Delivered, Timing
 from airflow_ft.protocol.warning import PipelineWarning
@@ -517,7 +517,13 @@ class Store(RootLog, Versioned, Protocol):
         """As in `abort`, asked for by a person, for numbers that are undelivered (reason USER)."""
 
     def reset_state(
-        self, pipeline: str, epoch: int, position: SparkPosition, message: str, *, heard: Collection[int] | None = None
+        self,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        *,
+        seen_requests: Collection[int] | None = None,
     ) -> None:
         """The base, and Spark's position of the newest published number, become `position`, clean.
 
@@ -744,10 +750,10 @@ class Participant(Protocol):
         else has adopted it since, under a newer epoch.
         """
 
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Return what installations other than this one have left at numbers that they did not finish. Only reads."""
 
-    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """For a person who adopts: shuts the former owner out, then ends what it has left prepared. Repeatable.
 
         The sink goes on naming that owner until `adopt`. What this installation itself has prepared is rolled back:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.pipeline.barriers import Alignment, BarrierGate, Standing, check_pipelines
+from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, check_pipelines
 from airflow_ft.pipeline.runs import interval_end, plain_utc
 from airflow_ft.pipeline.templates import is_late, is_late_list
 from airflow_ft.protocol.arguments import check_barrier, check_type, shown, wrong
@@ -131,7 +131,7 @@ class BarrierSensor(GateSensor):
     def told(self, opened: dict[str, Any]) -> None:
         """What is covered is final; who lagged, lagged then."""
         for pipeline, found in opened.items():
-            each = Standing.from_json(pipeline, found)
+            each = GateStatus.from_json(pipeline, found)
             if each.covered:
                 self.log.info("open: %s", each)
             else:

@@ -30,7 +30,7 @@ ASK_SECONDS = 5.0  # that a system has for each of its answers
 log = logging.getLogger(__name__)
 
 
-def misfits(
+def schema_problems(
     participants: Sequence[ParticipantPlan],
     connections: ConnectionResolver,
     schemas: Mapping[str, pa.Schema],
@@ -38,15 +38,17 @@ def misfits(
 ) -> list[AirflowFtError]:
     """All that speaks against the schemas, by sink name, in all sinks that can be asked; each with its place.
 
-    A system's `fitting.misfits` raises SinkUnavailableError or SinkAccessError when it cannot be asked; one that has no
-    such part is not asked. `warn` gets a warning for each connection that cannot be asked now.
+    A system's `fitting.schema_problems` raises SinkUnavailableError or SinkAccessError when it cannot be asked. A system
+    without that part is not asked. `warn` gets a warning for each connection that cannot be asked now.
     """
     asked = []
     for plan in participants:
         wanted = {name: schemas[name] for name in plan.sinks if name in schemas}
         part = system(plan.kind).part("fitting") if wanted else None
         if part is not None:
-            asked.append((plan, beside(_question(part.misfits, plan, connections, wanted), f"fitting-{plan.name}")))
+            asked.append(
+                (plan, beside(_question(part.schema_problems, plan, connections, wanted), f"fitting-{plan.name}"))
+            )
     found: list[AirflowFtError] = []
     for plan, answer in asked:
         try:

@@ -7,7 +7,7 @@ have:
 | --- | --- |
 | `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.protocol.ports.Participant` |
 | `ready` | `lacks(pipeline, plan, connection)`: what keeps rows from being delivered now, without any |
-| `fitting` | `misfits(plan, connection, schemas)`: would it take such rows? |
+| `fitting` | `schema_problems(plan, connection, schemas)`: would it take such rows? |
 | `doctor` | `examine(pipeline, plan, connection, rows, installation)`: what `airflow ft doctor` tells |
 | `setup` | `create(pipeline, plan, connection)` and `describe(...)`: what `airflow ft setup` makes |
 | `proposal` | `propose(plan, connection, columns)`: a table for such columns, for `airflow ft setup --tables` |
@@ -39,7 +39,7 @@ GROUP = "airflow_ft.sinks"
 _PARTS = {
     "participant": "open_participant",
     "ready": "lacks",
-    "fitting": "misfits",
+    "fitting": "schema_problems",
     "doctor": "examine",
     "setup": "create",
     "proposal": "propose",

@@ -23,7 +23,7 @@ class Opener:
 
     def __call__(self, plan: ParticipantPlan) -> Participant:
         from airflow_ft.sinks import open_participant
-        from airflow_ft.sinks.headway import TellingWal
+        from airflow_ft.sinks.delivery_progress import TellingWal
         from airflow_ft.wal import open_wal
 
         return open_participant(plan, self.connections, TellingWal(open_wal(), plan.name))

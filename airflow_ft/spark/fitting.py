@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_ft.spark.driver.job import Job
     from airflow_ft.spark.request import StageRequest
 
-QUESTION, ANSWER = "columns.json", "misfits.json"
+QUESTION, ANSWER = "columns.json", "schema_problems.json"
 SPLIT_SECONDS = 10.0  # for the job's `split` of an empty batch
 ANSWER_SECONDS = 20.0
 _LOOK_SECONDS = 0.02

@@ -86,7 +86,7 @@ class StageRequest:
     base, base_is_clean, last_published: the pipeline's, as read together BEFORE `begin_stage` marked the base unclean:
     what is published from this base must follow that number, or somebody else has published in between. There is no
     base with AT_MOST_ONCE: each attempt begins anew.
-    life: in the driver, in place of a base from which everything is read anew (`spark.state.locations.life_of`).
+    life: in the driver, in place of a base from which everything is read anew (`spark.state.locations.incarnation_of`).
     job: "package.module" or "package.module:Name", or source of the DAG file; job_arguments: keyword arguments for it
     (plain JSON).
     sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection, for sources.
@@ -123,7 +123,7 @@ class StageRequest:
     job_arguments: Mapping[str, Any] = field(default_factory=dict)
     base: SparkPosition | None = None
     base_is_clean: bool = False
-    life: str = ""
+    incarnation: str = ""
     last_published: int = 0
     checkpointing: CheckpointConfig = field(default_factory=CheckpointConfig)
     streaming: bool = False

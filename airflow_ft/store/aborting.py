@@ -107,12 +107,18 @@ class AbortingOperations:
             _rewind(write, rewind_from, rewind_to, AbortReason.USER, message)
 
     def reset_state(
-        self, pipeline: str, epoch: int, position: SparkPosition, message: str, *, heard: Collection[int] | None = None
+        self,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        *,
+        seen_requests: Collection[int] | None = None,
     ) -> None:
         """See `Store.reset_state`."""
         with pipeline_write(self._database, pipeline) as write:
-            if heard is not None:
-                _require_heard(write, heard)
+            if seen_requests is not None:
+                _require_seen(write, seen_requests)
             number = _move_base(write, epoch, position)
             write.event(
                 EventKind.STATE_RESET,
@@ -191,9 +197,9 @@ class AbortingOperations:
             write.event(EventKind.SAVEPOINT, message, number=number, detail=dict(detail))
 
 
-def _require_heard(write: PipelineWrite, heard: Collection[int]) -> None:
+def _require_seen(write: PipelineWrite, seen_requests: Collection[int]) -> None:
     found = write.rows("SELECT id FROM request WHERE pipeline = ? AND outcome IS NULL ORDER BY id", write.name)
-    if since := [row["id"] for row in found if row["id"] not in heard]:
+    if since := [row["id"] for row in found if row["id"] not in seen_requests]:
         raise StateConflictError(
             f"request {since[0]} arrived in the meantime and may need the state, so the state stays.",
             code="request_pending",

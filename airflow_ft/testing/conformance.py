@@ -448,9 +448,9 @@ class ParticipantConformance(
         first = world.plan()
         world.deliver(first)
         participant = world.participant(first)
-        assert participant.remnants(world.pipeline, THEIRS) in ((), [])
+        assert participant.orphans(world.pipeline, THEIRS) in ((), [])
         for _ in range(2):  # whoever dies in between adopts again
-            participant.end_remnants(world.fence(5, 1, THEIRS), None)
+            participant.end_orphans(world.fence(5, 1, THEIRS), None)
         head = participant.head(world.pipeline)
         assert head is not None and head.installation != THEIRS, "it names its former owner until it is taken over"
         for attempt in (2, 3):
@@ -474,17 +474,17 @@ class ParticipantConformance(
         first = world.plan()
         world.deliver(first)
         late, participant = world.participant(first), world.participant(first)
-        participant.end_remnants(world.fence(6, 0, THEIRS), None)
+        participant.end_orphans(world.fence(6, 0, THEIRS), None)
         before = participant.head(world.pipeline)
         with suppress(FencedError, StateConflictError):  # it may know already that it comes late
-            late.end_remnants(world.fence(5, 0, THEIRS), None)
+            late.end_orphans(world.fence(5, 0, THEIRS), None)
         assert participant.head(world.pipeline) == before
         participant.adopt(world.fence(6, 0, THEIRS), 1)
         world.predecessor = 1
         plan = world.plan_of(2, world.segment(2, world.table(2 * ROWS)), installation=THEIRS)
         world.commit(plan, world.prepare(plan, epoch=6), epoch=6)
         with suppress(FencedError):
-            late.end_remnants(world.fence(5, 0, THEIRS), None)
+            late.end_orphans(world.fence(5, 0, THEIRS), None)
         with pytest.raises(FencedError):
             late.adopt(world.fence(5, 0, THEIRS), 1)
         head = participant.head(world.pipeline)

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_ft.protocol.errors import FencedError, HaltError, StateConflictError
 from airflow_ft.protocol.model import Outcome, Promise
-from airflow_ft.protocol.remnants import RemnantKind
+from airflow_ft.protocol.orphans import OrphanKind
 from airflow_ft.testing.world import OURS, ROWS, THEIRS
 
 if TYPE_CHECKING:
@@ -120,9 +120,9 @@ class HistoriesConformance:
         world.prepare(plan)
         participant = world.participant(plan)
         participant.abort(plan, world.fence(1, world.attempt()), _WHY)
-        found = [(each.number, each.kind, each.installation) for each in participant.remnants(world.pipeline, THEIRS)]
-        assert found == [(2, RemnantKind.ABORTED, OURS)], f"its remnants are {found}"
-        participant.end_remnants(world.fence(5, 1, THEIRS), None)
+        found = [(each.number, each.kind, each.installation) for each in participant.orphans(world.pipeline, THEIRS)]
+        assert found == [(2, OrphanKind.ABORTED, OURS)], f"its orphans are {found}"
+        participant.end_orphans(world.fence(5, 1, THEIRS), None)
         late = world.plan()
         with pytest.raises(FencedError):
             world.prepare(late)

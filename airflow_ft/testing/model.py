@@ -169,7 +169,9 @@ class ModelParticipant(OneTransactionParticipant[Transaction]):
     def _preflight(self) -> dict[str, Any]:
         return {}
 
-    def _misfits(self, db: Transaction, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+    def _schema_problems(
+        self, db: Transaction, readers: Sequence[SegmentReader], make: bool
+    ) -> Iterator[AirflowFtError]:
         yield from ()
 
     def _insert(

@@ -197,7 +197,7 @@ class OwnersConformance:
             world.deliver(world.plan())
         last = world.plan_of(2, world.segment(2, world.table(2 * ROWS)))
         participant = world.participant(last)
-        participant.end_remnants(world.fence(5, 1, THEIRS), None)
+        participant.end_orphans(world.fence(5, 1, THEIRS), None)
         participant.adopt(world.fence(5, 2, THEIRS), 2)
         head = participant.head(world.pipeline)
         assert head is not None and (head.installation, head.epoch, head.number) == (THEIRS, 5, 2)

@@ -47,7 +47,7 @@ from airflow_ft.protocol.model import (
     RunKey,
     StateSizes,
 )
-from airflow_ft.protocol.remnants import Remnant, RemnantKind
+from airflow_ft.protocol.orphans import Orphan, OrphanKind
 from airflow_ft.sinks import open_participant, registry
 from airflow_ft.wal import open_wal
 from tests.protocol.systems import SYSTEM, Systems
@@ -366,7 +366,7 @@ def test_a_list_with_nothing_in_it_can_be_read_too(
 ) -> None:
     store = [] if command == "sessions" else ["--store", f"sqlite:///{world.folder}/ft.db"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_ft.spark.session.loans.kept", list)
+        patch.setattr("airflow_ft.spark.session.session_leases.kept", list)
         args = parser.parse_args(["ft", command, "-o", output, *store])
         args.func(args)
     text = capsys.readouterr().out
@@ -526,10 +526,10 @@ def test_adopt_shows_what_the_sinks_hold_and_takes_them_over(world: World, ft: A
 def test_adopt_lists_what_was_left_and_wants_to_be_told_what_becomes_of_it(world: World, ft: Any) -> None:
     for system in world.systems.values():
         system.rank, system.last, system.rows, system.foreign = (9, 30), 7, [5, 6, 7], True
-    prepared, visible = RemnantKind.PREPARED, RemnantKind.COMMITTED
+    prepared, visible = OrphanKind.PREPARED, OrphanKind.COMMITTED
     world.systems["db"].left = [
-        Remnant(8, "0001", visible, "another", "branch 0001 of 2 is committed: 5 rows into rows are visible", 2),
-        Remnant(8, "0002", prepared, "another", "branch 0002 is prepared", 0, "XA COMMIT 'x'", "XA ROLLBACK 'x'"),
+        Orphan(8, "0001", visible, "another", "branch 0001 of 2 is committed: 5 rows into rows are visible", 2),
+        Orphan(8, "0002", prepared, "another", "branch 0002 is prepared", 0, "XA COMMIT 'x'", "XA ROLLBACK 'x'"),
     ]
     (number,) = world.stage(1)
     with pytest.raises(ForeignOwnerError):

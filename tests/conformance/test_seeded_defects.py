@@ -205,7 +205,7 @@ def refused_rows_vanish(change: Change) -> None:
 
 @noticed_by("test_a_column_that_does_not_fit_is_named_before_anything_is_visible")
 def columns_are_not_judged(change: Change) -> None:
-    change(SqliteParticipant, "_misfits", lambda *_, **__: iter(()))
+    change(SqliteParticipant, "_schema_problems", lambda *_, **__: iter(()))
 
 
 @noticed_by("test_values_to_the_ends_of_their_ranges_arrive_as_they_are")

@@ -125,7 +125,7 @@ def marks_of_a_former_owner_are_not_listed(change: Change) -> None:
 
 @noticed_by("test_marks_of_a_former_owner_stand_in_the_way")
 def a_former_owner_is_shut_out_by_the_adoption_alone(change: Change) -> None:
-    change(OneTransactionParticipant, "_end_remnants", lambda *_: None)
+    change(OneTransactionParticipant, "_end_orphans", lambda *_: None)
 
 
 @noticed_by("test_what_is_committed_is_visible_once_and_proven")

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 from confluent_kafka import Producer
 
-from airflow_ft.spark.session.loans import kept
+from airflow_ft.spark.session.session_leases import kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.integration.kafka_world import read, value
 from tests.waiting import wait_for

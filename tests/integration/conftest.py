@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.spark.session.loans import kept
+from airflow_ft.spark.session.session_leases import kept
 from tests.integration.stage_world import sessions_in
 from tests.waiting import wait_for
 

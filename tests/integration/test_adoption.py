@@ -18,9 +18,9 @@ from airflow_ft.protocol.errors import (
     StateConflictError,
 )
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
-from airflow_ft.protocol.remnants import PreparedEnding, RemnantKind
+from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.protocol.resolution import Resolver
-from airflow_ft.sinks.mysql import branches, remnants, slices
+from airflow_ft.sinks.mysql import branches, orphans, slices
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store
@@ -116,9 +116,9 @@ def test_a_checkpoint_that_is_there_in_parts_is_told_and_gone_past(
 
     estate = look(world.store, world.pipeline, world.participants)["shop"]
     assert estate.number == 2 and estate.head is not None and estate.head.number == 1
-    [remnant] = estate.remnants
-    assert (remnant.number, remnant.branch, remnant.kind) == (2, "0001", RemnantKind.COMMITTED)
-    assert "6 rows into rows" in remnant.text
+    [orphan] = estate.orphans
+    assert (orphan.number, orphan.branch, orphan.kind) == (2, "0001", OrphanKind.COMMITTED)
+    assert "6 rows into rows" in orphan.text
 
     with pytest.raises(ConfigurationError) as refused:
         world.adopt()
@@ -165,8 +165,8 @@ def test_prepared_branches_of_a_lost_log_are_listed_and_ended_as_a_person_says(
     world: LosingWorld, ending: PreparedEnding
 ) -> None:
     left = prepare_and_lose(world)
-    found = look(world.store, world.pipeline, world.participants)["shop"].remnants
-    assert [(r.number, r.branch, r.kind) for r in found] == [(2, f"000{i}", RemnantKind.PREPARED) for i in (1, 2, 3)]
+    found = look(world.store, world.pipeline, world.participants)["shop"].orphans
+    assert [(r.number, r.branch, r.kind) for r in found] == [(2, f"000{i}", OrphanKind.PREPARED) for i in (1, 2, 3)]
     assert sorted(r.commit for r in found) == [f"XA COMMIT {name}" for name in left]
     assert sorted(r.roll_back for r in found) == [f"XA ROLLBACK {name}" for name in left]
 
@@ -213,7 +213,7 @@ def test_an_adoption_that_dies_at_any_call_is_repeated(
     with monkeypatch.context() as patched:
         for owner, name in (
             (type(world.store), "adopt"),
-            (ServerParticipant, "end_remnants"),
+            (ServerParticipant, "end_orphans"),
             (ServerParticipant, "adopt"),
             (type(world.store), "resume"),
         ):
@@ -231,7 +231,7 @@ def test_an_adoption_that_dies_between_two_branches_is_repeated(
     world: LosingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare_and_lose(world)
-    original, ended = remnants.end_branch, []
+    original, ended = orphans.end_branch, []
 
     def once(*args: Any, **kwargs: Any) -> Any:
         if ended:
@@ -240,7 +240,7 @@ def test_an_adoption_that_dies_between_two_branches_is_repeated(
         return original(*args, **kwargs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(remnants, "end_branch", once)
+        patched.setattr(orphans, "end_branch", once)
         with pytest.raises(Died):
             world.adopt(COMMIT, accept_partial=True)
     assert len(prepared(world)) == 2  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.spark.session.loans import kept
+from airflow_ft.spark.session.session_leases import kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.waiting import wait_for
 

@@ -31,7 +31,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import S3FileSystem
 
 from airflow_ft.protocol.model import CheckpointState, RunKey
-from airflow_ft.spark.session.loans import Kept, kept
+from airflow_ft.spark.session.session_leases import Kept, kept
 from tests.integration.airflow_world import AirflowWorld
 from tests.integration.planted import Secrets
 from tests.sinks.delta.world import options_of

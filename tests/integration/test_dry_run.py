@@ -17,7 +17,7 @@ import airflow_ft as ft
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import AirflowFtError, JobError
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.spark.session.loans import kept
+from airflow_ft.spark.session.session_leases import kept
 from airflow_ft.store import open_store
 from airflow_ft.wal.markers import MARKER
 from tests.integration.stage_world import JARS, with_connection, world
@@ -91,7 +91,7 @@ def shop(shop_folder: Path) -> Shop:
 
 def test_it_tells_what_the_next_run_delivers_and_leaves_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     # A keeper that is too busy to greet within 2 s counts as gone.
-    monkeypatch.setattr("airflow_ft.spark.session.loans._GREETING_SECONDS", 60.0)
+    monkeypatch.setattr("airflow_ft.spark.session.session_leases._GREETING_SECONDS", 60.0)
     shop.add("Ann", 4)
     shop.add("Ann", 8)
     first = ft.dry_run(shop.spec)

@@ -56,12 +56,12 @@ def proposed(module: Any, fitting: Any, sink: Any, database: Database, columns: 
     """The statement, which was executed twice, and makes a table that takes the columns."""
     plan, where = plan_of(sink), connection(database, sink.kind)
     schemas = {"rows": columns}
-    assert fitting.misfits(plan, where, schemas)  # there is no table
+    assert fitting.schema_problems(plan, where, schemas)  # there is no table
     [statement] = module.propose(plan, where, schemas)
     for _ in range(2):
         database.sql(statement)
     fit = pa.schema([column for column in columns if f"-- {column.name}: no column takes" not in statement])
-    assert [str(problem) for problem in fitting.misfits(plan, where, {"rows": fit})] == []
+    assert [str(problem) for problem in fitting.schema_problems(plan, where, {"rows": fit})] == []
     return str(statement)
 
 

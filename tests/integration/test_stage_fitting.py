@@ -16,7 +16,7 @@ from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.sinks.fitting import misfits
+from airflow_ft.sinks.fitting import schema_problems
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sources import FileSource
@@ -58,7 +58,7 @@ def connections(database: Database, kafka: Kafka | None) -> Callable[[str], Conn
 
 
 def judge(sinks: Sinks, found: Callable[[str], ConnectionInfo]) -> Judge:
-    return partial(misfits, plan_delivery(sinks).participants, found)
+    return partial(schema_problems, plan_delivery(sinks).participants, found)
 
 
 def stage(pipeline: StageWorld, judging: Judge, run: str = "1", **more: Any) -> StageResult:

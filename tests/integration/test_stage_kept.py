@@ -23,7 +23,7 @@ from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark import private
 from airflow_ft.spark.request import StageResult
-from airflow_ft.spark.session.loans import kept
+from airflow_ft.spark.session.session_leases import kept
 from airflow_ft.spark.task.launcher import Driver
 from tests.conftest import TopicFactory
 from tests.integration.stage_jobs import fill, recreate
@@ -65,7 +65,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageW
     with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         # A keeper that is too busy to greet within 2 s counts as gone: then a run has a JVM of its own.
-        monkeypatch.setattr("airflow_ft.spark.session.loans._GREETING_SECONDS", 60.0)
+        monkeypatch.setattr("airflow_ft.spark.session.session_leases._GREETING_SECONDS", 60.0)
         try:
             yield from world(tmp_path)
         finally:
@@ -178,7 +178,7 @@ def test_a_driver_that_ends_on_request_takes_the_jvm_with_it(pipeline: StageWorl
 def test_a_keeper_that_is_killed_takes_the_jvm_with_it_busy_or_not(pipeline: StageWorld) -> None:
     def kill_keeper(_: object = None) -> int:
         jvm = psutil.Process(_jvm())
-        assert "airflow_ft.spark.session.keeper" in jvm.parent().cmdline()
+        assert "airflow_ft.spark.session.session_keeper" in jvm.parent().cmdline()
         jvm.parent().kill()
         return int(jvm.pid)
 

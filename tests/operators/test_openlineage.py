@@ -27,8 +27,8 @@ from openlineage.client.transport.file import FileConfig, FileTransport
 from airflow_ft import FileSource, KafkaSink, KafkaSource, MySqlSink, PipelineSpec
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.confirm import ConfirmOperator
-from airflow_ft.operators.heard import Heard, tell_lineage
 from airflow_ft.operators.openlineage import FACET, tell_running
+from airflow_ft.operators.reporting import ReportingCounters, tell_lineage
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
 from airflow_ft.protocol.errors import SinkAccessError
@@ -358,7 +358,7 @@ def test_it_is_told_of_the_first_checkpoint_and_of_one_a_minute(shop: Shop) -> N
         if number == 4:
             may_end.wait(30)
 
-    shop.store.meter = heard = Heard(tell, clock=lambda: now[0])
+    shop.store.meter = heard = ReportingCounters(tell, clock=lambda: now[0])
 
     def confirmed_after(seconds: float) -> None:
         now[0] += seconds
@@ -389,7 +389,7 @@ def test_a_stream_is_heard_where_the_provider_is_set_up(
     monkeypatch.setattr("airflow.providers.openlineage.api.is_openlineage_active", lambda: is_active)
     before = shop.store.meter
     tell_lineage(None, SimpleNamespace(store=shop.store), None)  # type: ignore[arg-type]
-    assert isinstance(shop.store.meter, Heard) if is_active else shop.store.meter is before
+    assert isinstance(shop.store.meter, ReportingCounters) if is_active else shop.store.meter is before
 
 
 def test_a_provider_that_cannot_be_asked_does_not_end_a_stream(
@@ -402,7 +402,7 @@ def test_a_provider_that_cannot_be_asked_does_not_end_a_stream(
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
         "could not report this stream to OpenLineage"
     ] * 2
-    assert not isinstance(shop.store.meter, Heard)
+    assert not isinstance(shop.store.meter, ReportingCounters)
 
 
 def test_a_process_that_can_have_no_more_threads_confirms_all_the_same(
@@ -413,6 +413,6 @@ def test_a_process_that_can_have_no_more_threads_confirms_all_the_same(
 
     [number] = shop.stage()
     monkeypatch.setattr(Thread, "start", none_left)
-    shop.store.meter = Heard(lambda number: None)
+    shop.store.meter = ReportingCounters(lambda number: None)
     assert shop.complete(number).is_confirmed
     assert f"could not report checkpoint {number} to OpenLineage: can't start new thread" in caplog.text

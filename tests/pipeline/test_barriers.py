@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.pipeline.barriers import Alignment, BarrierGate, Standing, standing
+from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, standing
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
 from airflow_ft.protocol.ports import Store
@@ -178,7 +178,7 @@ class TestUnaligned:
         assert numbers(opened) == {"orders": (1, True), "payments": (2, False)}
         assert opened is not None and began is not None and began.stage_began is not None
         assert opened["payments"]["as_of"] == began.stage_began.isoformat(), "of checkpoint 2 nobody knows that"
-        text = str(Standing.from_json("payments", opened["payments"]))
+        text = str(GateStatus.from_json("payments", opened["payments"]))
         assert "payments is 0 s behind the barrier: it has confirmed checkpoint 2" in text
         payments.complete(3)
         assert numbers(gate(store.now() + timedelta(hours=1)).is_open(store)) == {

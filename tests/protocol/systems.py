@@ -19,7 +19,7 @@ from airflow_ft.protocol.errors import (
     TokenLostError,
 )
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant
+from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks import registry
@@ -47,7 +47,7 @@ class System:
     foreign: bool = False
     away: bool = False
     owner: str = "other"
-    left: list[Remnant] = field(default_factory=list)
+    left: list[Orphan] = field(default_factory=list)
 
     def raise_head(self, fence: Fence) -> None:
         if self.away:
@@ -135,10 +135,10 @@ class ModelParticipant:
         self.system.rank, self.system.last, self.system.token_is_gone = fence.rank, number, False
         self.system.foreign = False
 
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         return tuple(self.system.left)
 
-    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         self.system.left.clear()
 
     def heuristic(self, plan: Plan) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.backpressure import Wait, held_back, retained_batches, room
+from airflow_ft.protocol.backpressure import Wait, capacity, held_back, retained_batches
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.reasons import WaitReason
@@ -86,8 +86,8 @@ def test_a_scheduled_run_is_never_held_back(store: SqliteStore) -> None:
 def test_as_many_wait_as_spark_keeps_state_for(store: SqliteStore) -> None:
     unaligned = CheckpointConfig(unaligned=True)
     stream(store, unaligned=True).stage(3, goes_on=True)
-    assert room(store, PIPELINE, unaligned, 7) == 1
-    assert isinstance(room(store, PIPELINE, unaligned, 6), Wait)
+    assert capacity(store, PIPELINE, unaligned, 7) == 1
+    assert isinstance(capacity(store, PIPELINE, unaligned, 6), Wait)
     assert [retained_batches(unaligned, streaming=True), retained_batches(unaligned, streaming=False)] == [1000, 1000]
     aligned = [retained_batches(CheckpointConfig(max_concurrent=n), streaming=True) for n in (4, 80, 10**10)]
     assert aligned == [100, 160, 1000], "Spark takes no more than its int can say"

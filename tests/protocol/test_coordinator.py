@@ -41,8 +41,8 @@ from airflow_ft.protocol.model import (
     Promise,
     RunKey,
 )
+from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.ports import Store
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.protocol.retention import MARKERS_TOGETHER
 from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step, recover_step
 from tests.protocol.systems import ModelParticipant, NoArchive, System, Systems
@@ -661,8 +661,8 @@ def test_what_can_only_be_dropped_is_not_taken_for_committed(world: World) -> No
     """One sink shows the checkpoint then, and the other one never will: a person has to say that, too."""
     world.stage(1)
     log, db = world.systems["log"], world.systems["db"]
-    db.left = [Remnant(8, "0001", RemnantKind.PREPARED, "other", "prepared", 0, "XA COMMIT", "XA ROLLBACK")]
-    log.left = [Remnant(0, "group", RemnantKind.PREPARED, "other", "open")]
+    db.left = [Orphan(8, "0001", OrphanKind.PREPARED, "other", "prepared", 0, "XA COMMIT", "XA ROLLBACK")]
+    log.left = [Orphan(0, "group", OrphanKind.PREPARED, "other", "open")]
     for system in world.systems.values():
         system.rank, system.last, system.foreign = (9, 30), 7, True
     with pytest.raises(ForeignOwnerError):

@@ -41,18 +41,18 @@ def test_the_sources_do_not_hear_of_a_checkpoint_behind_one_that_still_waits_for
     prepare_step(context, world.delivery, world.config, "db")
     commit_step(context, "db")
     assert [store.checkpoint(PIPELINE, number).is_confirmed for number in (1, 2, 3)] == [False, True, True]
-    heard: list[int] = []
+    seen_requests: list[int] = []
 
     def progress(checkpoint: Checkpoint) -> None:
-        heard.append(checkpoint.number)
+        seen_requests.append(checkpoint.number)
 
     assert not finalise(store, PIPELINE, progress)
-    assert heard == []
+    assert seen_requests == []
     waiting = [c.number for c in store.open_checkpoints(PIPELINE) if c.is_confirmed]
     assert waiting == [3], "the newest says it all, when the time has come"
 
     world.systems["log"].away = False
     commit_step(context, "log")
     assert finalise(store, PIPELINE, progress)
-    assert heard == [3]
-    assert finalise(store, PIPELINE, progress) and heard == [3]
+    assert seen_requests == [3]
+    assert finalise(store, PIPELINE, progress) and seen_requests == [3]

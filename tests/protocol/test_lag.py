@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_ft.protocol.lag import Lag, Unit, total
-from airflow_ft.protocol.pace import Pace, time_left
+from airflow_ft.protocol.rate import Rate, time_left
 
 
 def test_a_rate_is_that_of_the_last_minute() -> None:
-    pace = Pace()
+    pace = Rate()
     assert pace.rate(0, 100) is None
     assert pace.rate(10, 300) == 20
     assert pace.rate(60, 300) == pytest.approx(200 / 60)
@@ -18,7 +18,7 @@ def test_a_rate_is_that_of_the_last_minute() -> None:
 
 
 def test_a_count_that_has_shrunk_begins_anew() -> None:
-    pace = Pace()
+    pace = Rate()
     pace.rate(0, 100)
     assert pace.rate(1, 5) is None and pace.rate(2, 7) == 2
 

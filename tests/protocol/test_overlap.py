@@ -264,13 +264,13 @@ def test_the_sources_of_a_stream_hear_soon_of_one_checkpoint_also_after_they_wer
     monkeypatch.setattr(overlap, "FOLLOWED_EACH", 0.0)
     monkeypatch.setattr(overlap, "PRUNED_EACH", 0.0)
     world = World(tmp_path, systems=systems(next(iter(MIXES))))
-    heard: list[int] = []
+    seen_requests: list[int] = []
     tries = iter([SinkUnavailableError("the source's cluster is away."), None])
 
     def progress(checkpoint: Checkpoint) -> None:
         if (error := next(tries)) is not None:
             raise error
-        heard.append(checkpoint.number)
+        seen_requests.append(checkpoint.number)
 
     with staging(world) as stage:
         context = world.context(run=RUN)
@@ -278,9 +278,9 @@ def test_the_sources_of_a_stream_hear_soon_of_one_checkpoint_also_after_they_wer
         with Overlap(context, stage.epoch, *rest, interval=0.01, streaming=True) as beside:
             stage.publish()
             beside.wake()
-            wait_for(lambda: heard, 30.0, "the source hears of the only checkpoint")
+            wait_for(lambda: seen_requests, 30.0, "the source hears of the only checkpoint")
             beside.check()
-    assert heard == stage.numbers
+    assert seen_requests == stage.numbers
 
 
 def beside(world: World, stage: Stage, **more: Any) -> Overlap:
@@ -406,7 +406,7 @@ def test_the_sources_hear_of_a_checkpoint_also_when_it_could_not_be_summed_up(
 
     with staging(world) as stage:
         stream = beside(world, stage, interval=0.01)
-        monkeypatch.setattr(stream._pulse, "beat", beat)
+        monkeypatch.setattr(stream._heartbeat, "beat", beat)
         stage.publish()
         with stream:
             wait_for(lambda: stage.progress, 20.0, "the source hears of the only checkpoint")

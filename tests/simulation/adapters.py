@@ -23,14 +23,14 @@ import airflow_ft.sinks.kafka.held
 import airflow_ft.sinks.kafka.plain
 import airflow_ft.sinks.mysql.participant  # noqa: F401  both are loaded before names in them are replaced
 from airflow_ft.clients.kafka.topics import TopicLimits
-from airflow_ft.protocol import lease, overlap, pulse, restart, retention
+from airflow_ft.protocol import heartbeat, lease, overlap, restart, retention
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.sinks import ahead, refused
 from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import Loader, refusals
 from airflow_ft.sinks.mysql.vote import Verdict
-from airflow_ft.spark.driver import publisher, query, room, runner
+from airflow_ft.spark.driver import capacity, publisher, query, runner
 from airflow_ft.spark.savepoints import converting, metadata, offline, rescaling, restoring, taking
 from airflow_ft.spark.state import (
     beginnings,
@@ -40,7 +40,7 @@ from airflow_ft.spark.state import (
     locations,
     schema_paths,
     source_changes,
-    standing,
+    status,
 )
 from airflow_ft.spark.state import files as state_files
 from airflow_ft.spark.state import operators as state_operators
@@ -131,7 +131,7 @@ _FILED = (
     restoring,
     schema_paths,
     source_changes,
-    standing,
+    status,
     state_files,
     state_operators,
     state_schemas,
@@ -291,7 +291,7 @@ def product_over_models() -> Iterator[Running]:
         "filesystem": lambda folder: Disk(RUNNING.folder(folder.strip("/"))),
         "Files": ModelFiles,
         "large": lambda files, *_: files,
-        "misfits": lambda *_: [],
+        "schema_problems": lambda *_: [],
         "uuid": SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=RUNNING.name())),
         "ThreadPoolExecutor": OneByOne,
         "_store": lambda bucket, config: Bucket(lambda name: RUNNING.folder(name)),
@@ -317,7 +317,7 @@ def product_over_models() -> Iterator[Running]:
             "PRUNED_EACH": 8.0,
             "FOLLOWED_EACH": float("inf"),  # sources are told with each second checkpoint
         }),
-        (pulse, {"time": waiting}),
+        (heartbeat, {"time": waiting}),
         (stage, {
             "threading": threads,
             "run_stage": lambda *args, **named: RUNNING.spark.run_stage(*args, **named),
@@ -325,7 +325,7 @@ def product_over_models() -> Iterator[Running]:
         }),
         (restart, {"time": waiting, "random": middle}),
         (stream, {"time": pausing, "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked)}),
-        (room, {"time": holding}),
+        (capacity, {"time": holding}),
         (publisher, {"time": waiting, "threading": threads, "beside": at_once}),
         (query, {
             "time": waiting,

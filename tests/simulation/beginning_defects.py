@@ -88,7 +88,7 @@ def a_beginning_at_the_old_location(change: Change) -> None:
 @defect(ANEW, "I7")
 def an_origin_that_outlives_a_beginning(change: Change) -> None:
     """It begins where the source began in its former life, which has lost that."""
-    change(Beginnings, "_file", lambda self, *use: _FILE(replace(self, life=""), *use))
+    change(Beginnings, "_file", lambda self, *use: _FILE(replace(self, incarnation=""), *use))
 
 
 @defect(NAMED["everything is read anew, and again"], "I7", told=("P2:6:SLEEP", "B1:21:YIELD:P2"))
@@ -104,7 +104,7 @@ def an_origin_that_is_forgotten_before_the_one_write(change: Change) -> None:
         return made(root, pipeline, epoch)
 
     change(beginning, "new_beginning", forgetting)
-    change(Beginnings, "_file", lambda self, *use: _FILE(replace(self, life=""), *use))
+    change(Beginnings, "_file", lambda self, *use: _FILE(replace(self, incarnation=""), *use))
 
 
 @defect(ONCE, "I9")

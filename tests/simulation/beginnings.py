@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state import beginnings
-from airflow_ft.spark.state.locations import SparkLocation, behind_the_beginning, first_offsets, life_of
+from airflow_ft.spark.state.locations import SparkLocation, behind_the_beginning, first_offsets, incarnation_of
 from tests.simulation.laws import PIPELINE
 from tests.simulation.source import ORDERS
 
@@ -36,12 +36,12 @@ class Beginnings:
         """A run that is no stream has a new location: it begins where one before it has."""
         if not self._are_played:
             return
-        life = life_of(base)
+        incarnation = incarnation_of(base)
         try:
-            frozen = self._frozen(life)
+            frozen = self._frozen(incarnation)
             frozen.restore(self._location(uri), frozen.read({0: ORDERS}), {}, {})
             self.look(uri)
-            self.freeze(uri, life)
+            self.freeze(uri, incarnation)
         except OSError as error:  # as the driver tells it
             raise StageError("where the source begins could not be read, or written.") from error
 
@@ -58,13 +58,13 @@ class Beginnings:
 
         self._world.spark.act("looks where the source begins", look)
 
-    def freeze(self, uri: str, life: str) -> None:
+    def freeze(self, uri: str, incarnation: str) -> None:
         """Before anything is published of it."""
         if self._are_played:
-            self._frozen(life).freeze(self._location(uri), {0: ORDERS}, lambda _: {})
+            self._frozen(incarnation).freeze(self._location(uri), {0: ORDERS}, lambda _: {})
 
-    def _frozen(self, life: str) -> beginnings.Beginnings:
-        return beginnings.Beginnings("file:///wal", PIPELINE, life, self._sources)
+    def _frozen(self, incarnation: str) -> beginnings.Beginnings:
+        return beginnings.Beginnings("file:///wal", PIPELINE, incarnation, self._sources)
 
     def _location(self, uri: str) -> SparkLocation:
         return SparkLocation("file:///wal", PIPELINE, uri, -1, "")

@@ -486,9 +486,15 @@ class ModelStore(ModelStreams):
         self.version += 1
 
     def reset_state(
-        self, pipeline: str, epoch: int, position: SparkPosition, message: str, *, heard: Collection[int] | None = None
+        self,
+        pipeline: str,
+        epoch: int,
+        position: SparkPosition,
+        message: str,
+        *,
+        seen_requests: Collection[int] | None = None,
     ) -> None:
-        if heard is not None and {request.id for request in self.open_requests(pipeline)} - set(heard):
+        if seen_requests is not None and {request.id for request in self.open_requests(pipeline)} - set(seen_requests):
             raise StateConflictError("a request was made meanwhile.")
         self._move_base(pipeline, epoch, position)
 

@@ -53,7 +53,7 @@ Read = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Standing:
+class LocationStatus:
     """A place in the source: so many items are behind it, the newest computed as `variant`; `end` is Spark's offset.
 
     `planned`: micro-batches that are computed once more before anything else, for the state alone.
@@ -65,13 +65,13 @@ class Standing:
     planned: tuple[Read, ...] = ()
 
     @property
-    def caught_up(self) -> Standing:
+    def caught_up(self) -> LocationStatus:
         """Where it stands when they are."""
         item, variant, end = self.item, self.variant, self.end
         for read, watermark in self.planned:
             item, variant = item + (read != end), plain(once_more(variant, end, read, watermark))
             end = read
-        return Standing(item, variant, end)
+        return LocationStatus(item, variant, end)
 
     @property
     def reads(self) -> tuple[Read, ...]:
@@ -88,11 +88,11 @@ class SavepointLaws:
         self._version = -1
         self.may_leave: set[SparkPosition] = set()  # restored there, by who has allowed to leave state behind
         self.replaces = False  # whether each sink replaces the rows of the same key
-        self._stood: dict[int, set[Standing]] = {}  # by number: where it stands, and has stood before a restore
+        self._stood: dict[int, set[LocationStatus]] = {}  # by number: where it stands, and has stood before a restore
         self.whole: dict[str, Savepoint] = {}
         self.damaged: set[str] = set()
         self._orders: dict[str, Order] = {}  # by process, the newest
-        self._saved: dict[str, Standing | None] = {BEGINNING: Standing(0, "", 0)}
+        self._saved: dict[str, LocationStatus | None] = {BEGINNING: LocationStatus(0, "", 0)}
         self._has_begun: dict[str, bool] = {}  # by process: whether there was a base whenever it was looked for
         self._again: dict[str, set[int]] = {}  # by process that has restored: the items that come once more
         self._runs: set[RunKey] = set()  # that have gone on from one
@@ -115,13 +115,13 @@ class SavepointLaws:
             if row.position is not None and row.after_abort is not AfterAbort.REWOUND and self._wal.has(row.position):
                 self._stood.setdefault(row.number, set()).add(self._standing(row.position))
 
-    def _standing(self, position: SparkPosition) -> Standing:
+    def _standing(self, position: SparkPosition) -> LocationStatus:
         batch, uri = position.batch, position.location
         if self._wal.is_beginning(position):
-            return Standing(0, "", 0)
+            return LocationStatus(0, "", 0)
         end = self._wal.ends.get(uri, {}).get(batch, batch)
         others = {name: data for name, data in self._wal.files.get(uri, {}).items() if name.startswith(f"{FOLDER}/")}
-        return Standing(self._wal.item_at(position), plain(self._wal.states[uri][batch]), end, _planned(others))
+        return LocationStatus(self._wal.item_at(position), plain(self._wal.states[uri][batch]), end, _planned(others))
 
     def _has_read(self, position: SparkPosition, behind: int) -> tuple[Read, ...]:
         """What the micro-batches up to a position have read, and what is to be computed once more there."""
@@ -241,12 +241,12 @@ class SavepointLaws:
     def _stands(self, number: int) -> bool:
         return self._store.checkpoint(PIPELINE, number).after_abort is not AfterAbort.REWOUND
 
-    def _read(self, uri: str, savepoint: Savepoint) -> Standing | None:
+    def _read(self, uri: str, savepoint: Savepoint) -> LocationStatus | None:
         """What lies in it; None: not even that can be read."""
         batch, spark = savepoint.batch, f"{uri}/{SPARK}"
         files = self._files.saved
         if batch < 0 and START_FILE in self._files.tree(spark):
-            return Standing(0, "", 0)
+            return LocationStatus(0, "", 0)
         try:
             if self._files.by_operator:
                 variant = json.loads(files[f"{spark}/commits/{batch}"].splitlines()[1])["variant"]
@@ -256,7 +256,7 @@ class SavepointLaws:
         except Exception:
             return None
         others = {name.removeprefix(f"{spark}/"): data for name, data in files.items() if f"{spark}/{FOLDER}/" in name}
-        return Standing(batch - empties(variant), plain(variant), offset[ORDERS]["0"], _planned(others))
+        return LocationStatus(batch - empties(variant), plain(variant), offset[ORDERS]["0"], _planned(others))
 
     # --- what people are told -------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from airflow_ft.spark.driver import runner
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import beginnings, locations, source_changes
 from airflow_ft.spark.state.beginnings import Beginnings
-from airflow_ft.spark.state.standing import Standing
+from airflow_ft.spark.state.status import LocationStatus
 from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.model_store import ModelStore
 
@@ -91,7 +91,7 @@ def a_recreated_topic_read_by_offsets_of_the_old_one(change: Change) -> None:
     """Its ids are not compared when an attempt begins."""
     begin = Topics.begin
 
-    def beginning(self: Topics, standing: Standing) -> Mapping[int, Mapping[str, str]]:
+    def beginning(self: Topics, standing: LocationStatus) -> Mapping[int, Mapping[str, str]]:
         return begin(self, replace(standing, ids={}))
 
     change(Topics, "begin", beginning)
@@ -106,13 +106,13 @@ def a_topic_that_is_recreated_while_it_is_read(change: Change) -> None:
 @defect(CHANGED, "I2 I10", told=("B1dq:4:DIE_AFTER", "B2:2:EVENT:refunds is recreated"))
 def a_recreated_topic_of_which_only_the_beginning_is_frozen(change: Change) -> None:
     """Its ids are not compared with those of before, so the new one is read from there."""
-    change(Beginnings, "standing", lambda *_: Standing())
+    change(Beginnings, "standing", lambda *_: LocationStatus())
 
 
 @defect(ANEW, "I7")
 def a_beginning_that_is_of_any_life(change: Change) -> None:
     """A source that is added after everything was read anew begins where it had begun before, which is lost."""
-    change(beginnings, "life_in", lambda _: "")
+    change(beginnings, "incarnation_in", lambda _: "")
 
 
 @defect(FILES, "I2 I10")

@@ -43,10 +43,10 @@ Read = Mapping[str, Mapping[str, tuple[str, int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LocationStatus:
     """What the state behind an item has read, in which life of the pipeline: by source and topic, its id and offset."""
 
-    life: str
+    incarnation: str
     read: Mapping[str, Mapping[str, tuple[str, int]]] = field(default_factory=dict)
     files: frozenset[str] = frozenset()
 
@@ -77,7 +77,7 @@ class Sources:
         self._requests: dict[str, StageRequest] = {}  # by Spark's location: who has opened it last
         self._read: dict[tuple[str, int], tuple[Read, Mapping[str, Listed]]] = {}  # by Spark's location and micro-batch
         self._written = 0  # files in each folder
-        self._stood: dict[tuple[int, str], Standing] = {}  # by item and variant: the state behind it
+        self._stood: dict[tuple[int, str], LocationStatus] = {}  # by item and variant: the state behind it
         self._began: dict[tuple[str, str, str, str], tuple[str, int]] = {}
         self._looked: set[tuple[str, str, int]] = set()  # topics with their ids, and where Spark has seen them begin
         self._wrong: dict[tuple[int, str], Violation] = {}  # what must not be published
@@ -187,7 +187,7 @@ class Sources:
     def computes(self, uri: str, batch: int, item: Item) -> None:
         """A micro-batch is computed."""
         request = self._requests[uri]
-        before = self._stood.get((item.number - 1, item.parent)) or Standing(request.life)
+        before = self._stood.get((item.number - 1, item.parent)) or LocationStatus(request.incarnation)
         read: dict[str, Mapping[str, tuple[str, int]]] = dict(before.read)
         kafka, folders = self._read[uri, batch]
         for name, topics in kafka.items():
@@ -210,17 +210,19 @@ class Sources:
                 what = f"{item} has read {sorted(listed.read)} of {name}, and {sorted(new)} are new"
                 self._is_wrong(item, "I2" if listed.read & before.files else "I10", what)
             files |= listed.read
-        self._stood[item.number, item.variant] = Standing(before.life, read, files)
+        self._stood[item.number, item.variant] = LocationStatus(before.incarnation, read, files)
 
     def _is_wrong(self, item: Item, law: str, what: str) -> None:
         self._wrong.setdefault((item.number, item.variant), Violation(law, what))
 
-    def _begins(self, before: Standing, request: StageRequest, name: str, topic: str, number: str, begin: int) -> int:
+    def _begins(
+        self, before: LocationStatus, request: StageRequest, name: str, topic: str, number: str, begin: int
+    ) -> int:
         """Where a source begins, as whoever came first has seen it."""
         if (topic, number, begin) not in self._looked:
             return self.topics[topic].first  # it was recreated since
         start = canonical_json(start_of(request.sources[name]))
-        known_id, at = self._began.setdefault((before.life, start, name, topic), (number, begin))
+        known_id, at = self._began.setdefault((before.incarnation, start, name, topic), (number, begin))
         return at if known_id == number else self.topics[topic].first
 
     def look_at(self, checkpoints: Sequence[Checkpoint]) -> None:

@@ -29,7 +29,7 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.savepoints.converting import Backend
 from airflow_ft.spark.state import beginnings
 from airflow_ft.spark.state.settings import PARTITIONS, PROVIDER
-from airflow_ft.spark.state.standing import record_ids, recorded_ids
+from airflow_ft.spark.state.status import record_ids, recorded_ids
 from airflow_ft.spark.task import launcher
 from tests.simulation.beginnings import Beginnings
 from tests.simulation.files import STATE
@@ -208,7 +208,7 @@ class Spark:
 
     def pauses(self) -> bool:
         """Whether a driver that waits for room waits for the time alone, which comes by itself."""
-        found = backpressure.room(self._world.log, PIPELINE, self._world.config, self.retained)
+        found = backpressure.capacity(self._world.log, PIPELINE, self._world.config, self.retained)
         return isinstance(found, backpressure.Wait) and found.reason is WaitReason.MIN_PAUSE
 
     def act(self, what: str, act: Callable[[], Any], *, routine: bool = False) -> Any:
@@ -331,10 +331,10 @@ class Spark:
         if self.sources is not None:
             return found
         played = {name: getattr(found, name) for name in ("read", "standing", "restore")}
-        return SimpleNamespace(freeze=lambda at, *_: self.beginnings.freeze(at.uri, request.life), **played)
+        return SimpleNamespace(freeze=lambda at, *_: self.beginnings.freeze(at.uri, request.incarnation), **played)
 
     def record_ids(self, *of: Any) -> None:
-        """In place of `airflow_ft.spark.state.standing.record_ids`, as the next one."""
+        """In place of `airflow_ft.spark.state.status.record_ids`, as the next one."""
         if self.sources is not None:
             record_ids(*of)
 

@@ -11,7 +11,7 @@ from airflow_ft.protocol import coordinator, transitions
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.protocol.overlap import Overlap
-from airflow_ft.spark.driver import query, room, runner
+from airflow_ft.spark.driver import capacity, query, runner
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.task import stream
 from tests.simulation import model_store, streams
@@ -167,18 +167,18 @@ def published_before_spark_has_committed(change: Change) -> None:
 
 @defect(AHEAD, "I10")
 def room_for_more_than_spark_keeps_state_for(change: Change) -> None:
-    left = room.room
-    change(room, "room", lambda store, pipeline, config, retained: left(store, pipeline, config, 100))
+    left = capacity.capacity
+    change(capacity, "room", lambda store, pipeline, config, retained: left(store, pipeline, config, 100))
 
 
 @defect(PAUSING, "I7")
 def a_pause_that_is_not_awaited(change: Change) -> None:
-    left = room.room
+    left = capacity.capacity
 
     def at_once(store: Any, pipeline: str, config: CheckpointConfig, retained: int) -> Any:
         return left(store, pipeline, replace(config, min_pause=timedelta(0), max_concurrent=1), retained)
 
-    change(room, "room", at_once)
+    change(capacity, "room", at_once)
 
 
 @defect(PAUSING, "I7")
@@ -313,5 +313,5 @@ def answer_all(store: Any) -> None:
 @defect(AHEAD, "I7", at=810)
 def rows_that_were_given_up_fill_the_room_for_ever(change: Change) -> None:
     """Found by the simulator: the driver waits for room, and they wait for a number that only the driver gives."""
-    take = room.Room.take
-    change(room.Room, "take", lambda self, is_over=lambda: False, carry=None: take(self, is_over))
+    take = capacity.Capacity.take
+    change(capacity.Capacity, "take", lambda self, is_over=lambda: False, carry=None: take(self, is_over))

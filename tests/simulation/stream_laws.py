@@ -139,8 +139,8 @@ class StreamLaws:
             self._laws.savepoints.told_taken(outcome)
         if self._laws.states is not None:
             began = self._began()
-            heard = began is not None and request.asked_at < began and not self.somebody_is_in_a_hurry
-            self._laws.states.answered(run, request, outcome, must_drain=heard)
+            seen_requests = began is not None and request.asked_at < began and not self.somebody_is_in_a_hurry
+            self._laws.states.answered(run, request, outcome, must_drain=seen_requests)
 
     def quiet(self) -> None:
         """I7: a stream that has nothing left to do has left nothing: no rows wait for a number.

@@ -209,8 +209,8 @@ class Streams:
     def _is_asked(self) -> bool:
         """Whether the current process may have heard that streams are to stop: also a sleeper, of what is over."""
         began, asked = self._began.get(self._sender()), self.laws.last_asked
-        heard = began is not None and asked is not None and asked >= began
-        return self.paused or heard or bool(stops(self._world.log, PIPELINE))
+        seen_requests = began is not None and asked is not None and asked >= began
+        return self.paused or seen_requests or bool(stops(self._world.log, PIPELINE))
 
     def _sender(self) -> str:
         """The process that has sent what happens now, which may have been under way for long."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError, StateConflictError, StoreBehindSinkError
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant
+from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from tests.simulation.kernel import Kernel
 from tests.simulation.source import Item, Wal
 
@@ -161,10 +161,10 @@ class TwoPhaseParticipant:
     def adopt(self, fence: Fence, number: int) -> None:
         raise NotImplementedError("the model is never adopted")
 
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         return ()
 
-    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         pass
 
     def heuristic(self, plan: Plan) -> str:

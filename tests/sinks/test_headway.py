@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_ft.protocol.headway import HEADWAY, Taken
-from airflow_ft.sinks.headway import EACH_SECONDS, TellingWal
+from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
+from airflow_ft.sinks.delivery_progress import EACH_SECONDS, TellingWal
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 
@@ -17,7 +17,7 @@ ROWS = 300_000
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "airflow_ft.sinks.headway"]
+    return [record.getMessage() for record in caplog.records if record.name == "airflow_ft.sinks.delivery_progress"]
 
 
 @pytest.mark.parametrize("seconds", [EACH_SECONDS, 0.0], ids=["a slow sink", "a quick one"])
@@ -37,7 +37,7 @@ def test_a_slow_sink_tells_what_it_has_taken(tmp_path: Path, caplog: pytest.LogC
             assert sum(taken) == ROWS and len(taken) > 1
             so_far = [sum(taken[: count + 1]) for count in range(len(taken))] if seconds else []
             if seconds:
-                assert HEADWAY.now("orders") == [Taken("orders", 7, "shop", "orders", ROWS, ROWS)]
+                assert DELIVERY_PROGRESS.now("orders") == [Taken("orders", 7, "shop", "orders", ROWS, ROWS)]
             words = [f"checkpoint 7: shop has taken {rows:,} of 300,000 rows" for rows in so_far]
             assert [line.partition(" of orders")[0] for line in told(caplog)] == words
 
@@ -52,7 +52,7 @@ def test_it_says_how_fast_it_goes_and_how_long_it_will_take(tmp_path: Path) -> N
     rows = next(batches).num_rows
     now[0] = EACH_SECONDS
     next(batches)
-    [taken] = HEADWAY.now("bills")
+    [taken] = DELIVERY_PROGRESS.now("bills")
     assert (taken.rows, taken.rate) == (rows, rows / EACH_SECONDS)
     speed, left = rows / EACH_SECONDS, (ROWS - rows) * EACH_SECONDS / rows
     assert str(taken).endswith(f" rows of bills, {speed:,.0f} a second, {left:.0f} s left")

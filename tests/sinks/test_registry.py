@@ -137,7 +137,7 @@ def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None
     install(site)
     (site / "shelf" / "system.py").write_text(SYSTEM.format(clients=(), extra="").replace("extra=''", "connects=False"))
     given: list[ConnectionInfo] = []
-    for part, name in (("fitting", "misfits"), ("doctor", "examine"), ("verify", "verify")):
+    for part, name in (("fitting", "schema_problems"), ("doctor", "examine"), ("verify", "verify")):
         (site / "shelf" / f"{part}.py").write_text(
             f"def {name}(*arguments, **_):\n    asked(*arguments)\n    return []\n"
         )
@@ -147,7 +147,7 @@ def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None
     opened: Any = open_participant(plan(), pytest.fail, "the log")  # type: ignore[arg-type]
     assert opened == ("the participant", "a_shelf", "a_shelf", "the log")
     schemas: Any = MappingProxyType({"rows": object()})
-    assert fitting.misfits([plan()], pytest.fail, schemas) == []
+    assert fitting.schema_problems([plan()], pytest.fail, schemas) == []
     nothing: Any = lambda _: SimpleNamespace(head=lambda _: None, close=lambda: None)  # noqa: E731
     assert doctor._sink("orders", plan(), pytest.fail, [], nothing, None) == []
     assert verifying.verify_participant([], plan(), connections=pytest.fail) == []
@@ -159,7 +159,7 @@ def test_what_it_does_not_offer_is_said(
 ) -> None:
     install(site)
     schemas: Any = MappingProxyType({"rows": object()})
-    assert fitting.misfits([plan()], pytest.fail, schemas) == []
+    assert fitting.schema_problems([plan()], pytest.fail, schemas) == []
     [check] = doctor._sink("orders", plan(), pytest.fail, [], pytest.fail, None)
     assert (check.verdict, check.name) == ("warning", "examination") and "'shelf' have none" in check.text
     monkeypatch.setattr(setup, "_participants", lambda _: {"a_shelf": plan()})

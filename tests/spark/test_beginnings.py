@@ -25,12 +25,12 @@ from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen
 from airflow_ft.spark.state.locations import (
     SparkLocation,
     behind_the_beginning,
-    life_of,
+    incarnation_of,
     new_beginning,
     open_location,
-    remember_life,
+    remember_incarnation,
 )
-from airflow_ft.spark.state.standing import Ids, Standing
+from airflow_ft.spark.state.status import Ids, LocationStatus
 from airflow_ft.wal.filesystem import local_path
 from tests.raising import raises
 
@@ -41,11 +41,11 @@ REFUNDS = KafkaSource(topics=["refunds"], starting_offsets="latest").to_json()
 AT_FIVE = {"a": {"0": 5}, "b": {"0": 6}}
 
 
-def _frozen(root: Path, life: str = "", **sources: Any) -> Beginnings:
-    return Beginnings(str(root), "p", life, sources or {"orders": ORDERS})
+def _frozen(root: Path, incarnation: str = "", **sources: Any) -> Beginnings:
+    return Beginnings(str(root), "p", incarnation, sources or {"orders": ORDERS})
 
 
-def _standing(frozen: Beginnings, places: Mapping[int, str]) -> Standing:
+def _standing(frozen: Beginnings, places: Mapping[int, str]) -> LocationStatus:
     return frozen.standing(frozen.read(places))
 
 
@@ -90,11 +90,11 @@ def _ids(offsets: Mapping[int, Any]) -> dict[int, dict[str, str]]:
 
 def test_it_is_frozen_once_and_given_to_the_next_attempt(tmp_path: Path) -> None:
     frozen, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
-    assert not frozen.has("orders") and _standing(frozen, {0: "orders"}) == Standing()
+    assert not frozen.has("orders") and _standing(frozen, {0: "orders"}) == LocationStatus()
     frozen.freeze(first, {0: "orders"}, _ids)
     frozen.freeze(first, {0: "orders"}, _ids)
     assert frozen.has("orders")
-    assert _standing(frozen, {0: "orders"}) == Standing({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
+    assert _standing(frozen, {0: "orders"}) == LocationStatus({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
     later = _attempt(tmp_path, 2)
     _restore(frozen, later, {0: "orders"}, {}, {})
     assert _file(later).read_bytes() == _file(first).read_bytes()
@@ -146,12 +146,12 @@ def test_who_has_begun_before_everything_is_read_anew_says_nothing_of_where_that
     former, first = _frozen(tmp_path), _attempt(tmp_path, 1, orders=AT_FIVE)
     former.freeze(first, {0: "orders"}, _ids)
     beginning = new_beginning(str(tmp_path), "p", 3)
-    assert behind_the_beginning(beginning) is None and life_of(beginning) == "p/3-0"
-    assert life_of(None) == life_of(first.position(1)) == ""
-    own = _frozen(tmp_path, life_of(beginning))
+    assert behind_the_beginning(beginning) is None and incarnation_of(beginning) == "p/3-0"
+    assert incarnation_of(None) == incarnation_of(first.position(1)) == ""
+    own = _frozen(tmp_path, incarnation_of(beginning))
     former.freeze(first, {0: "orders"}, _ids)  # it slept there
     assert former.has("orders"), "whoever dies before the one write has changed nothing"
-    assert not own.has("orders") and _standing(own, {0: "orders"}) == Standing()
+    assert not own.has("orders") and _standing(own, {0: "orders"}) == LocationStatus()
     late = _attempt(tmp_path, 4)
     _restore(own, late, {0: "orders"}, {}, {})
     assert not _file(late).exists()
@@ -168,7 +168,7 @@ def test_topics_whose_positions_are_void_are_taken_out(tmp_path: Path) -> None:
         later = _attempt(tmp_path, attempt)
         _restore(frozen, later, {0: "orders"}, known, void)
         assert _file(later).read_text() == FIRST + '{"a":{"0":5}}'
-        assert _standing(frozen, {0: "orders"}) == Standing({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
+        assert _standing(frozen, {0: "orders"}) == LocationStatus({0: {"a": {"0": 5}}}, {0: {"a": "A"}})
         frozen.freeze(later, {0: "orders"}, _ids)
     with raises(StageError, "starting_position_taken", source="orders"):
         frozen.freeze(first, {0: "orders"}, _ids)
@@ -206,7 +206,7 @@ def test_what_another_freezes_in_place_of_an_origin_stays(tmp_path: Path) -> Non
     begun = frozen.read({0: "orders"})
     _restore(frozen, other, {0: "orders"}, {0: {"a": "A"}}, {})
     frozen.restore(late, begun, {0: {}}, {0: {"a": "A"}})
-    assert _standing(frozen, {0: "orders"}) == Standing({0: {"a": {"0": 1}}}, {0: {"a": "A"}})
+    assert _standing(frozen, {0: "orders"}) == LocationStatus({0: {"a": {"0": 1}}}, {0: {"a": "A"}})
     with raises(StageError, "starting_position_taken", source="orders"):
         frozen.freeze(late, {0: "orders"}, _ids)
 
@@ -240,7 +240,7 @@ def test_it_goes_along_into_another_log(tmp_path: Path) -> None:
 def test_an_attempt_stays_in_the_life_in_which_it_has_begun(tmp_path: Path) -> None:
     """Also when what it goes on from is swept behind it: it would freeze where another life begins."""
     base = open_location(str(tmp_path), "p", 1, 1, None, False)
-    remember_life(base, "p/3-0")
+    remember_incarnation(base, "p/3-0")
     frozen = Beginnings.of(_request(tmp_path, sources={"orders": ORDERS}, base=base.position(1)))
     shutil.rmtree(local_path(base.uri))
     frozen.freeze(_attempt(tmp_path, 2, orders=AT_FIVE), {0: "orders"}, _ids)
@@ -317,7 +317,7 @@ def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_
         "orders": ORDERS,
         "refunds": KafkaSource(topics=["refunds"], starting_offsets={"refunds": {0: 900}}).to_json(),
     }
-    request = _request(tmp_path, sources=sources, life="p/3-0")
+    request = _request(tmp_path, sources=sources, incarnation="p/3-0")
     declared = Attempt(request, tmp_path / "result", None)._by_place(["orders", "orders", "refunds"])
     assert [getattr(source, "topics", ()) for source in declared.values()] == [("a", "b"), ("a", "b"), ("refunds",)]
     location = _attempt(tmp_path, 1, orders=AT_FIVE, again=AT_FIVE, refunds={"refunds": {"0": 900}})
@@ -336,7 +336,7 @@ def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_
     ):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(query, "delivered_positions", lambda *_, told=delivered: told)
-            frozen: Any = replace(request, life="p/3-0")
+            frozen: Any = replace(request, incarnation="p/3-0")
             durable = query._Durable(None, location, frozen, declared, topics, lambda: None)  # type: ignore[arg-type]
             with raises(DataLossError, "records_skipped", **skipped):
                 durable.freeze()
@@ -358,7 +358,7 @@ def _start(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("life", ["", "p/3-0"], ids=["the first life", "another one"])
-def test_an_origin_goes_by_its_own_order(tmp_path: Path, life: str) -> None:
+def test_an_origin_goes_by_its_own_order(tmp_path: Path, incarnation: str) -> None:
     sources = {"orders": ORDERS, "refunds": REFUNDS}
     said = {name: _start(source) for name, source in sources.items()}
     told = {
@@ -367,10 +367,10 @@ def test_an_origin_goes_by_its_own_order(tmp_path: Path, life: str) -> None:
         "airflow_ft_sources": ["refunds", "orders"],
         "airflow_ft_topics": {"0": {"refunds": "REFUNDS"}, "1": {"a": "A", "b": "B"}},
     }
-    origin = _as_before(tmp_path, ["3-0", said] if life else said, told)
-    before, frozen, places = origin.read_bytes(), _frozen(tmp_path, life, **sources), {0: "orders", 1: "refunds"}
+    origin = _as_before(tmp_path, ["3-0", said] if incarnation else said, told)
+    before, frozen, places = origin.read_bytes(), _frozen(tmp_path, incarnation, **sources), {0: "orders", 1: "refunds"}
     assert frozen.has("orders") and frozen.has("refunds") and not _frozen(tmp_path, "p/4-0", **sources).has("orders")
-    assert _standing(frozen, places) == Standing(
+    assert _standing(frozen, places) == LocationStatus(
         {0: AT_FIVE, 1: {"refunds": {"0": 3}}}, {0: {"a": "A", "b": "B"}, 1: {"refunds": "REFUNDS"}}
     )
     later = _attempt(tmp_path, 1)
@@ -378,15 +378,15 @@ def test_an_origin_goes_by_its_own_order(tmp_path: Path, life: str) -> None:
     assert _file(later, 0).read_text() == FIRST + '{"a":{"0":5}}' and _file(later, 1).exists()
     frozen.freeze(later, places, _ids)
     assert origin.read_bytes() == before, "a copy of it counts from now on"
-    assert _standing(_frozen(tmp_path, life, orders=ORDERS), {0: "orders"}).offsets == {0: {"a": {"0": 5}}}
+    assert _standing(_frozen(tmp_path, incarnation, orders=ORDERS), {0: "orders"}).offsets == {0: {"a": {"0": 5}}}
 
 
 def test_an_origin_without_ids_and_order_is_taken_as_the_job_has_them(tmp_path: Path) -> None:
     _as_before(tmp_path, {"orders": _start(ORDERS)}, {"0": FIRST + canonical_json(AT_FIVE)})
     frozen, later = _frozen(tmp_path), _attempt(tmp_path, 1)
-    assert _standing(frozen, {0: "orders"}) == Standing({0: AT_FIVE})
+    assert _standing(frozen, {0: "orders"}) == LocationStatus({0: AT_FIVE})
     _restore(frozen, later, {0: "orders"}, {0: {"a": "A", "b": "B"}}, {})
-    assert _standing(frozen, {0: "orders"}) == Standing({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
+    assert _standing(frozen, {0: "orders"}) == LocationStatus({0: AT_FIVE}, {0: {"a": "A", "b": "B"}})
     frozen.freeze(later, {0: "orders"}, _ids)
 
 
@@ -397,15 +397,15 @@ def test_an_origin_counts_for_what_it_tells_of(tmp_path: Path) -> None:
     origin = _as_before(tmp_path, said, {**told, "airflow_ft_sources": ["orders"]})
     frozen, places = _frozen(tmp_path, **sources), {0: "refunds", 1: "orders"}
     assert frozen.has("orders") and not frozen.has("refunds")
-    assert _standing(frozen, places) == Standing({1: AT_FIVE})
+    assert _standing(frozen, places) == LocationStatus({1: AT_FIVE})
     _restore(frozen, _attempt(tmp_path, 1), places, {}, {})
     assert _frozen(tmp_path, orders=ORDERS).has("orders"), "which stays if the other one is declared no more"
     # It is of the first sources of a pipeline: of one that is added later it knows nothing, though its place is told.
     for each in (told, {**told, "airflow_ft_sources": ["refunds"]}):
         origin.write_text(json.dumps(each))
-        assert frozen.has("refunds") and _standing(frozen, {0: "refunds"}) == Standing({0: AT_FIVE})
+        assert frozen.has("refunds") and _standing(frozen, {0: "refunds"}) == LocationStatus({0: AT_FIVE})
         based = replace(frozen, base_root=str(tmp_path))
-        assert not based.has("refunds") and _standing(based, {0: "refunds"}) == Standing()
+        assert not based.has("refunds") and _standing(based, {0: "refunds"}) == LocationStatus()
 
 
 def test_an_origin_of_a_source_that_is_read_twice(tmp_path: Path) -> None:

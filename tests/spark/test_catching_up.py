@@ -10,7 +10,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.spark.state.catching_up import FOLDER, catch_up, has_read_all_of, is_planned, plan
 from airflow_ft.spark.state.location_files import keep
 from airflow_ft.spark.state.locations import SOURCES_FILE, SparkLocation, copy_location, set_places
-from airflow_ft.spark.state.standing import record_ids, recorded_ids
+from airflow_ft.spark.state.status import record_ids, recorded_ids
 from tests.raising import raises
 
 CONF = {"spark.sql.shuffle.partitions": "2"}

@@ -13,8 +13,8 @@ from airflow_ft.spark.state.locations import (
     SparkLocation,
     check_sources,
     copy_location,
-    life_in,
-    remember_life,
+    incarnation_in,
+    remember_incarnation,
     set_places,
 )
 from airflow_ft.spark.state.reset import tell_sources
@@ -23,7 +23,7 @@ from airflow_ft.spark.state.source_changes import (
     known_sources,
     source_change,
 )
-from airflow_ft.spark.state.standing import Standing, record_ids, recorded_ids, standing
+from airflow_ft.spark.state.status import LocationStatus, record_ids, recorded_ids, standing
 from airflow_ft.wal.filesystem import filesystem, local_path
 from tests.raising import raises
 
@@ -70,7 +70,7 @@ def test_lines_folders_and_ids_follow_the_names(tmp_path: Path) -> None:
     base = SparkPosition(old.uri, 1)
     change = source_change("p", base, ["orders", "more", "numbers"])
     assert change is not None and change.added == {1: "more"}
-    assert change.standing(standing(base)) == Standing({0: KAFKA}, {0: {"orders": "id"}})
+    assert change.standing(standing(base)) == LocationStatus({0: KAFKA}, {0: {"orders": "id"}})
     new = _changed(old, ["orders", "more", "numbers"], "2-1", places=[0, 1, 2, 0])
     assert new.sources() == ["orders", "more", "numbers"] and new.places() == [0, 1, 2, 0]
     assert new.offsets(1) == new.offsets(0) == [KAFKA, None, "a text"]
@@ -123,11 +123,11 @@ def test_a_copy_is_of_the_life_of_what_it_was_copied_from(tmp_path: Path) -> Non
     """By that an added source begins anew after everything was read anew, whoever of before wakes up late."""
     old = _location(tmp_path, ["orders"], [json.dumps(KAFKA)])
     late = _changed(old, ["refunds", "orders"], "2-1")
-    remember_life(old, "p/3-0")
+    remember_incarnation(old, "p/3-0")
     own = _changed(old, ["refunds", "orders"], "4-1")
     dropped = replace(own, uri=f"{own.uri}-0", batch=-1)
     tell_sources(filesystem(own.uri), old, dropped)
-    assert life_in(own.uri) == life_in(dropped.uri) == "p/3-0" and not life_in(late.uri)
+    assert incarnation_in(own.uri) == incarnation_in(dropped.uri) == "p/3-0" and not incarnation_in(late.uri)
 
 
 def test_spark_counts_the_lines_of_the_micro_batch_before_too(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Ending:
         self.world.store.ask(PIPELINE, RequestKind.STOP, {}, "a test")
         return StageResult((1,), {}, None, complete=False)
 
-    def _clean_up(self, run: Any, epoch: int, *_: Any, failed: bool, heard: Any = None) -> str:
+    def _clean_up(self, run: Any, epoch: int, *_: Any, failed: bool, seen_requests: Any = None) -> str:
         is_mine = epoch == self.world.store.pipeline(PIPELINE).epoch
         self.cleaned.append((is_mine, self.world.store.undelivered(PIPELINE), failed))
         return "its checkpoints are deleted"

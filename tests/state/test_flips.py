@@ -20,7 +20,7 @@ from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.location_files import COMMITS, entry
 from airflow_ft.spark.state.locations import SOURCES_FILE, TOPICS, SparkLocation, begins_at, check_sources
 from airflow_ft.spark.state.sealing import Lacking, seal
-from airflow_ft.spark.state.standing import record_ids, recorded_ids, standing
+from airflow_ft.spark.state.status import record_ids, recorded_ids, standing
 from airflow_ft.state.rows import write_row
 from airflow_ft.state.versions import open_version
 from airflow_ft.wal.filesystem import filesystem, local_path

@@ -225,10 +225,10 @@ class TestRewinds:
         first = scene.store.ask(PIPELINE, RequestKind.STOP, {}, "anna")
         second = scene.store.ask(PIPELINE, RequestKind.STOP, {"drain": True}, "ben")
         with raises(StateConflictError, "request_pending", request=second):
-            scene.store.reset_state(PIPELINE, 1, fresh, "the stream has ended", heard=[first])
+            scene.store.reset_state(PIPELINE, 1, fresh, "the stream has ended", seen_requests=[first])
         assert scene.store.pipeline(PIPELINE).base == a_position(1)
         scene.store.answer(PIPELINE, second, "nothing was drained")
-        scene.store.reset_state(PIPELINE, 1, fresh, "the stream has ended", heard=[first])
+        scene.store.reset_state(PIPELINE, 1, fresh, "the stream has ended", seen_requests=[first])
         assert scene.store.pipeline(PIPELINE).base == fresh
 
     def test_state_that_came_with_a_savepoint_is_not_brought_back_either(self, scene: Scene) -> None:

@@ -20,7 +20,7 @@ from rich.markup import escape
 
 from airflow_ft.admin.dag_runs import known_to_have_ended
 from airflow_ft.pipeline import settings
-from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store, participant_factory
 from airflow_ft.protocol.errors import AirflowFtError
@@ -103,10 +103,10 @@ def person() -> str:
         return f"user {os.getuid()}"
 
 
-def requester(args: Namespace, command: str) -> Requester:
+def actor(args: Namespace, command: str) -> Actor:
     """Whoever has typed the command: asked there, unless --yes was given."""
     reason = getattr(args, "reason", "")
-    return Requester(
+    return Actor(
         signature=signature(args, command),
         person=person() + (f": {reason}" if reason else ""),
         say=say,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_ft.admin.commands.common import command, open_store, participants, print_table, requester, say
+from airflow_ft.admin.commands.common import actor, command, open_store, participants, print_table, say
 from airflow_ft.pipeline.actions.names import SETTLING
 from airflow_ft.pipeline.actions.settling import look, settle
 from airflow_ft.protocol.doubt import doubts
@@ -44,7 +44,7 @@ def in_doubt(args: Namespace) -> None:
                 argument="--pipeline",
             )
         act, number = chosen[0]
-        by = requester(args, f"in-doubt --{act.replace('_', '-')} {number}")
+        by = actor(args, f"in-doubt --{act.replace('_', '-')} {number}")
         look(by, store, args.pipeline, number)
         settle(by, store, args.pipeline, act, number, after_abort(args))
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from airflow_ft.admin.commands.common import (
     Size,
+    actor,
     command,
     location,
     open_store,
     print_table,
-    requester,
     say,
     signature,
 )
@@ -119,7 +119,7 @@ def restore(args: Namespace) -> None:
             argument="--pipeline",
         )
     later = Later(args.later)
-    by = requester(args, "savepoint restore")
+    by = actor(args, "savepoint restore")
     with closing(open_configured_store(args.store, server_connections)) as store:
         if found is None:
             require_known(store, name, " For another decision log, add --store.")
@@ -154,7 +154,7 @@ def restore(args: Namespace) -> None:
 @command
 def dispose(args: Namespace) -> None:
     """`airflow ft savepoint dispose PATH`."""
-    acts.dispose(requester(args, "savepoint dispose"), location(args.path))
+    acts.dispose(actor(args, "savepoint dispose"), location(args.path))
 
 
 def savepoint_folder(args: Namespace) -> str:

@@ -14,7 +14,7 @@ def sessions(args: Namespace) -> None:
     """`airflow ft sessions`: lists them; with `--end` ends those that no run is using."""
     import psutil  # type: ignore[import-untyped]
 
-    from airflow_ft.spark.session.loans import kept
+    from airflow_ft.spark.session.session_leases import kept
 
     rows = []
     for one in kept():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from datetime import timedelta
 
-from airflow_ft.admin.commands.common import command, open_store, participants, person, requester, say, sure
+from airflow_ft.admin.commands.common import actor, command, open_store, participants, person, say, sure
 from airflow_ft.admin.commands.doubt import after_abort
 from airflow_ft.pipeline.actions import pipelines
 from airflow_ft.pipeline.actions.settling import settle
@@ -14,7 +14,7 @@ from airflow_ft.protocol.adoption import look
 from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lookup import checkpoint_of
 from airflow_ft.protocol.model import CheckpointState
-from airflow_ft.protocol.remnants import PreparedEnding
+from airflow_ft.protocol.orphans import PreparedEnding
 
 
 @command
@@ -22,7 +22,7 @@ def recover(args: Namespace) -> None:
     """`airflow ft recover PIPELINE`."""
     age = timedelta(seconds=args.min_age)
     with open_store(args) as store:
-        pipelines.recover(requester(args, "recover"), store, args.pipeline, age)
+        pipelines.recover(actor(args, "recover"), store, args.pipeline, age)
 
 
 @command
@@ -40,35 +40,35 @@ def abort(args: Namespace) -> None:
                 checkpoint=args.number,
                 state=found.state.value,
             )
-        settle(requester(args, "abort"), store, args.pipeline, "abort", args.number, after_abort(args))
+        settle(actor(args, "abort"), store, args.pipeline, "abort", args.number, after_abort(args))
 
 
 @command
 def rewind(args: Namespace) -> None:
     """`airflow ft rewind PIPELINE`: all that is published and not decided is computed again by the next run."""
     with open_store(args) as store:
-        pipelines.rewind(requester(args, "rewind"), store, args.pipeline)
+        pipelines.rewind(actor(args, "rewind"), store, args.pipeline)
 
 
 @command
 def reset_state(args: Namespace) -> None:
     """`airflow ft reset-state PIPELINE`: the next run reads on where the last one ended, without operator state."""
     with open_store(args) as store:
-        pipelines.reset_state(requester(args, "reset-state"), store, args.pipeline)
+        pipelines.reset_state(actor(args, "reset-state"), store, args.pipeline)
 
 
 @command
 def resume(args: Namespace) -> None:
     """`airflow ft resume PIPELINE`."""
     with open_store(args) as store:
-        pipelines.resume(requester(args, "resume"), store, args.pipeline)
+        pipelines.resume(actor(args, "resume"), store, args.pipeline)
 
 
 @command
 def retire(args: Namespace) -> None:
     """`airflow ft retire PIPELINE`."""
     with open_store(args) as store:
-        pipelines.retire(requester(args, "retire"), store, args.pipeline)
+        pipelines.retire(actor(args, "retire"), store, args.pipeline)
 
 
 @command
@@ -83,11 +83,11 @@ def adopt(args: Namespace) -> None:
                 if head
                 else f"{name}: has no marker of the pipeline"
             )
-            for remnant in estate.remnants:
-                number = f"checkpoint {remnant.number}: " if remnant.number else ""
-                say(f"  {number}{remnant.text}, from installation {remnant.installation}")
-                if remnant.commit:
-                    say(f"    commit it by hand: {remnant.commit}; or roll it back: {remnant.roll_back};")
+            for orphan in estate.orphans:
+                number = f"checkpoint {orphan.number}: " if orphan.number else ""
+                say(f"  {number}{orphan.text}, from installation {orphan.installation}")
+                if orphan.commit:
+                    say(f"    commit it by hand: {orphan.commit}; or roll it back: {orphan.roll_back};")
         say(f"this decision log is installation {store.installation} ({store.url})")
         say(
             "It does not know what the lost log had read. The pipeline reads its sources from their beginning"

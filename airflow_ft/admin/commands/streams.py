@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_ft.admin.commands.common import command, open_store, requester
+from airflow_ft.admin.commands.common import actor, command, open_store
 from airflow_ft.admin.commands.savepoints import savepoint_folder
 from airflow_ft.pipeline.actions.savepoints import stop as stop_stream
 
@@ -14,7 +14,7 @@ def stop(args: Namespace) -> None:
     """`airflow ft stop PIPELINE`."""
     with open_store(args) as store:
         stop_stream(
-            requester(args, "stop"),
+            actor(args, "stop"),
             store,
             args.pipeline,
             at_once=bool(args.now),

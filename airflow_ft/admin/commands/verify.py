@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_ft.admin.commands.common import command, open_store, print_table, requester, say
+from airflow_ft.admin.commands.common import actor, command, open_store, print_table, say
 from airflow_ft.pipeline.actions import verifying
 
 
@@ -12,7 +12,7 @@ from airflow_ft.pipeline.actions import verifying
 def verify(args: Namespace) -> None:
     """`airflow ft verify PIPELINE [NUMBER ...]`; ends with status 1 when rows are missing, doubled, or not compared."""
     with open_store(args) as store:
-        reports = verifying.verify(requester(args, "verify"), store, args.pipeline, args.numbers, full=args.full)
+        reports = verifying.verify(actor(args, "verify"), store, args.pipeline, args.numbers, full=args.full)
     if args.output != "table":
         print_table([report.to_json() for report in reports], args.output)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from airflow_ft.pipeline import settings
-from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.doctor import Patient, examine
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol.doctor import Check, Verdict, worst
@@ -25,7 +25,7 @@ def configured(pipeline: str, connections: ConnectionResolver) -> Patient:
     )
 
 
-def doctor(by: Requester, patient: Patient, open_log: Callable[[], Store]) -> list[Check]:
+def doctor(by: Actor, patient: Patient, open_log: Callable[[], Store]) -> list[Check]:
     """All checks; writes nothing that stays. The store that `open_log` opens is closed."""
     return examine(patient, open_log, by.connections, by.participants)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.ports import Store
@@ -17,7 +17,7 @@ from airflow_ft.wal.filesystem import filesystem
 
 
 def stop(
-    by: Requester,
+    by: Actor,
     store: Store,
     pipeline: str,
     *,
@@ -54,14 +54,14 @@ def restored_texts(restored: Restored, name: str, later: Later) -> Iterator[str]
         yield f"it delivers the rows of checkpoints {restored.later[0]} to {restored.later[-1]} again"
 
 
-def dispose(by: Requester, uri: str) -> None:
+def dispose(by: Actor, uri: str) -> None:
     """Deletes a savepoint, also one that is unfinished."""
     by.sure(f"Delete the savepoint {uri}? No pipeline can be restored from it then.")
     delete(uri)
     by.say(f"{uri} is deleted")
 
 
-def dispose_of(by: Requester, uri: str, pipeline: str) -> None:
+def dispose_of(by: Actor, uri: str, pipeline: str) -> None:
     """Deletes a savepoint of this pipeline; one that is not there any more is no error, another's is left alone."""
     if not filesystem(uri).exists(uri):
         by.say(f"{uri} does not exist: nothing to delete")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
-from airflow_ft.pipeline.actions.requester import Requester
+from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionResolver, Store
@@ -16,7 +16,7 @@ from airflow_ft.sinks.registry import system
 
 
 def verify(
-    by: Requester, store: Store, pipeline: str, numbers: Iterable[int] = (), *, full: bool = False
+    by: Actor, store: Store, pipeline: str, numbers: Iterable[int] = (), *, full: bool = False
 ) -> list[SinkReport]:
     """Compares these checkpoints, or all that are in the log still, sink by sink. `full`: counts other rows too."""
     verifier = partial(verify_participant, connections=by.connections, full=full)

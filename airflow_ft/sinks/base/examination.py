@@ -22,7 +22,7 @@ def examine_places(
     connection: ConnectionInfo,
     rows: Sequence[SegmentReader],
     describe: Callable[[Mapping[str, Any]], str],
-    misfits: Fitting,
+    schema_problems: Fitting,
 ) -> list[Check]:
     """The checks of each sink's `place` ("table"), as a system's `examine` returns them.
 
@@ -35,7 +35,7 @@ def examine_places(
         if described is not None:
             exam.ok(place, f"{name}: {described}")
     all_there = all(check.verdict is Verdict.OK for check in exam.checks)
-    for problem in of_rows(exam, plan, connection, rows if all_there else (), misfits):
+    for problem in of_rows(exam, plan, connection, rows if all_there else (), schema_problems):
         column = f"column {problem.column}: " if problem.column else ""
         exam.problem("columns", f"{column}{problem.what}", problem.remedy)
     return exam.checks

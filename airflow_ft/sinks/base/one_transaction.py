@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from airflow_ft.protocol.errors import AirflowFtError, together
 from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.ports import SegmentReader, WalReader
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.base.memory import (
     Head,
@@ -82,7 +82,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """Return what is demanded of the server before anything is written there; notes for people."""
 
     @abstractmethod
-    def _misfits(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+    def _schema_problems(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
         """All that speaks against staged rows; `make`: nothing was delivered yet."""
 
     @abstractmethod
@@ -124,13 +124,13 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         """Takes the head over from another installation."""
         self._persist("adopting the head", lambda: self._adopt(fence, number), fence)
 
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Return what former owners have left past the last delivered number."""
-        return self._persist("looking for remnants", lambda: self._remnants(pipeline, installation))
+        return self._persist("looking for orphans", lambda: self._orphans(pipeline, installation))
 
-    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """Raises the head above a former owner, who stays named in it; or drops what former owners have marked."""
-        self._persist("ending remnants", lambda: self._end_remnants(fence, ending, make_way), fence)
+        self._persist("ending orphans", lambda: self._end_orphans(fence, ending, make_way), fence)
 
     def heuristic(self, plan: Plan) -> str:
         """Only what is prepared before the decision can be committed before it."""
@@ -152,7 +152,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             head = self._raised(ledger, fence)
             if self._is_settled(ledger, head, plan, fence, exactly=False):
                 return notes
-            if problems := list(self._misfits(db, readers, make=head.last_delivered == 0)):
+            if problems := list(self._schema_problems(db, readers, make=head.last_delivered == 0)):
                 raise together(problems)
         return notes | self._vote(plan, fence, readers)
 
@@ -218,19 +218,19 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             floor = max(number, head.floor if head else 0)
             ledger.write_head(replace(_head_of(fence), last_delivered=number, floor=floor))
 
-    def _remnants(self, pipeline: str, installation: str) -> list[Remnant]:
+    def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
         with self._reading(pipeline) as ledger:
             if ledger is None:
                 return []
             head = ledger.head()
             found = ledger.markers_of_others(head.last_delivered if head else 0, installation)
         return [
-            Remnant(number, "", RemnantKind.ABORTED, marker.installation, marker.tombstone)
+            Orphan(number, "", OrphanKind.ABORTED, marker.installation, marker.tombstone)
             for number, marker in found
             if marker.outcome is Outcome.ABORTED
         ]
 
-    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
+    def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         with self._reading(fence.pipeline) as there:
             if there is None:
                 return

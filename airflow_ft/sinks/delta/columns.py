@@ -197,7 +197,7 @@ def unholdable(sink: DeltaSink, schema: pa.Schema, name: str) -> Iterator[Airflo
             yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
 
 
-def misfits(
+def schema_problems(
     sink: DeltaSink, schema: pa.Schema, columns: Sequence[Column] | None, partitions: Sequence[str], name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `columns`: of the table; None: it is made of the rows."""
@@ -227,7 +227,7 @@ def misfits(
         )
     there = {column.name.lower(): column for column in columns}
     for field in schema:
-        yield from _misfit(sink, field, there.get(field.name.lower()), name)
+        yield from _schema_problem(sink, field, there.get(field.name.lower()), name)
     for column in columns:
         if column.name.lower() not in kinds and not column.nullable:
             what = f"column {column.name!r} of the table is NOT NULL, and the rows do not have it."
@@ -242,7 +242,7 @@ def misfits(
             )
 
 
-def _misfit(sink: DeltaSink, field: pa.Field, column: Column | None, name: str) -> Iterator[AirflowFtError]:
+def _schema_problem(sink: DeltaSink, field: pa.Field, column: Column | None, name: str) -> Iterator[AirflowFtError]:
     kind = type_of(field.type)
     if column is None and not sink.schema_evolution:
         yield UnfitTargetError(

@@ -12,7 +12,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
-from airflow_ft.sinks.delta.fitting import misfits
+from airflow_ft.sinks.delta.fitting import schema_problems
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
@@ -27,7 +27,7 @@ def examine(
 ) -> list[Check]:
     """The checks of one table. `rows` are published segments, whose columns are judged as `prepare` would."""
     described = partial(_described, plan.name, connection)
-    return examine_places(f"participant {plan.name}", "table", plan, connection, rows, described, misfits)
+    return examine_places(f"participant {plan.name}", "table", plan, connection, rows, described, schema_problems)
 
 
 def _described(participant: str, connection: ConnectionInfo, settings: Mapping[str, Any]) -> str:

@@ -10,13 +10,13 @@ from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.delta.columns import is_placeholder
-from airflow_ft.sinks.delta.columns import misfits as misfits_of_columns
+from airflow_ft.sinks.delta.columns import schema_problems as column_problems_of
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.delta.table import Snapshot, told
 
 
-def misfits(
+def schema_problems(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
     """See `airflow_ft.sinks.fitting`."""
@@ -34,5 +34,5 @@ def misfits(
             found += (problem.located(sink=name) for problem in there.oddities())
         columns = there.columns if there is not None and not is_placeholder(there.columns) else None
         partitions = there.partition_by if there is not None else ()
-        found += misfits_of_columns(sink, schema, columns, partitions, name)
+        found += column_problems_of(sink, schema, columns, partitions, name)
     return found

@@ -28,7 +28,7 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Proof
 from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.base.places import only_sink
-from airflow_ft.sinks.delta.columns import is_placeholder, lacking, misfits
+from airflow_ft.sinks.delta.columns import is_placeholder, lacking, schema_problems
 from airflow_ft.sinks.delta.ledger import Ledger
 from airflow_ft.sinks.delta.place import OURS, Place
 from airflow_ft.sinks.delta.rows import Rows
@@ -74,7 +74,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
                 self._raised(ledger, fence)
         return super()._abort(plan, fence, detail)
 
-    def _misfits(self, db: Rows, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+    def _schema_problems(self, db: Rows, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
         """All that speaks against staged rows. Makes columns that are lacking, where that was asked for."""
         found = self._judged(db.snapshot, readers)
         yield from found
@@ -182,7 +182,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
         found: list[AirflowFtError] = list(snapshot.oddities())
         for schema in self._schemas(readers):
             columns = None if is_placeholder(snapshot.columns) else snapshot.columns
-            found += misfits(self.sink, schema, columns, snapshot.partition_by, self.sink_name)
+            found += schema_problems(self.sink, schema, columns, snapshot.partition_by, self.sink_name)
         return [problem.located(sink=self.sink_name) for problem in found]
 
     def _schemas(self, readers: Sequence[SegmentReader]) -> list[Any]:
@@ -193,7 +193,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
         """Return what the table is made of; None: nothing that it could hold is known."""
         readers = [self.wal.open(segment) for segment in plan.segments] if plan is not None else []
         for schema in self._schemas(readers)[:1]:
-            if not list(misfits(self.sink, schema, None, (), self.sink_name)):
+            if not list(schema_problems(self.sink, schema, None, (), self.sink_name)):
                 return schema
         return None
 

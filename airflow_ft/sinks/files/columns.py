@@ -32,12 +32,12 @@ def judged(
 ) -> Iterator[AirflowFtError]:
     """Yield all that speaks against rows of these schemas, one behind the other."""
     for schema in schemas:
-        yield from misfits(sink, schema, before, name)
+        yield from schema_problems(sink, schema, before, name)
         if len(schema):
             before = layout(sink, schema, before)
 
 
-def misfits(
+def schema_problems(
     sink: FilesSink, schema: pa.Schema, before: Mapping[str, Any] | None, name: str
 ) -> Iterator[AirflowFtError]:
     """All that speaks against such rows. `before`: the layout of the newest rows in the folder."""

@@ -12,7 +12,7 @@ from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
 from airflow_ft.sinks.files.failures import telling
-from airflow_ft.sinks.files.fitting import misfits
+from airflow_ft.sinks.files.fitting import schema_problems
 from airflow_ft.sinks.files.ledger import Ledger, refused
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.spec import FilesSink
@@ -28,7 +28,7 @@ def examine(
 ) -> list[Check]:
     """The checks of one folder. `rows` are published segments, whose columns are judged as `prepare` would."""
     described = partial(_described, pipeline, plan, connection)
-    return examine_places(f"participant {plan.name}", "folder", plan, connection, rows, described, misfits)
+    return examine_places(f"participant {plan.name}", "folder", plan, connection, rows, described, schema_problems)
 
 
 def _described(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo, settings: Mapping[str, Any]) -> str:

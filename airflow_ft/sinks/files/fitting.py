@@ -9,13 +9,13 @@ import pyarrow as pa
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.sinks.files.columns import misfits as misfits_of_columns
+from airflow_ft.sinks.files.columns import schema_problems as column_problems_of
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.spec import FilesSink
 
 
-def misfits(
+def schema_problems(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
     """See `airflow_ft.sinks.fitting`."""
@@ -24,5 +24,5 @@ def misfits(
         sink = FilesSink.from_settings(plan.name, plan.sinks[name])
         with telling(sink.folder, participant=plan.name):
             before = Ledger.of(sink.folder, connection).newest_layout()
-        found += misfits_of_columns(sink, schema, before, name)
+        found += column_problems_of(sink, schema, before, name)
     return found

@@ -52,8 +52,8 @@ from airflow_ft.protocol.errors import (
     together,
 )
 from airflow_ft.protocol.model import Fence, Former, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.base.memory import (
     Marker,
@@ -111,7 +111,7 @@ class FilesParticipant:
             if marker is not None:
                 return notes
             before = self._before(plan, head)
-            if problems := self.misfits(readers, before):
+            if problems := self.schema_problems(readers, before):
                 raise together(problems)
             if self.ledger.files.exists(self.ledger.published(plan.number)):
                 raise self._in_the_way(plan.number)
@@ -229,25 +229,25 @@ class FilesParticipant:
             self.ledger.claim(fence.pipeline)
             self.ledger.change(taken)
 
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Tombstones and prepared folders of former owners past the last delivered number."""
         with self._telling():
             head = self._head_of(pipeline)
             if head is None:
                 return ()
             tombstones = [
-                Remnant(number, "", RemnantKind.ABORTED, marker.installation, marker.tombstone)
+                Orphan(number, "", OrphanKind.ABORTED, marker.installation, marker.tombstone)
                 for number, marker in self.ledger.markers(head.last_delivered)
                 if marker.outcome is Outcome.ABORTED and marker.installation != installation
             ]
             settled = {each.number for each in tombstones}
             return tombstones + [
-                self._remnant(number, rank, manifest)
+                self._orphan(number, rank, manifest)
                 for number, rank, manifest in others(self.staged, installation, head.last_delivered)
                 if number not in settled
             ]
 
-    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """Raises the head above a former owner, who stays named in it; or drops what former owners have marked."""
 
         def raised(head: Owned | None) -> Owned:
@@ -297,7 +297,9 @@ class FilesParticipant:
                         path=self.ledger.told(self.ledger.root),
                     )
 
-    def misfits(self, readers: Sequence[SegmentReader], before: Mapping[str, Any] | None) -> list[AirflowFtError]:
+    def schema_problems(
+        self, readers: Sequence[SegmentReader], before: Mapping[str, Any] | None
+    ) -> list[AirflowFtError]:
         """All that speaks against the columns of these segments, behind rows of this layout."""
         mine = [reader for reader in readers if self.staged.name in reader.sinks()]
         schemas = dict.fromkeys(reader.schema(self.staged.name) for reader in mine)
@@ -483,13 +485,13 @@ class FilesParticipant:
             path=path,
         )
 
-    def _remnant(self, number: int, rank: Rank, manifest: Mapping[str, Any]) -> Remnant:
+    def _orphan(self, number: int, rank: Rank, manifest: Mapping[str, Any]) -> Orphan:
         folder = self.ledger.told(self.staged.uri(number, rank))
         visible = self.ledger.told(self.ledger.published(number))
-        return Remnant(
+        return Orphan(
             number,
             "",
-            RemnantKind.PREPARED,
+            OrphanKind.PREPARED,
             manifest["installation"],
             f"{manifest['rows']:,} rows in {folder}, invisible to readers",
             of=1,

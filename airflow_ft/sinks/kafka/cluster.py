@@ -16,8 +16,8 @@ from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, create_token_topic, describe, topic_ids
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkUnavailableError, StateConflictError
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.ports import WalReader
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant
 from airflow_ft.protocol.set_aside import SetAside, read_detail, together
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
 from airflow_ft.sinks.kafka.content import PlanContent, Reading
@@ -30,8 +30,8 @@ from airflow_ft.sinks.kafka.token import (
     Ballot,
     Delivery,
     PartitionEnd,
-    Standing,
     Token,
+    TokenStatus,
     check_owner,
     delivered,
     genesis,
@@ -88,7 +88,7 @@ class KafkaParticipant:
             slot.connect(self._demanded if slot.has_written(fence) else {})
         for slot in slots:
             token, standing = self._tokens.ensure_taken_over(slot, plan, fence)
-            if standing is Standing.READY:
+            if standing is TokenStatus.READY:
                 births[slot.group] = list(token.birth)
         notes = self._check_rows(plan, topics)
         return {**notes, PRODUCER: self._limits(), _BALLOT: {"epoch": fence.epoch, "births": births}}
@@ -123,9 +123,9 @@ class KafkaParticipant:
             token, standing = self._tokens.take_over(slot, plan, fence)
             tokens.append(token)
             standings.add(standing)
-        if standings == {Standing.DONE}:
+        if standings == {TokenStatus.DONE}:
             return self._proof(plan, tokens)
-        if Standing.DONE in standings:
+        if TokenStatus.DONE in standings:
             raise StateConflictError(
                 "some transactional ids have already delivered this checkpoint, so it was decided to commit it.",
                 remedy="Let the next attempt commit it. It delivers the rest.",
@@ -186,11 +186,11 @@ class KafkaParticipant:
         """Sets the token of every slot to `number` under `fence`, whatever stands there; see `Tokens.adopt`."""
         self._tokens.adopt(fence, number)
 
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """A transaction that is open under one of its transactional ids: `adopt` aborts it."""
         return ()
 
-    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
         """Nothing to do before `adopt`, which initialises every producer and so ends what is open."""
 
     def heuristic(self, plan: Plan) -> str:
@@ -246,7 +246,7 @@ class KafkaParticipant:
             token = slot.read_token(fence)
             standing = judge(token, expected, fence, may_wait=False)
             assert token is not None  # judge raises TokenLostError
-            if standing is Standing.DONE:
+            if standing is TokenStatus.DONE:
                 return token  # a transaction that was in doubt, or another process under this plan, has committed
             after = self._send(slot, plan, fence, token, reading, transaction, content, note)
             transaction.commit(after)

@@ -18,7 +18,7 @@ from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.vote import check_times, keyless
 
 
-def misfits(
+def schema_problems(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
     """Return what speaks against each sink's schema. Describes the topics, and creates none.
@@ -29,7 +29,7 @@ def misfits(
     sinks = {name: KafkaSink.from_settings(plan.name, plan.strategy, plan.sinks[name]) for name in schemas}
     found: list[AirflowFtError] = []
     for name, sink in sinks.items():  # that needs no broker
-        found += [problem.located(sink=name) for problem in records.misfits(sink, schemas[name])]
+        found += [problem.located(sink=name) for problem in records.schema_problems(sink, schemas[name])]
     try:
         settings = KafkaSettings.from_connection(connection)
         clients = KafkaClients(replace(settings, timeout=min(settings.timeout, ASK_SECONDS)))

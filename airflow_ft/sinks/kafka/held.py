@@ -30,13 +30,13 @@ from airflow_ft.clients.kafka.topics import (
 )
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, TokenLostError
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Proof, Vote
+from airflow_ft.protocol.orphans import Orphan, OrphanKind
 from airflow_ft.protocol.ports import WalReader
-from airflow_ft.protocol.remnants import Remnant, RemnantKind
 from airflow_ft.sinks.kafka.cluster import PRODUCER, KafkaParticipant
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.slot import Slot
 from airflow_ft.sinks.kafka.spec import BROKERS_DEFAULT_MAXIMUM, KafkaSink
-from airflow_ft.sinks.kafka.token import Ends, Standing, Token, judge
+from airflow_ft.sinks.kafka.token import Ends, Token, TokenStatus, judge
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import Description, Ending, TransactionCoordinator
 
@@ -181,7 +181,7 @@ class HeldParticipant(KafkaParticipant):
                 )
         return super().proof(plan)
 
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Transactions that another installation holds open. Nobody but it can commit them: that needs its votes."""
         found = []
         for slot in self._tokens.slots(pipeline):
@@ -194,7 +194,7 @@ class HeldParticipant(KafkaParticipant):
                     f"transactional id {slot.group!r} holds a transaction open: its records can only be dropped, since"
                     " what names it for a commit was in the lost decision log"
                 )
-                found.append(Remnant(0, slot.group, RemnantKind.PREPARED, token.installation, text))
+                found.append(Orphan(0, slot.group, OrphanKind.PREPARED, token.installation, text))
         return found
 
     def heuristic(self, plan: Plan) -> str:
@@ -225,7 +225,7 @@ class HeldParticipant(KafkaParticipant):
 
         def work(transaction: Transaction) -> Mapping[str, Any] | None:
             token = slot.read_token(fence)
-            if judge(token, expected, fence, may_wait=True) is not Standing.READY:
+            if judge(token, expected, fence, may_wait=True) is not TokenStatus.READY:
                 return None
             assert token is not None  # judge raises TokenLostError
             after = self._send(slot, plan, fence, token, reading, transaction)

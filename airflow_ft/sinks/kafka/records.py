@@ -176,11 +176,11 @@ class RecordEncoder:
 
 def check_schema(sink: KafkaSink, schema: pa.Schema) -> None:
     """Refuses a schema that the sink's settings do not fit, naming the columns (DeclinedError)."""
-    if problems := list(misfits(sink, schema)):
+    if problems := list(schema_problems(sink, schema)):
         raise together(problems)
 
 
-def misfits(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedError]:
+def schema_problems(sink: KafkaSink, schema: pa.Schema) -> Iterator[DeclinedError]:
     """All that makes a schema one that the sink's settings do not fit."""
 
     def refuse(what: str, column: str, remedy: str, code: str, **fields: Any) -> DeclinedError:

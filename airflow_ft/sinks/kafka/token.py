@@ -37,7 +37,7 @@ class TokenKind(StrEnum):
     SEEDED = "seeded"  # set anew after it had vanished, or by a person
 
 
-class Standing(StrEnum):
+class TokenStatus(StrEnum):
     """What a token means for a plan."""
 
     DONE = "done"  # the plan's rows are in the topics
@@ -293,7 +293,7 @@ def check_owner(token: Token, fence: Fence, participant: str, group: str, number
         )
 
 
-def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait: bool) -> Standing:
+def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait: bool) -> TokenStatus:
     """Whether the plan's rows are delivered (DONE) or may be sent now (READY); everything else stops the pipeline.
 
     READY demands equality with the predecessor: '>=' would call an undelivered number delivered after an abort, and
@@ -327,11 +327,11 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
                 " (kafka-consumer-groups.sh --delete-offsets) and run `airflow ft in-doubt --redeliver`.",
                 **expected.where(),
             )
-        return Standing.READY
+        return TokenStatus.READY
     if token.number >= expected.number:
         delivery = token.delivery(expected.number)
         if delivery is not None and delivery.digest == expected.digest:
-            return Standing.DONE
+            return TokenStatus.DONE
         raise StoreBehindSinkError(
             f"the token of group {expected.group!r} is at number {token.number}, but does not know number"
             f" {expected.number} with this plan's digest: other rows were delivered under this number.",
@@ -342,7 +342,7 @@ def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait:
             **expected.where(),
         )
     if token.number < expected.predecessor and may_wait:
-        return Standing.WAITING
+        return TokenStatus.WAITING
     if token.number < expected.predecessor:
         raise TokenLostError(
             f"the token of group {expected.group!r} is at number {token.number}, lower than the predecessor"

@@ -13,7 +13,7 @@ from airflow_ft.protocol.errors import StateConflictError, TokenLostError
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, SinkHead
 from airflow_ft.sinks.base.memory import refuse_to_adopt
 from airflow_ft.sinks.kafka.slot import Slot
-from airflow_ft.sinks.kafka.token import Ballot, Expectation, Standing, Token, check_owner, genesis, judge, seeded
+from airflow_ft.sinks.kafka.token import Ballot, Expectation, Token, TokenStatus, check_owner, genesis, judge, seeded
 from airflow_ft.sinks.kafka.transaction import Transaction
 
 
@@ -63,14 +63,14 @@ class Tokens:
 
     # --- the head ------------------------------------------------------------------------------------------------
 
-    def ensure_taken_over(self, slot: Slot, plan: Plan, fence: Fence) -> tuple[Token, Standing]:
+    def ensure_taken_over(self, slot: Slot, plan: Plan, fence: Fence) -> tuple[Token, TokenStatus]:
         """As `take_over`; but a token that this process has written in this epoch stays, and is read alone."""
         token = slot.own_token(fence)
         if token is None:
             return self.take_over(slot, plan, fence)
         return token, judge(token, self.expectation(slot, plan), fence, may_wait=True)
 
-    def take_over(self, slot: Slot, plan: Plan, fence: Fence) -> tuple[Token, Standing]:
+    def take_over(self, slot: Slot, plan: Plan, fence: Fence) -> tuple[Token, TokenStatus]:
         """Writes the token of the same number under `fence` (I5: older producers are fenced, older heads refused)."""
         expected = self.expectation(slot, plan)
 

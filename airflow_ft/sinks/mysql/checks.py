@@ -59,7 +59,7 @@ class Check:
     problem: str = ""
     code: str = "value_unfit"
 
-    def misfit(self, column: str, values: str = "") -> str:
+    def schema_problem(self, column: str, values: str = "") -> str:
         """Say what does not fit, without a full stop; `column` names the table's, `values` are some that offend."""
         return f"found {self.found}{f' ({values})' if values else ''}, and {column} allows {self.allowed}"
 

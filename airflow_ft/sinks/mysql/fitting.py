@@ -20,7 +20,7 @@ from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import keyed_target
 
 
-def misfits(
+def schema_problems(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
     """Return what speaks against each sink's schema. Reads information_schema alone.
@@ -51,4 +51,4 @@ def _of_target(session: Session, target: vote.Target, sink: MySqlSink, schema: p
         target = keyed_target(target, sink)
     if sink.change_column is not None and sink.change_column not in schema.names:
         found.append(missing_kind(sink.change_column))
-    return [*found, *vote.misfits(target, schema)]
+    return [*found, *vote.schema_problems(target, schema)]

@@ -26,8 +26,8 @@ from airflow_ft.protocol.errors import (
     together,
 )
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.catalog import whole_name
 from airflow_ft.sinks.mysql.failures import (
@@ -47,17 +47,25 @@ from airflow_ft.sinks.mysql.kept import Judged, keep_table, unfit_since
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, marker_lost, settled
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import HEADROOM, AnotherWay, Loader, Way, path
-from airflow_ft.sinks.mysql.preflight import check_privileges, check_server, ensure_ledger, triggers_that_fire
-from airflow_ft.sinks.mysql.remnants import (
+from airflow_ft.sinks.mysql.orphans import (
     end_prepared,
-    find_remnants,
+    find_orphans,
     refuse_branches_of_others,
     roll_back_own,
     shut_out,
 )
+from airflow_ft.sinks.mysql.preflight import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.vote import Target, Verdict, all_short, check_rows, check_segment, misfits, read_target
+from airflow_ft.sinks.mysql.vote import (
+    Target,
+    Verdict,
+    all_short,
+    check_rows,
+    check_segment,
+    read_target,
+    schema_problems,
+)
 from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -145,13 +153,13 @@ class ServerParticipant(ABC):
         """Takes the head over from another installation."""
         self._persist("adopting the head", None, lambda _: self._adopt(fence, number))
 
-    def remnants(self, pipeline: str, installation: str) -> Sequence[Remnant]:
+    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Branches of former owners, prepared or visible, and their tombstones past the last delivered number."""
-        return self._persist("looking for remnants", None, lambda _: self._remnants(pipeline, installation))
+        return self._persist("looking for orphans", None, lambda _: self._orphans(pipeline, installation))
 
-    def end_remnants(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
-        """Raises the head above a former owner, and ends its branches; see `remnants.end_prepared`."""
-        self._persist("ending remnants", None, lambda _: self._end_remnants(fence, ending, make_way))
+    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
+        """Raises the head above a former owner, and ends its branches; see `orphans.end_prepared`."""
+        self._persist("ending orphans", None, lambda _: self._end_orphans(fence, ending, make_way))
 
     def heuristic(self, plan: Plan) -> str:
         """Only what is prepared before the decision can be committed before it."""
@@ -282,7 +290,7 @@ class ServerParticipant(ABC):
         """The target as its rows are judged one by one; UnfitTargetError where none of them could go in."""
         for reader in map(self._wal.open, plan.segments):
             schema = reader.schema(target.sink) if target.sink in reader.sinks() else None
-            if schema is not None and schema.names and (problems := misfits(target, schema)):
+            if schema is not None and schema.names and (problems := schema_problems(target, schema)):
                 raise unfit_since(together(problems))
         return replace(target.to_judge(session), judged_when_sent=True)
 
@@ -408,11 +416,11 @@ class ServerParticipant(ABC):
             ledger.adopt_head(session, fence, number)
             self._end(session)
 
-    def _remnants(self, pipeline: str, installation: str) -> list[Remnant]:
+    def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
         with closing(self._open()) as session:
-            return find_remnants(session, self._ledger(pipeline), installation)
+            return find_orphans(session, self._ledger(pipeline), installation)
 
-    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
+    def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         ledger = self._ledger(fence.pipeline)
         with closing(self._open()) as session:
             try:

@@ -150,7 +150,7 @@ class Verdict:
     undecided: Sequence[tuple[str, Column, Check]]
 
 
-def misfits(target: Target, schema: pa.Schema) -> list[AirflowFtError]:
+def schema_problems(target: Target, schema: pa.Schema) -> list[AirflowFtError]:
     """All that speaks against rows of this schema, whatever their values; of the types that `mapped` explains."""
     columns, problems = target.mapped(schema)
     if problems and not columns:
@@ -185,7 +185,7 @@ def check_segment(target: Target, reader: SegmentReader) -> Verdict:
     schema = reader.schema(target.sink)
     if not schema.names:  # the job returned nothing for this sink
         return Verdict((), (), ())
-    if problems := misfits(target, schema):
+    if problems := schema_problems(target, schema):
         raise together(problems)
     columns = target.written(schema)
     statistics = reader.statistics(target.sink)
@@ -229,7 +229,7 @@ def unfit_rows(target: Target, batch: pa.RecordBatch) -> dict[int, str]:
             array = array.dictionary_decode()
         for check in _checks(target, array.type, column, written.source):
             wrong = booleans(pc.fill_null(check.offends(array), False))
-            why = check.misfit(f"{target.table.name}.{column.name}")
+            why = check.schema_problem(f"{target.table.name}.{column.name}")
             for index in np.flatnonzero(wrong).tolist():
                 found.setdefault(index, why)
     return found
@@ -354,7 +354,7 @@ def _look(target: Target, batch: pa.RecordBatch, source: str, column: Column, ch
 
 def _refusal(target: Target, source: str, column: Column, check: Check, row: str, values: str = "") -> AirflowFtError:
     say = target._unfit if check.by_table else target._declined
-    what = check.misfit(f"{target.table.name}.{column.name}", values)
+    what = check.schema_problem(f"{target.table.name}.{column.name}", values)
     return say(check.code, what, check.remedy, source, row=row, problem=check.problem, allowed=check.allowed)
 
 

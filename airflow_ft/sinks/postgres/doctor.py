@@ -20,9 +20,9 @@ from airflow_ft.sinks.postgres.catalog import Table, closed_sequences, read_tabl
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.fitting import judged as judged_table
-from airflow_ft.sinks.postgres.fitting import misfits_of
+from airflow_ft.sinks.postgres.fitting import schema_problems_of
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
-from airflow_ft.sinks.postgres.keys import key_misfits
+from airflow_ft.sinks.postgres.keys import key_problems
 from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.local import ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
@@ -172,7 +172,7 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
         exam.warn(f"table {table.name}", f"triggers fire for rows: {', '.join(table.triggers)}", "Check that they may.")
     judged = [reader for reader in rows if name in reader.sinks()]
     for reader in judged:
-        problems = list(misfits_of(session, sink, reader.schema(name), name))
+        problems = list(schema_problems_of(session, sink, reader.schema(name), name))
         for problem in problems:
             column = f"column {problem.column}: " if problem.column else ""
             exam.problem(f"rows for {table.name}", f"{column}{problem.what}", problem.remedy)
@@ -197,7 +197,7 @@ def _without_rows(session: Session, name: str, sink: PostgresSink, table: Table)
     yield from judged_table(session, sink, table, pa.schema([]), name)
     if sink.strategy == "upsert":
         needed = [*sink.key_columns, *([sink.change_column] if sink.change_column else [])]
-        yield from key_misfits(session, sink, table, pa.schema([(each, pa.string()) for each in needed]))
+        yield from key_problems(session, sink, table, pa.schema([(each, pa.string()) for each in needed]))
     elif not session.value("SELECT has_any_column_privilege(%s, 'INSERT')", (table.name.sql,)):
         yield SinkAccessError(
             f"the connection's user may not insert into table {table.name}.",

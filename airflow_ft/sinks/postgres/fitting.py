@@ -14,14 +14,14 @@ from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, closed_sequences, read_table
 from airflow_ft.sinks.postgres.encoding import fits
 from airflow_ft.sinks.postgres.failures import telling
-from airflow_ft.sinks.postgres.keys import key_misfits
+from airflow_ft.sinks.postgres.keys import key_problems
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.proposal import type_of
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
 
-def misfits(
+def schema_problems(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
     """See `airflow_ft.sinks.fitting`."""
@@ -29,11 +29,11 @@ def misfits(
     sinks = PostgresSink.all_of(plan)
     with telling("reading the tables"), closing(Session(connection, Limits())) as session:
         for name, schema in schemas.items():
-            found += misfits_of(session, sinks[name], schema, name)
+            found += schema_problems_of(session, sinks[name], schema, name)
     return found
 
 
-def misfits_of(session: Session, sink: PostgresSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
+def schema_problems_of(session: Session, sink: PostgresSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """All that speaks against rows of this schema in the table of one sink."""
     try:
         table = read_table(session, TableName.parse(sink.table), name)
@@ -67,22 +67,26 @@ def judged(
     if not schema.names:  # the job returned nothing for this sink: there is nothing to judge
         return
     if sink.strategy == "upsert":
-        for problem in key_misfits(session, sink, table, schema):
+        for problem in key_problems(session, sink, table, schema):
             yield problem.located(sink=name)
     own = {sink.change_column, sink.version_column} - {None}  # of the rows, and of the table
     seen: dict[str, str] = {}
     for field in (field for field in schema if field.name not in own):
         column = table.column(field.name)
-        misfit = _misfit(table, field, column)
-        if misfit is None and column is not None and (other := seen.setdefault(column.name, field.name)) != field.name:
-            misfit = UnfitTargetError(
+        schema_problem = _schema_problem(table, field, column)
+        if (
+            schema_problem is None
+            and column is not None
+            and (other := seen.setdefault(column.name, field.name)) != field.name
+        ):
+            schema_problem = UnfitTargetError(
                 f"the columns {other!r} and {field.name!r} of the rows are one column of table {table.name}.",
                 code="column_ambiguous",
                 remedy="Rename one of them in the job.",
                 table=str(table.name),
             )
-        if misfit is not None:
-            yield misfit.located(sink=name, column=field.name)
+        if schema_problem is not None:
+            yield schema_problem.located(sink=name, column=field.name)
     for column in table.columns.values():
         if column.must and column.name not in seen and column.name not in own:
             yield UnfitTargetError(
@@ -110,7 +114,7 @@ def judged(
             )
 
 
-def _misfit(table: Table, field: pa.Field, column: Column | None) -> AirflowFtError | None:
+def _schema_problem(table: Table, field: pa.Field, column: Column | None) -> AirflowFtError | None:
     where = f"table {table.name}"
     if column is None:
         declared = type_of(field.type)

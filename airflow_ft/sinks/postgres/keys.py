@@ -16,7 +16,7 @@ from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
 
-def key_misfits(session: Session, sink: PostgresSink, table: Table, schema: pa.Schema) -> Iterator[AirflowFtError]:
+def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.Schema) -> Iterator[AirflowFtError]:
     """Yield what speaks against changing rows of this table by key."""
     name = table.name
     keys = [column for key in sink.key_columns if (column := table.column(key)) is not None]

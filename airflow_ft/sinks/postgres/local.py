@@ -20,8 +20,8 @@ import psycopg2
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import Fence, Plan, Proof, Vote
+from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalReader
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant
 from airflow_ft.sinks.base.memory import check_epoch, check_owner
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.postgres.catalog import Table
@@ -35,13 +35,13 @@ from airflow_ft.sinks.postgres.failures import (
     meaning,
     shown,
 )
-from airflow_ft.sinks.postgres.fitting import misfits_of
+from airflow_ft.sinks.postgres.fitting import schema_problems_of
 from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
 from airflow_ft.sinks.postgres.held import Held, targets_of, targets_told
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.load import Load, declining
+from airflow_ft.sinks.postgres.orphans import end_of_others, find_prepared, refuse_prepared_of_others
 from airflow_ft.sinks.postgres.preflight import check_server
-from airflow_ft.sinks.postgres.remnants import end_of_others, find_prepared, refuse_prepared_of_others
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.refused import Refused
@@ -191,10 +191,10 @@ class LocalParticipant(OneTransactionParticipant[Session]):
                 "warnings": warnings,
             }
 
-    def _misfits(self, db: Session, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+    def _schema_problems(self, db: Session, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
         for name, sink in self.sinks.items():
             for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
-                yield from misfits_of(db, sink, schema, name)
+                yield from schema_problems_of(db, sink, schema, name)
 
     def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
         self._voted = {}
@@ -238,21 +238,21 @@ class LocalParticipant(OneTransactionParticipant[Session]):
 
     # --- what former owners have left ----------------------------------------------------------------------------
 
-    def _remnants(self, pipeline: str, installation: str) -> list[Remnant]:
+    def _orphans(self, pipeline: str, installation: str) -> list[Orphan]:
         with self._reading(pipeline) as ledger:
             prepared = find_prepared(ledger, installation) if isinstance(ledger, Ledger) else []
-        return [*super()._remnants(pipeline, installation), *prepared]
+        return [*super()._orphans(pipeline, installation), *prepared]
 
-    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
+    def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
         with self._reading(fence.pipeline) as there:
             if there is None:
                 return
-        super()._end_remnants(fence, ending, make_way=False)
+        super()._end_orphans(fence, ending, make_way=False)
         with self._session(fence) as session:
             ledger = self._ledger(session, fence.pipeline)
             end_of_others(ledger, fence, ending, roll_back_own=not make_way, seconds=self.limits.head_wait)
         if make_way:
-            super()._end_remnants(fence, ending, make_way=True)
+            super()._end_orphans(fence, ending, make_way=True)
 
 
 def _require_rows_at_fault(reasons: Sequence[str], sink: str, table: Table) -> None:

@@ -128,7 +128,9 @@ def table_of(table: str, schema: pa.Schema) -> str:
     return f"CREATE TABLE {quoted(table)} ({columns})"
 
 
-def misfits(table: str, columns: dict[str, Column] | None, schema: pa.Schema, sink: str) -> Iterator[AirflowFtError]:
+def schema_problems(
+    table: str, columns: dict[str, Column] | None, schema: pa.Schema, sink: str
+) -> Iterator[AirflowFtError]:
     """All that speaks against rows of this schema; `columns` is None for a table that will be made for them."""
     seen: dict[str, str] = {}
     for field in schema:

@@ -10,7 +10,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.fitting import of_rows
 from airflow_ft.sinks.sqlite.file import SqliteFile
-from airflow_ft.sinks.sqlite.fitting import misfits
+from airflow_ft.sinks.sqlite.fitting import schema_problems
 from airflow_ft.sinks.sqlite.ready import lacks
 
 
@@ -28,7 +28,7 @@ def examine(
     if described is None:
         return exam.checks
     exam.ok("file", described)
-    for problem in of_rows(exam, plan, connection, rows, misfits):
+    for problem in of_rows(exam, plan, connection, rows, schema_problems):
         exam.problem("columns", problem.what, problem.remedy)
     if not rows:
         for problem in exam.attempt("tables", partial(lacks, pipeline, plan, connection)) or ():

@@ -9,13 +9,13 @@ import pyarrow as pa
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.sinks.sqlite.columns import misfits as misfits_of_table
+from airflow_ft.sinks.sqlite.columns import schema_problems as table_problems_of
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sinks.sqlite.judging import exists, problems
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 
 
-def misfits(
+def schema_problems(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
     """See `airflow_ft.sinks.fitting`."""
@@ -26,5 +26,5 @@ def misfits(
             if db is not None and exists(db, sink.table):
                 found += problems(db, sink.table, schema, name)
             else:
-                found += misfits_of_table(sink.table, None if sink.create else {}, schema, name)
+                found += table_problems_of(sink.table, None if sink.create else {}, schema, name)
     return found

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.sqlite.columns import listed, misfits, read_columns
+from airflow_ft.sinks.sqlite.columns import listed, read_columns, schema_problems
 from airflow_ft.sinks.sqlite.ddl import conflict_clauses
 from airflow_ft.sinks.sqlite.file import code_of
 
@@ -47,7 +47,7 @@ def problems(db: sqlite3.Connection, table: str, schema: pa.Schema, sink: str) -
     """Return all reasons why a table that is there would not keep rows of this schema as they are."""
     found: list[AirflowFtError] = list(shape_problems(db, table, sink))
     if not found:
-        found += misfits(table, read_columns(db, table), schema, sink)
+        found += schema_problems(table, read_columns(db, table), schema, sink)
     if not found and schema.names:
         found += _refused_statement(db, table, schema, sink)
     return found

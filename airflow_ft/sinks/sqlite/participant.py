@@ -29,7 +29,15 @@ from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
 from airflow_ft.sinks.refused import Refused
-from airflow_ft.sinks.sqlite.columns import Column, create_table, misfits, read_columns, refused, table_of, values
+from airflow_ft.sinks.sqlite.columns import (
+    Column,
+    create_table,
+    read_columns,
+    refused,
+    schema_problems,
+    table_of,
+    values,
+)
 from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row
 from airflow_ft.sinks.sqlite.judging import exists, insert_statement, problems
 from airflow_ft.sinks.sqlite.ledger import Ledger
@@ -54,7 +62,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
     def _preflight(self) -> dict[str, Any]:
         return {"sqlite": sqlite3.sqlite_version, "file": str(self.file.path)}
 
-    def _misfits(
+    def _schema_problems(
         self, db: sqlite3.Connection, readers: Sequence[SegmentReader], make: bool
     ) -> Iterator[AirflowFtError]:
         """All that speaks against staged rows. Makes tables that are lacking, where a pipeline begins."""
@@ -77,7 +85,7 @@ class SqliteParticipant(OneTransactionParticipant[sqlite3.Connection]):
                         table=sink.table,
                     )
                     return
-                found = list(misfits(sink.table, None, schema, name))
+                found = list(schema_problems(sink.table, None, schema, name))
                 if not found:
                     create_table(db, sink.table, schema, name)
                 yield from found

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.pace import Pace
 from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.rate import Rate
 from airflow_ft.spark.driver.gauges import Gauge
 from airflow_ft.spark.request import StageRequest
 
@@ -52,7 +52,7 @@ class LagWatch:
         self._store, self._request, self._open = store, request, gauges
         self._published, self._within = published, within
         self._gauges: Mapping[str, Gauge] | None = None
-        self._paces: defaultdict[str, Pace] = defaultdict(Pace)
+        self._rates: defaultdict[str, Rate] = defaultdict(Rate)
         self._expected: dict[str, int] = {}
         self._stop = threading.Event()
         self._looks_at_end = True
@@ -91,7 +91,7 @@ class LagWatch:
                 expected = self._expected.setdefault(name, done + behind)
             if gauge.unit is Unit.RECORDS:
                 done = max(done, min(done + within, expected))
-            rate = self._paces[name].rate(time.monotonic(), done)
+            rate = self._rates[name].rate(time.monotonic(), done)
             found.append(Lag(name, gauge.unit, behind, rate, min(done, expected), expected))
         return found
 

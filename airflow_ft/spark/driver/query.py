@@ -27,6 +27,7 @@ from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.protocol.memory import give_back
 from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
+from airflow_ft.spark.driver.capacity import Capacity
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.file_types import check_file_types
 from airflow_ft.spark.driver.inputs import Sources, named_positions
@@ -36,7 +37,6 @@ from airflow_ft.spark.driver.local_files import lacking
 from airflow_ft.spark.driver.passing import delivered_positions, refuse_passing_over
 from airflow_ft.spark.driver.planned import batch_listings
 from airflow_ft.spark.driver.publisher import Publisher, Tally
-from airflow_ft.spark.driver.room import Room
 from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.driver.staging import is_small, materialised, write_batch
 from airflow_ft.spark.driver.topics import Topics
@@ -46,7 +46,7 @@ from airflow_ft.spark.state.files import has_state, sizes, upload
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.sealing import Lacking, seal
-from airflow_ft.spark.state.standing import Offsets, record_ids, recorded_ids
+from airflow_ft.spark.state.status import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
 from airflow_ft.wal.filesystem import Synced, filesystem, is_hdfs
 from airflow_ft.wal.roots import require
@@ -105,7 +105,7 @@ class Query:
         self._failed, self._stopper, self._expects_few = failed, stop, expects_few
         unsealed = lacking(frame.sparkSession, location.uri)
         self._durable = _Durable(store, location, request, sources, topics, freeze, unsealed)
-        self._room = Room(store, request)
+        self._capacity = Capacity(store, request)
         self._one_query = request.begins_anew and not all(isinstance(each, KafkaSource) for each in sources.values())
         self._sockets = Sockets(frame.sparkSession, sources)
         self._state = _State(store, request, location)
@@ -259,7 +259,7 @@ class Query:
             with self._busy:
                 self.publisher.settle()
                 self._state.tell_now_and_then(self.publisher.last_batch, self.publisher.last_number)
-                self._room.take(lambda: self._ending, self.publisher.carry)
+                self._capacity.take(lambda: self._ending, self.publisher.carry)
                 if self._ending or of_query != self._queries:  # a call that comes late, when its query has ended
                     raise _Ended
                 self._compute(batch, batch_id)
@@ -444,7 +444,7 @@ class _Durable:
     def freeze(self) -> None:
         """Freezes where sources begin of which nothing was published yet: "latest" is one moment."""
         if self._freeze is not None:
-            if self._request.life:
+            if self._request.incarnation:
                 self._refuse_passing_over()
             self._freeze()
             self._freeze = None

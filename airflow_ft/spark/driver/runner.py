@@ -37,6 +37,7 @@ from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.protocol.warning import PipelineWarning, warn
 from airflow_ft.sources import KafkaSource, Source, source_from_json
+from airflow_ft.spark.driver.capacity import QueueIsFull
 from airflow_ft.spark.driver.columns import SinkColumns
 from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
 from airflow_ft.spark.driver.failures import as_error, reason
@@ -50,7 +51,6 @@ from airflow_ft.spark.driver.local_files import spare_processes
 from airflow_ft.spark.driver.plan_meaning import memory_of
 from airflow_ft.spark.driver.publisher import Publisher, Tally
 from airflow_ft.spark.driver.query import Query, Stopper, by_topic, compute_planned
-from airflow_ft.spark.driver.room import QueueIsFull
 from airflow_ft.spark.driver.staging import ManyRowsError, fix_conf, write_batch
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.driver.types import check_types
@@ -59,7 +59,7 @@ from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.process import die_with_parent
 from airflow_ft.spark.reports import describe_error
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.session.loans import attach, await_end, detach
+from airflow_ft.spark.session.session_leases import attach, await_end, detach
 from airflow_ft.spark.session.submit import DRAIN, END, REQUEST, RESULT
 from airflow_ft.spark.state.beginnings import Beginnings
 from airflow_ft.spark.state.catching_up import catch_up, is_planned
@@ -70,10 +70,10 @@ from airflow_ft.spark.state.locations import (
     behind_the_beginning,
     check_sources,
     has_places,
-    life_of,
+    incarnation_of,
     location_root,
     open_location,
-    remember_life,
+    remember_incarnation,
     set_places,
 )
 from airflow_ft.spark.state.meaning import Memory, remember_meaning
@@ -86,7 +86,7 @@ from airflow_ft.spark.state.source_changes import (
     known_sources,
     source_change,
 )
-from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, standing
+from airflow_ft.spark.state.status import LocationStatus, leave_out, record_ids, standing
 from airflow_ft.store import open_store
 from airflow_ft.wal import owners
 from airflow_ft.wal.retention import sweep_attempts
@@ -149,7 +149,7 @@ class _Plan:
 
 def _living(request: StageRequest, base: SparkPosition | None) -> StageRequest:
     """One that goes on from a base; without one, where everything is read anew."""
-    return replace(request, base=behind_the_beginning(base), life=life_of(base))
+    return replace(request, base=behind_the_beginning(base), incarnation=incarnation_of(base))
 
 
 class Attempt:
@@ -397,7 +397,7 @@ class Attempt:
         """Return where this attempt works, without the positions of topics that are no longer what they were."""
         request = self._request
         begun = frozen.read(begins)
-        before = Standing() if request.base is None else standing(request.base)
+        before = LocationStatus() if request.base is None else standing(request.base)
         if change is not None:
             before = change.standing(before)
         before = before.beside(frozen.standing(begun))
@@ -413,7 +413,7 @@ class Attempt:
         )
         log.info("Spark's checkpoint location: %s (%s)", location.uri, location.how)
         if request.begins_anew:
-            remember_life(location, f"{request.pipeline}/{location.uri.rsplit('/', 1)[1]}")
+            remember_incarnation(location, f"{request.pipeline}/{location.uri.rsplit('/', 1)[1]}")
             log.info("mode AT_MOST_ONCE: reading from the sources' present end; rows that are not published are lost")
             check_sources(location, plan.sources)
             set_places(location, plan.places)
@@ -427,7 +427,7 @@ class Attempt:
                 remedy="Restore the savepoint again with `--later write-again`, or choose another savepoint.",
             )
         if request.base is None:
-            remember_life(location, request.life)
+            remember_incarnation(location, request.incarnation)
         if change is not None:
             change_sources(change, location, plan.places)
         frozen.restore(location, begun, topics.known, void)

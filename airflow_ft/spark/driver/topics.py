@@ -1,7 +1,7 @@
 """Topics that were deleted and recreated: their offsets begin again at 0, so an old position means other records.
 
 A topic's id (KIP-516) tells it from any other of the same name, before and after it. The ids are part of the position:
-Spark's location has them beside the offsets (`airflow_ft.spark.state.standing`), and each checkpoint for people. They
+Spark's location has them beside the offsets (`airflow_ft.spark.state.status`), and each checkpoint for people. They
 are compared when an attempt begins, and again before each publication: equal ids on both sides of the reading prove
 that the records are those of the topic that the offsets count.
 
@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, StageError
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sources.kafka import KafkaSource
-from airflow_ft.spark.state.standing import Ids, Offsets, Standing
+from airflow_ft.spark.state.status import Ids, LocationStatus, Offsets
 
 _AGAIN_SECONDS = 1.0
 
@@ -67,7 +67,7 @@ class Topics:
         """The ids of all topics that are read, as they were seen first."""
         return self._known
 
-    def begin(self, standing: Standing) -> Ids:
+    def begin(self, standing: LocationStatus) -> Ids:
         """Compares what an attempt goes on from with the topics of now; returns the topics whose positions are void.
 
         DataLossError: as the module says. StageError: a topic of the list is not there, so Spark could not read it.

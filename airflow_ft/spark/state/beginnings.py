@@ -7,7 +7,7 @@ time, where a group stands) is frozen before anything is published from it, so t
 afterwards, and whatever is rewound. It is frozen for each source by itself: what else the job reads does not matter.
 Only what says where the source starts counts: with `max_offsets_per_trigger`, say, which a person changes because the
 first batch was too large, "latest" must not become another moment. In another life of the pipeline
-(`locations.life_of`), when everything is read anew, it begins anew.
+(`locations.incarnation_of`), when everything is read anew, it begins anew.
 
 Earlier versions kept one file for all sources of a pipeline without a base, the origin; it is still read.
 """
@@ -26,8 +26,8 @@ from airflow_ft.protocol.errors import StageError
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS
 from airflow_ft.spark.state import source_log
-from airflow_ft.spark.state.locations import SparkLocation, first_offsets, life_in, location_root
-from airflow_ft.spark.state.standing import Ids, Standing, without
+from airflow_ft.spark.state.locations import SparkLocation, first_offsets, incarnation_in, location_root
+from airflow_ft.spark.state.status import Ids, LocationStatus, without
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.parsing import json_with_digest, read_json
@@ -66,17 +66,17 @@ class Beginnings:
 
     root: str
     pipeline: str
-    life: str
+    incarnation: str
     sources: Mapping[str, Any]
     base_root: str = ""
 
     @classmethod
     def of(cls, request: StageRequest) -> Beginnings:
         """Of the life in which an attempt goes on, to be made as it begins: who sweeps its base sweeps that, too."""
-        life, root = request.life, ""
+        incarnation, root = request.incarnation, ""
         if request.base is not None:
-            life, root = life_in(request.base.location), location_root(request.base.location)
-        return cls(request.wal_root, request.pipeline, life, request.sources, root)
+            incarnation, root = incarnation_in(request.base.location), location_root(request.base.location)
+        return cls(request.wal_root, request.pipeline, incarnation, request.sources, root)
 
     def has(self, name: str) -> bool:
         """Whether it is frozen where this one begins, as far as that is known before the job has said what it reads."""
@@ -102,10 +102,10 @@ class Beginnings:
         return found
 
     @staticmethod
-    def standing(begun: Mapping[int, Begun]) -> Standing:
+    def standing(begun: Mapping[int, Begun]) -> LocationStatus:
         """Return what was read, as an attempt compares it with what is there now."""
         offsets = {index: each.offsets for index, each in begun.items()}
-        return Standing(offsets, {index: each.ids for index, each in begun.items() if each.ids})
+        return LocationStatus(offsets, {index: each.ids for index, each in begun.items() if each.ids})
 
     @staticmethod
     def restore(location: SparkLocation, begun: Mapping[int, Begun], known: Ids, void: Ids) -> None:
@@ -166,7 +166,7 @@ class Beginnings:
 
     def _file(self, name: str, use: int = 0) -> str:
         source = self.sources[name]
-        said = [name, start_of(source), *([self.life] if self.life else []), *([use] if use else [])]
+        said = [name, start_of(source), *([self.incarnation] if self.incarnation else []), *([use] if use else [])]
         return self._of_times(f"begun-{_digest(said)}", [] if (time := _rendered_time(source)) is None else [time])
 
     def _origin(self) -> dict[str, Any] | None:
@@ -176,7 +176,7 @@ class Beginnings:
         """
         if self.base_root:
             return None
-        life = self.life.rpartition("/")[2]
+        incarnation = self.incarnation.rpartition("/")[2]
         starts = {name: start_of(source) for name, source in self.sources.items()}
         times = [time for source in self.sources.values() if (time := _rendered_time(source)) is not None]
         strict = {
@@ -184,7 +184,9 @@ class Beginnings:
             for name, source in self.sources.items()
         }
         said = (starts,) if times else (starts, strict, self.sources)
-        found = (self._of_times(f"origin-{_digest([life, each] if life else each)}", times) for each in said)
+        found = (
+            self._of_times(f"origin-{_digest([incarnation, each] if incarnation else each)}", times) for each in said
+        )
         return next((dict(read_json(origin)) for origin in found if filesystem(self.root).exists(origin)), None)
 
     def _of_times(self, stem: str, times: list[int]) -> str:

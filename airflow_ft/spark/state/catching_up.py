@@ -38,7 +38,7 @@ from airflow_ft.spark.state.location_files import (
     offsets_of,
 )
 from airflow_ft.spark.state.locations import SparkLocation, by_source, by_use, is_kafka
-from airflow_ft.spark.state.standing import record_ids, recorded_ids
+from airflow_ft.spark.state.status import record_ids, recorded_ids
 from airflow_ft.wal.filesystem import filesystem, link_tree
 
 FOLDER = "airflow_ft_catch_up"

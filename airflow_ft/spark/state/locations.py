@@ -14,7 +14,7 @@ Rules:
 - It also drops what Spark's log of read files has beyond that batch, so that the folder is listed anew.
 - A location refers to itself alone, so that older ones can be swept (`airflow_ft.spark.state.schema_paths`).
 - Where Kafka sources begin is frozen outside of it (`airflow_ft.spark.state.beginnings`), so that "latest" is the same
-  moment in every attempt; anew when everything is read anew (`life_of`).
+  moment in every attempt; anew when everything is read anew (`incarnation_of`).
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ _BATCH = re.compile(r"^(?:-1|\d+)$")  # -1: before the first
 SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
 PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
-TOPICS = "airflow_ft_topics"  # a folder: see `airflow_ft.spark.state.standing`
+TOPICS = "airflow_ft_topics"  # a folder: see `airflow_ft.spark.state.status`
 LEFT = "airflow_ft_left"  # a folder: where sources stand that the job does not use any more (`source_changes`)
-LIFE_FILE = "airflow_ft_life.json"  # see `life_in`
+INCARNATION_FILE = "airflow_ft_life.json"  # see `incarnation_in`
 START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
 
 
@@ -210,7 +210,7 @@ def location_root(uri: str) -> str:
 def new_beginning(root: str, pipeline: str, epoch: int) -> SparkPosition:
     """A position before everything, for a pipeline that has read something and is to read it anew.
 
-    The first attempt from here freezes anew where its sources begin: what others have frozen is of another `life_of`.
+    The first attempt from here freezes where its sources begin. Earlier attempts have another `incarnation_of`.
     """
     location = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), -1, "the beginning")
     keep(location.uri, START_FILE, [])
@@ -223,7 +223,7 @@ def behind_the_beginning(base: SparkPosition | None) -> SparkPosition | None:
     return None if base is not None and base.batch < 0 and note(base.location, START_FILE) == [] else base
 
 
-def life_of(base: SparkPosition | None) -> str:
+def incarnation_of(base: SparkPosition | None) -> str:
     """Which `new_beginning` an attempt begins at, by pipeline and folder; "": the first life of its pipeline, or none.
 
     Whoever has begun in a former life, and wakes up, freezes nothing of this one.
@@ -234,15 +234,15 @@ def life_of(base: SparkPosition | None) -> str:
     return f"{pipeline}/{folder}"
 
 
-def remember_life(location: SparkLocation, life: str) -> None:
-    """In a new location: which life of its pipeline begins there (`life_of`). Copies of it have that, too."""
-    if life:
-        keep(location.uri, LIFE_FILE, life)
+def remember_incarnation(location: SparkLocation, incarnation: str) -> None:
+    """In a new location: which life of its pipeline begins there (`incarnation_of`). Copies of it have that, too."""
+    if incarnation:
+        keep(location.uri, INCARNATION_FILE, incarnation)
 
 
-def life_in(uri: str) -> str:
+def incarnation_in(uri: str) -> str:
     """The life, and its pipeline, in which a location was begun, or that of which it is a copy; "": the first one."""
-    return note(uri, LIFE_FILE) or ""
+    return note(uri, INCARNATION_FILE) or ""
 
 
 def _lacks(location: SparkLocation) -> WalCorruptError:

@@ -27,19 +27,19 @@ from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.location_files import keep
 from airflow_ft.spark.state.locations import (
+    INCARNATION_FILE,
     LEFT,
-    LIFE_FILE,
     SOURCES_FILE,
     START_FILE,
     SparkLocation,
     first_offsets,
+    incarnation_in,
     is_kafka,
-    life_in,
     location_of_epoch,
     location_root,
     require_batch,
 )
-from airflow_ft.spark.state.standing import record_ids, recorded_ids
+from airflow_ft.spark.state.status import record_ids, recorded_ids
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import FileSystem, filesystem, link_tree
 
@@ -47,7 +47,7 @@ _BEFORE_THE_FIRST = -1
 
 
 def reset_state(
-    store: Store, pipeline: str, epoch: int, why: str, *, heard: Collection[int] | None = None
+    store: Store, pipeline: str, epoch: int, why: str, *, seen_requests: Collection[int] | None = None
 ) -> SparkPosition | None:
     """Drops the state of a pipeline whose base nobody else moves, under a new epoch; where it stands now.
 
@@ -84,7 +84,7 @@ def reset_state(
     tell_sources(filesystem(root), old, new)
     new.sync({})
     position = new.position(_BEFORE_THE_FIRST)
-    store.reset_state(pipeline, epoch, position, why, heard=heard)
+    store.reset_state(pipeline, epoch, position, why, seen_requests=seen_requests)
     return position
 
 
@@ -101,8 +101,8 @@ def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> l
         record_ids(new, _BEFORE_THE_FIRST, ids)
     if names:
         keep(new.uri, SOURCES_FILE, names)
-    if life := life_in(old.uri):
-        keep(new.uri, LIFE_FILE, life)
+    if incarnation := incarnation_in(old.uri):
+        keep(new.uri, INCARNATION_FILE, incarnation)
     if files.names(files.uri(old.uri, LEFT)):
         link_tree(files.uri(old.uri, LEFT), files.uri(new.uri, LEFT), lambda _: True)
     return starts

@@ -36,7 +36,7 @@ from airflow_ft.spark.state.locations import (
     rewrite_offsets,
 )
 from airflow_ft.spark.state.reset import tell
-from airflow_ft.spark.state.standing import Standing, record_ids, recorded_ids
+from airflow_ft.spark.state.status import LocationStatus, record_ids, recorded_ids
 from airflow_ft.wal.filesystem import filesystem
 
 _POSITION = "position.json"
@@ -60,7 +60,7 @@ class SourceChange:
         """Those that begin, by their places."""
         return {n: name for n, name in enumerate(self.now) if name not in self.before and name not in self.left}
 
-    def standing(self, of_base: Standing) -> Standing:
+    def standing(self, of_base: LocationStatus) -> LocationStatus:
         """Return the positions of the job's sources by place; `of_base`: by the places in the location."""
         offsets: dict[int, Mapping[str, Any]] = {}
         ids: dict[int, Mapping[str, str]] = {}
@@ -73,7 +73,7 @@ class SourceChange:
                 found = offsets_of(self.left[name]["line"])
                 offsets |= {new: found} if isinstance(found, dict) else {}
                 ids |= {new: self.left[name]["ids"]} if self.left[name]["ids"] else {}
-        return Standing(offsets, ids)
+        return LocationStatus(offsets, ids)
 
 
 def known_sources(base: SparkPosition | None) -> frozenset[str]:

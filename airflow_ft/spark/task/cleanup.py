@@ -47,7 +47,7 @@ def clean_up(
     progress: Progress,
     *,
     failed: bool,
-    heard: Collection[int] | None = None,
+    seen_requests: Collection[int] | None = None,
 ) -> str:
     """Deletes the checkpoints of a stream that has ended under `epoch`, unless they are to be kept.
 
@@ -60,7 +60,7 @@ def clean_up(
     how = "has failed" if failed else "was stopped"
     why = f"the stream {how}, and externalized_retention is {config.externalized_retention}"
     try:
-        count = _delete(context, epoch, archive, progress, why, heard)
+        count = _delete(context, epoch, archive, progress, why, seen_requests)
     except (AirflowFtError, OSError) as error:
         log.warning("the checkpoints of %s were not deleted (%s): %s", context.pipeline, why, error)
         return NOT_DELETED
@@ -69,7 +69,7 @@ def clean_up(
 
 
 def _delete(
-    context: Context, ended: int, archive: Archive, progress: Progress, why: str, heard: Collection[int] | None
+    context: Context, ended: int, archive: Archive, progress: Progress, why: str, seen_requests: Collection[int] | None
 ) -> int:
     store, pipeline = context.store, context.pipeline
     _require_last(pipeline, ended, store.pipeline(pipeline).epoch)
@@ -79,7 +79,7 @@ def _delete(
         store.adopt_run(pipeline, epoch, context.run)
         # Read before the write that only an owner can make: what a successor publishes is none of it.
         through = store.pipeline(pipeline).last_published
-        reset_state(store, pipeline, epoch, why, heard=heard)
+        reset_state(store, pipeline, epoch, why, seen_requests=seen_requests)
         return delete_delivered(store, pipeline, archive, through)
 
 

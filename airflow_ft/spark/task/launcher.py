@@ -31,7 +31,7 @@ from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.spark.session import class_archive
-from airflow_ft.spark.session.loans import Loan, borrow
+from airflow_ft.spark.session.session_leases import SessionLease, borrow
 from airflow_ft.spark.session.submit import (
     DRAIN,
     END,
@@ -86,10 +86,10 @@ def run_stage(
     request = replace(request, ask_sinks=judge is not None)
     with (
         private_folder() as folder,
-        _jvm(request) as loan,
+        _jvm(request) as session_lease,
         Answers(folder, judge) if judge else nullcontext() as answers,
     ):
-        driver = _start(folder, request, loan)
+        driver = _start(folder, request, session_lease)
         try:
             on_start(driver)
         except BaseException:
@@ -133,8 +133,8 @@ def run_stage(
             report = json.loads((folder / RESULT).read_text())
         except FileNotFoundError:
             report = {"error": _ended(driver, code, request, symptoms)}
-        if loan is not None and "result" in report and code == 0:
-            loan.end(keep=True)
+        if session_lease is not None and "result" in report and code == 0:
+            session_lease.end(keep=True)
     if "result" in report:
         return StageResult.from_json(report["result"])
     error = rebuild_error(_hidden(report["error"], hide))
@@ -160,28 +160,30 @@ def _trace(store: Store, pipeline: str, number: int) -> None:
 
 
 @contextmanager
-def _jvm(request: StageRequest) -> Iterator[Loan | None]:
+def _jvm(request: StageRequest) -> Iterator[SessionLease | None]:
     """One that is kept between runs, if that is wanted; unless it is given back before, it ends with this."""
-    loan = borrow(request) if request.keep_session else None
+    session_lease = borrow(request) if request.keep_session else None
     try:
-        yield loan
+        yield session_lease
     finally:
-        if loan is not None:
-            loan.end(keep=False)
+        if session_lease is not None:
+            session_lease.end(keep=False)
 
 
-def _start(folder: Path, request: StageRequest, loan: Loan | None) -> Driver:
+def _start(folder: Path, request: StageRequest, session_lease: SessionLease | None) -> Driver:
     def end(drain: bool) -> None:
         with suppress(OSError):  # the driver may have ended, and its folder gone
             write(folder / END, DRAIN if drain else "")
 
-    if loan is None:
+    if session_lease is None:
         variables = environment(request)
         class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
         return Driver(prepare(folder, request), variables, end=end)
-    write_main(folder, request, loan.fileno())
+    write_main(folder, request, session_lease.fileno())
     command = [sys.executable, str(folder / MAIN)]
-    return Driver(command, driver_environment(request), pass_fds=[loan.fileno()], share=loan.share, end=end)
+    return Driver(
+        command, driver_environment(request), pass_fds=[session_lease.fileno()], share=session_lease.share, end=end
+    )
 
 
 def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms) -> dict[str, Any]:

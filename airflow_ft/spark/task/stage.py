@@ -56,7 +56,7 @@ def stage_step(
     `on_line` gets Spark's lines, `on_start` the driver's process; `spec` is kept as what the run is made with. With
     `overlap` what is published is delivered while Spark goes on. `preflight` raises what the sinks lack,
     before anything is started (`look_first`). `judge` says what of the job's columns the sinks would not take, before
-    any row is computed; a plain use binds `airflow_ft.sinks.fitting.misfits`.
+    any row is computed; a plain use binds `airflow_ft.sinks.fitting.schema_problems`.
 
     Raises ConfigurationError after a drain, unless `resume_drained`, TurnHeldError, JobError, FencedError (the driver
     is ended then), what the launcher raises, and with `overlap`

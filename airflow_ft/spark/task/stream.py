@@ -175,11 +175,11 @@ def finish_step(context: Context, overlap: Beside, epoch: int) -> tuple[Confirma
     _, config, progress, archive = overlap
     _deliver(context, overlap)
     asked = stops(context.store, context.pipeline)
-    heard = [request.id for request in asked]
+    seen_requests = [request.id for request in asked]
     taken, all_taken = _take_savepoints(context, asked)
     # Who has asked for one, or for a drain, in vain still needs what would be deleted.
     if all_taken and not _lacks_drain(context, asked):
-        said = clean_up(context, epoch, config, archive, progress, failed=False, heard=heard)
+        said = clean_up(context, epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
     else:
         said = "its checkpoints are kept" if deletes(config, failed=False) else ""
     confirmation = confirm_step(context, config, archive, progress)

@@ -235,9 +235,9 @@ def run(folder: Path, checkpoints: int, *, lean: bool = False) -> int:
     seconds = list[float]()
     opened: Life = Lean(folder) if lean else Full(folder)
     _say(_HEAD)
-    with opened as life, closing(life.open_store()) as store:
+    with opened as incarnation, closing(incarnation.open_store()) as store:
         store.register(PIPELINE)
-        task = Task(folder, life.stream(checkpointing={"interval": 0}), 1)
+        task = Task(folder, incarnation.stream(checkpointing={"interval": 0}), 1)
         try:
             for wanted in range(1, SAMPLES + 1):
                 newest = _await(store, task, checkpoints * wanted // SAMPLES)
@@ -245,14 +245,14 @@ def run(folder: Path, checkpoints: int, *, lean: bool = False) -> int:
                 seconds.append(time.monotonic() - began)
                 samples.append(look(task, folder))
                 _say(_line(newest, seconds[-1], samples[-1]))
-            life.run_dry(task)
+            incarnation.run_dry(task)
             store.ask(PIPELINE, RequestKind.STOP, {}, "the soak")
             if task.process.wait(120):
                 raise RuntimeError(task.log.read_text()[-3000:])
         finally:
             task.process.kill()
             task.process.wait()
-        rows, problems = life.judge()
+        rows, problems = incarnation.judge()
     problems += [f"grown: {each}" for each in grown(samples)]
     for name, more in paces(numbers, samples).items():
         told = f"{name}: {more:+,.0f} in {AHEAD:,} checkpoints, at the pace of the second half"

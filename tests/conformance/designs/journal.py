@@ -200,7 +200,7 @@ class JournalParticipant(OneTransactionParticipant[None]):
     def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[Memory | None]:
         yield self._read(pipeline) if self._memory.exists() else None
 
-    def _misfits(self, db: None, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+    def _schema_problems(self, db: None, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
         for name in self.tables:
             for reader in (each for each in readers if name in each.sinks()):
                 for column in reader.schema(name):

@@ -14,7 +14,7 @@ from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.refused import Refused
-from airflow_ft.sinks.sqlite.columns import Column, misfits, read_columns, refused, values
+from airflow_ft.sinks.sqlite.columns import Column, read_columns, refused, schema_problems, values
 from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row
 from airflow_ft.sinks.sqlite.participant import SqliteParticipant
 from airflow_ft.sinks.sqlite.spec import SqliteSink
@@ -31,7 +31,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 class KeyedParticipant(SqliteParticipant):
     """See the module. The table has the columns `id` (its key), `version` and `deleted`."""
 
-    def _misfits(
+    def _schema_problems(
         self, db: sqlite3.Connection, readers: Sequence[SegmentReader], make: bool
     ) -> Iterator[AirflowFtError]:
         for name, sink in self.sinks.items():
@@ -39,7 +39,7 @@ class KeyedParticipant(SqliteParticipant):
             for schema in (reader.schema(name) for reader in readers if name in reader.sinks()):
                 written = pa.schema([column for column in schema if column.name != CHANGE])
                 if written.names:
-                    yield from misfits(sink.table, columns, written, name)
+                    yield from schema_problems(sink.table, columns, written, name)
 
     def _insert(
         self, db: sqlite3.Connection, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None

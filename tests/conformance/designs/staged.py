@@ -8,8 +8,8 @@ from typing import Any
 
 from airflow_ft.protocol.errors import DeclinedError
 from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.orphans import PreparedEnding
 from airflow_ft.protocol.ports import SegmentReader
-from airflow_ft.protocol.remnants import PreparedEnding
 from airflow_ft.sinks.base.prepared import counted, owner_of
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import values
@@ -101,8 +101,8 @@ class StagedParticipant(BesideParticipant):
             self._drop(db, plan.pipeline, plan.number)
         return proof
 
-    def _end_remnants(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
-        super()._end_remnants(fence, ending, make_way)
+    def _end_orphans(self, fence: Fence, ending: PreparedEnding | None, make_way: bool) -> None:
+        super()._end_orphans(fence, ending, make_way)
         with self._reading(fence.pipeline) as there:
             if there is None:
                 return

@@ -77,8 +77,8 @@ def test_a_feature_that_is_not_supported_is_named_everywhere(tmp_path: Path, fea
     with raises(UnfitTargetError, "table_unsupported", feature=name) as told:
         world.prepare(world.plan())
     assert told.error is not None and told.error.remedy and versions(world) == 1
-    [misfit] = fitting.misfits(plan, connection, {SINK: world.table(0, 1).schema})
-    assert isinstance(misfit, UnfitTargetError) and name in misfit.what
+    [schema_problem] = fitting.schema_problems(plan, connection, {SINK: world.table(0, 1).schema})
+    assert isinstance(schema_problem, UnfitTargetError) and name in schema_problem.what
     [check] = doctor.examine("orders", plan, connection, [])
     assert check.verdict is Verdict.PROBLEM and name in check.text
     try:

@@ -29,7 +29,7 @@ from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.delta import verify
 from airflow_ft.sinks.delta.columns import type_of
-from airflow_ft.sinks.delta.fitting import misfits
+from airflow_ft.sinks.delta.fitting import schema_problems
 from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.table import told
 from airflow_ft.testing.world import SINK, THEIRS, World
@@ -197,7 +197,7 @@ def test_columns_that_do_not_fit_are_named(tmp_path: Path, rows: dict[str, Any],
     world.deliver(world.plan())
     table = pa.table(rows)
     [planned] = world.plan().participants
-    found = misfits(planned, NOTHING, {SINK: table.schema})
+    found = schema_problems(planned, NOTHING, {SINK: table.schema})
     assert [(each.code, each.column, each.sink) for each in found] == [(code, column, SINK)]
 
 
@@ -338,12 +338,12 @@ def test_another_installation_takes_over_behind_a_tombstone(tmp_path: Path) -> N
     plan = world.plan()
     participant = participant_of(world, plan)
     participant.abort(plan, world.fence(1, 1 << 20), {"message": "a test"})
-    [remnant] = participant.remnants(world.pipeline, THEIRS)
-    assert remnant.number == 2
-    participant.end_remnants(world.fence(5, 1, THEIRS), None)
+    [orphan] = participant.orphans(world.pipeline, THEIRS)
+    assert orphan.number == 2
+    participant.end_orphans(world.fence(5, 1, THEIRS), None)
     participant.adopt(world.fence(5, 2, THEIRS), 2)
-    participant.end_remnants(world.fence(5, 3, THEIRS), None, make_way=True)
-    assert participant.remnants(world.pipeline, THEIRS) == []
+    participant.end_orphans(world.fence(5, 3, THEIRS), None, make_way=True)
+    assert participant.orphans(world.pipeline, THEIRS) == []
     world.predecessor = 2
     theirs = replace(world.plan(), installation=THEIRS)
     assert world.commit(theirs, world.prepare(theirs, epoch=6), epoch=6).outcome is Outcome.COMMITTED

@@ -31,9 +31,9 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
 )
 from airflow_ft.protocol.model import CheckpointingMode, Fence, Outcome, Plan, Vote
+from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.protocol.remnants import PreparedEnding, RemnantKind
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.files import doctor, fitting, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned
@@ -194,8 +194,8 @@ def test_a_folder_belongs_to_one_pipeline(world: World) -> None:
         participant_of(world, other).forget(world.fence(1, 9), 1)
     opened = participant_of(world, other)
     assert opened.head("another") is None and opened.proof(other) is None
-    assert opened.remnants("another", THEIRS) == () and opened.heuristic(other) == ""
-    opened.end_remnants(world.fence(9, 9, THEIRS), None)
+    assert opened.orphans("another", THEIRS) == () and opened.heuristic(other) == ""
+    opened.end_orphans(world.fence(9, 9, THEIRS), None)
     assert folder_of(world).ids() == world.ids_of(1)
 
 
@@ -403,7 +403,7 @@ def test_columns_that_do_not_fit_are_named_before_a_row_is_computed(
     with raises(DeclinedError, code, column=column, sink=SINK):
         world.prepare(world.plan(table))
     planned, connection = world.participant_plan(), world.target.connection
-    [problem] = fitting.misfits(planned, connection, {SINK: table.schema})
+    [problem] = fitting.schema_problems(planned, connection, {SINK: table.schema})
     assert problem.sink == SINK and problem.remedy
 
 
@@ -421,7 +421,7 @@ def test_columns_may_change_only_as_readers_can_follow(tmp_path: Path, format: s
     world = world_of(tmp_path, format=format)
     world.deliver(world.plan())
     table = pa.table(later)
-    found = fitting.misfits(world.participant_plan(), world.target.connection, {SINK: table.schema})
+    found = fitting.schema_problems(world.participant_plan(), world.target.connection, {SINK: table.schema})
     plan = world.plan(table)
     if not fields:
         assert not found
@@ -478,17 +478,17 @@ def test_what_a_former_owner_has_left_prepared_is_ended_as_a_person_says(world: 
     plan = world.plan()
     vote = world.prepare(plan)
     participant = participant_of(world, plan)
-    [remnant] = participant.remnants(world.pipeline, THEIRS)
-    assert (remnant.kind, remnant.number, remnant.of) == (RemnantKind.PREPARED, 2, 1)
-    assert "40 rows" in remnant.text and "checkpoint=0000000002" in remnant.commit and remnant.roll_back
-    assert participant.remnants(world.pipeline, OURS) == []
+    [orphan] = participant.orphans(world.pipeline, THEIRS)
+    assert (orphan.kind, orphan.number, orphan.of) == (OrphanKind.PREPARED, 2, 1)
+    assert "40 rows" in orphan.text and "checkpoint=0000000002" in orphan.commit and orphan.roll_back
+    assert participant.orphans(world.pipeline, OURS) == []
     with raises(StateConflictError, "prepared_foreign") as told:
-        participant.end_remnants(world.fence(5, 0, THEIRS), None)
+        participant.end_orphans(world.fence(5, 0, THEIRS), None)
     assert told.error is not None and "--prepared" in told.error.remedy
     for _ in range(2):
-        participant.end_remnants(world.fence(5, 0, THEIRS), ending)
+        participant.end_orphans(world.fence(5, 0, THEIRS), ending)
     rows = world.ids_of(1, 2) if ending is PreparedEnding.COMMIT else world.ids_of(1)
-    assert folder_of(world).ids() == rows and not participant.remnants(world.pipeline, THEIRS)
+    assert folder_of(world).ids() == rows and not participant.orphans(world.pipeline, THEIRS)
     participant.adopt(world.fence(5, 0, THEIRS), 2)
     with pytest.raises(HaltError):
         world.commit(plan, vote)
@@ -503,9 +503,9 @@ def test_tombstones_of_a_former_owner_make_way(world: World) -> None:
     world.prepare(plan)
     participant_of(world, plan).abort(plan, world.fence(1, world.attempt()), {"message": "for a test"})
     participant = participant_of(world, plan)
-    [remnant] = participant.remnants(world.pipeline, THEIRS)
-    assert remnant.kind is RemnantKind.ABORTED and "for a test" in remnant.text
-    participant.end_remnants(world.fence(5, 0, THEIRS), None)
+    [orphan] = participant.orphans(world.pipeline, THEIRS)
+    assert orphan.kind is OrphanKind.ABORTED and "for a test" in orphan.text
+    participant.end_orphans(world.fence(5, 0, THEIRS), None)
     with pytest.raises(StateConflictError):
         participant.adopt(world.fence(5, 0, THEIRS), 0)
     participant.adopt(world.fence(5, 0, THEIRS), 1)
@@ -521,7 +521,7 @@ def test_two_that_adopt_at_once_leave_the_newest_ones_head_and_rows(world: World
     late, participant = participant_of(world, plan), participant_of(world, plan)
     looks = iter([late.ledger.head()])
     later = replace(world.plan_of(2, world.segment(2, world.table(2 * 40))), installation=THEIRS)
-    participant.end_remnants(world.fence(6, 0, THEIRS), None)
+    participant.end_orphans(world.fence(6, 0, THEIRS), None)
     participant.adopt(world.fence(6, 0, THEIRS), 1)
     later = replace_predecessor(later, 1)
     vote = world.prepare(later, 7, epoch=6)
@@ -529,7 +529,7 @@ def test_two_that_adopt_at_once_leave_the_newest_ones_head_and_rows(world: World
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Ledger, "head", lambda self: next(looks, None) if self is ledger else head(self))
         with pytest.raises(FencedError):
-            late.end_remnants(world.fence(5, 0, THEIRS), None)
+            late.end_orphans(world.fence(5, 0, THEIRS), None)
     found = participant.ledger.head()
     assert found is not None and (found.installation, found.rank) == (THEIRS, (6, 7))
     assert participant.staged.all() == [(2, (6, 7))], "what it has prepared is there"
@@ -552,13 +552,13 @@ def test_whoever_adopts_late_removes_nothing_that_a_newer_one_has_prepared(
     def beside(*_: object) -> None:
         monkeypatch.undo()
         newer = participant_of(world, plan)
-        newer.end_remnants(world.fence(6, 0, THEIRS), PreparedEnding.ROLLBACK)
+        newer.end_orphans(world.fence(6, 0, THEIRS), PreparedEnding.ROLLBACK)
         newer.adopt(world.fence(6, 0, THEIRS), 1)
         world.prepare(later, 7, epoch=6)
 
     monkeypatch.setattr(FilesParticipant, "_end_prepared", beside)
     late = participant_of(world, plan)
-    late.end_remnants(world.fence(5, 0, THEIRS), PreparedEnding.ROLLBACK)
+    late.end_orphans(world.fence(5, 0, THEIRS), PreparedEnding.ROLLBACK)
     assert late.staged.all() == [(3, (6, 7))]
 
 

@@ -23,8 +23,8 @@ from airflow_ft.sinks.kafka.token import (
     Delivery,
     Expectation,
     PartitionEnd,
-    Standing,
     Token,
+    TokenStatus,
     delivered,
     genesis,
     judge,
@@ -67,11 +67,11 @@ def token(*numbers: int, fence: Fence = OLDER) -> Token:
 @pytest.mark.parametrize(
     ("present", "number", "predecessor", "expected"),
     [
-        (token(), 1, 0, Standing.READY),
-        (token(1, 2), 3, 2, Standing.READY),
-        (token(1), 4, 1, Standing.READY),  # 2 and 3 were aborted
-        (token(1, 2), 2, 1, Standing.DONE),
-        (token(1, 2, 3), 2, 1, Standing.DONE),
+        (token(), 1, 0, TokenStatus.READY),
+        (token(1, 2), 3, 2, TokenStatus.READY),
+        (token(1), 4, 1, TokenStatus.READY),  # 2 and 3 were aborted
+        (token(1, 2), 2, 1, TokenStatus.DONE),
+        (token(1, 2, 3), 2, 1, TokenStatus.DONE),
         (
             token(1, 2, 5),
             3,
@@ -86,13 +86,13 @@ def token(*numbers: int, fence: Fence = OLDER) -> Token:
         ),  # between predecessor and number: unknown to the store
         (token(*range(1, 30)), 2, 1, OTHER_ROWS),  # too long ago to be known
         (seeded(OLDER, 7, 1, NOW), 7, 6, OTHER_ROWS),  # seeded, not delivered
-        (seeded(OLDER, 7, 1, NOW), 8, 7, Standing.READY),
+        (seeded(OLDER, 7, 1, NOW), 8, 7, TokenStatus.READY),
         (None, 1, 0, LOST),
         (None, 2, 1, LOST),
         (replace(token(1), installation="other"), 2, 1, FOREIGN),
         (token(1, fence=replace(FENCE, epoch=6)), 2, 1, FENCED),
         (token(1, fence=replace(FENCE, attempt=51)), 2, 1, FENCED),
-        (token(1, fence=FENCE), 2, 1, Standing.READY),
+        (token(1, fence=FENCE), 2, 1, TokenStatus.READY),
         (token(1, 2, 3, fence=replace(FENCE, epoch=6)), 2, 1, FENCED),  # a zombie halts nothing
     ],
 )
@@ -100,10 +100,10 @@ def test_what_a_token_means(
     present: Token | None,
     number: int,
     predecessor: int,
-    expected: Standing | tuple[type[AirflowFtError], str],
+    expected: TokenStatus | tuple[type[AirflowFtError], str],
     may_wait: bool,
 ) -> None:
-    if isinstance(expected, Standing):
+    if isinstance(expected, TokenStatus):
         assert judge(present, expectation(number, predecessor), FENCE, may_wait=may_wait) is expected
     else:
         kind, code = expected
@@ -117,13 +117,13 @@ def test_a_token_that_was_set_anew_is_not_the_one_that_was_voted_upon() -> None:
     ballot = Ballot(token(1, 2).birth, FENCE.epoch)
     expected = replace(expectation(3, 2), ballot=ballot)
     later = replace(FENCE, epoch=6, attempt=70)
-    assert judge(token(1, 2).taken_over(FENCE, NOW), expected, FENCE, may_wait=False) is Standing.READY
-    assert judge(seeded(later, 2, 1, NOW), expected, later, may_wait=False) is Standing.READY
+    assert judge(token(1, 2).taken_over(FENCE, NOW), expected, FENCE, may_wait=False) is TokenStatus.READY
+    assert judge(seeded(later, 2, 1, NOW), expected, later, may_wait=False) is TokenStatus.READY
     for straggler in (FENCE, replace(OLDER, attempt=41)):
         with raises(TokenLostError, "token_replaced"):
             judge(seeded(straggler, 2, 1, NOW), expected, FENCE, may_wait=False)
     first = replace(expectation(1, 0), ballot=Ballot(token().birth, FENCE.epoch))
-    assert judge(token(), first, FENCE, may_wait=False) is Standing.READY
+    assert judge(token(), first, FENCE, may_wait=False) is TokenStatus.READY
     with raises(TokenLostError, "token_replaced"):
         judge(genesis(FENCE, 1, NOW), first, FENCE, may_wait=False)
 
@@ -134,7 +134,7 @@ def test_another_digest_under_this_number_is_a_store_from_a_backup() -> None:
 
 
 def test_a_lower_token_is_waited_for_before_the_decision_and_lost_after_it() -> None:
-    assert judge(token(1), expectation(3, 2), FENCE, may_wait=True) is Standing.WAITING
+    assert judge(token(1), expectation(3, 2), FENCE, may_wait=True) is TokenStatus.WAITING
     with raises(TokenLostError, "token_lost", number=1, predecessor=2):
         judge(token(1), expectation(3, 2), FENCE, may_wait=False)
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, DeclinedError, UnfitTargetError
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.sinks.fitting import misfits
+from airflow_ft.sinks.fitting import schema_problems
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.ready import lacks
 from airflow_ft.sinks.kafka.spec import KafkaSink
@@ -30,7 +30,7 @@ def of_table(database: Database, table: str, **settings: Any) -> list[AirflowFtE
     shop = ConnectionInfo("shop", "mysql", server.host, server.port, server.user, server.password, database.name)
     database.sql(f"CREATE TABLE orders ({table}) ENGINE=InnoDB")
     plan = plan_delivery({"orders": MySqlSink(table="orders", conn_id="shop", **settings)})
-    return misfits(plan.participants, lambda _: shop, {"orders": ROWS})
+    return schema_problems(plan.participants, lambda _: shop, {"orders": ROWS})
 
 
 MYSQL: dict[str, tuple[str, Mapping[str, Any], list[tuple[type[AirflowFtError], str, str]]]] = {
@@ -92,7 +92,7 @@ def test_a_table_that_is_locked_is_waited_for_in_vain_only_shortly(any_mysql_dat
             "shop", "mysql", server.host, server.port, server.user, server.password, any_mysql_database.name
         )
         plan = plan_delivery({"orders": MySqlSink(table="orders", conn_id="shop")})
-        assert misfits(plan.participants, lambda _: shop, {"orders": ROWS}) == []
+        assert schema_problems(plan.participants, lambda _: shop, {"orders": ROWS}) == []
 
 
 def test_a_topic_is_compared_with_columns(kafka: Kafka, topic_factory: TopicFactory) -> None:
@@ -106,7 +106,7 @@ def test_a_topic_is_compared_with_columns(kafka: Kafka, topic_factory: TopicFact
     }
     bus = ConnectionInfo("bus", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
     schemas = dict.fromkeys([name for name in sinks if name != "optional"], ROWS)
-    found = misfits(plan_delivery(sinks).participants, lambda _: bus, schemas)
+    found = schema_problems(plan_delivery(sinks).participants, lambda _: bus, schemas)
     assert sorted((problem.sink, type(problem).__name__, problem.column) for problem in found) == [
         ("keyless", "UnfitTargetError", ""),
         ("nowhere", "SinkAccessError", ""),
@@ -125,7 +125,7 @@ def test_a_topic_that_replaces_mapped_timestamps_is_refused(kafka: Kafka, topic_
     }
     bus = ConnectionInfo("bus", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
     [plan] = plan_delivery(sinks).participants
-    for found in (misfits([plan], lambda _: bus, dict.fromkeys(sinks, ROWS)), lacks("p", plan, bus)):
+    for found in (schema_problems([plan], lambda _: bus, dict.fromkeys(sinks, ROWS)), lacks("p", plan, bus)):
         assert [(type(problem), problem.sink, problem.column) for problem in found] == [
             (UnfitTargetError, "times", "id")
         ]
@@ -155,7 +155,7 @@ def test_who_cannot_be_asked_is_passed_over_and_the_others_are_not(
         "undefined": MySqlSink(table="orders", conn_id="undefined", strategy="parallel"),
         "copies": KafkaSink(topic="t", conn_id="bus"),
     }
-    found = misfits(plan_delivery(sinks).participants, connections, dict.fromkeys(sinks, ROWS))
+    found = schema_problems(plan_delivery(sinks).participants, connections, dict.fromkeys(sinks, ROWS))
     assert {(problem.sink, problem.column) for problem in found} == {("rows", "name"), ("rows", "op")}
     for name in ("down", "undefined", "bus"):
         assert any(f"connection {name} cannot be asked now" in line for line in caplog.messages), name
@@ -165,5 +165,5 @@ def test_wrong_settings_of_a_kafka_sink_are_told_without_any_broker(tmp_path: Pa
     sinks: Mapping[str, Any] = {"copies": KafkaSink(topic="t", conn_id="bus", key="nokey")}
     nobody = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "airflow_ft_timeout": 1}
     bus = ConnectionInfo("bus", "kafka", extra=nobody)
-    (problem,) = misfits(plan_delivery(sinks).participants, lambda _: bus, {"copies": ROWS})
+    (problem,) = schema_problems(plan_delivery(sinks).participants, lambda _: bus, {"copies": ROWS})
     assert isinstance(problem, DeclinedError) and problem.column == "nokey"

@@ -181,7 +181,7 @@ def test_a_column_that_would_change_values_is_refused_before_anything_runs(
     file = file_of(world)
     file.sql(f"CREATE TABLE orders (c {declared})")
     plan = world.plan(pa.table({"c": pa.array([], type)}))
-    asked = fitting.misfits(plan.participants[0], file.connection, {SINK: pa.schema([("c", type)])})
+    asked = fitting.schema_problems(plan.participants[0], file.connection, {SINK: pa.schema([("c", type)])})
     assert bool(asked) is not fits
     if fits:
         world.deliver(plan)
@@ -619,8 +619,8 @@ def test_what_a_table_lacks_is_told_before_anything_runs(world: World) -> None:
     for table in ("CREATE TABLE orders (id INTEGER UNIQUE ON CONFLICT REPLACE, text TEXT)", CHANGED["view"]):
         file.sql(table)
         [lacking] = ready.lacks("orders", planned, file.connection)
-        [misfit] = fitting.misfits(planned, file.connection, schema)
-        assert isinstance(lacking, UnfitTargetError) and isinstance(misfit, UnfitTargetError)
+        [schema_problem] = fitting.schema_problems(planned, file.connection, schema)
+        assert isinstance(lacking, UnfitTargetError) and isinstance(schema_problem, UnfitTargetError)
         file.sql(f"DROP {table.split()[1]} orders")
     assert not ready.lacks("orders", planned, file.connection)
 

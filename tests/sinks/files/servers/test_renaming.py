@@ -154,7 +154,7 @@ def test_the_old_name_is_shut_out_whatever_its_rank_and_what_it_has_settled_stay
             with raises(UnfitTargetError, "target_shared", owner="new"):
                 act()
         assert late.abort(late_one, fence, {}).outcome is Outcome.ABORTED, "nothing of it can be there"
-        late.end_remnants(replace(fence, installation=THEIRS), None)
+        late.end_orphans(replace(fence, installation=THEIRS), None)
     assert seen(world, 1, 3) and prepared_in(world.target) == []
     found = world.participant(settled).proof(settled)
     assert found is not None and found.outcome is Outcome.COMMITTED

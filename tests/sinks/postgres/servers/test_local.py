@@ -51,7 +51,7 @@ def refused(world: World, code: str, kind: type[AirflowFtError] = UnfitTargetErr
         quick(world).prepare(plan, world.fence(1, world.attempt()))
     assert told.error is not None and told.error.remedy
     schema = {SINK: world.table(0, 0).schema}
-    asked = fitting.misfits(plan.participants[0], table_of(world).connection, schema)
+    asked = fitting.schema_problems(plan.participants[0], table_of(world).connection, schema)
     assert [each.code for each in asked] == told.error.fields.get("codes", [code])
     assert asked[0].what in told.error.what
     return told.error

@@ -24,7 +24,7 @@ from airflow_ft.protocol.errors import (
     TransientError,
 )
 from airflow_ft.protocol.model import Outcome, Plan, Vote
-from airflow_ft.protocol.remnants import PreparedEnding, RemnantKind
+from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.sinks.base.prepared import owner_of
 from airflow_ft.sinks.postgres import load
 from airflow_ft.sinks.postgres.gid import Gid
@@ -481,19 +481,19 @@ def test_what_a_former_owner_has_left_is_told_and_ended_as_a_person_says(make: M
     world = make(ORDERS, **PREPARED)
     plan = left_prepared(world)
     participant = world.participant(plan)
-    assert participant.remnants(world.pipeline, OURS) == []
-    [remnant] = participant.remnants(world.pipeline, THEIRS)
-    assert (remnant.number, remnant.kind, remnant.installation) == (2, RemnantKind.PREPARED, OURS)
+    assert participant.orphans(world.pipeline, OURS) == []
+    [orphan] = participant.orphans(world.pipeline, THEIRS)
+    assert (orphan.number, orphan.kind, orphan.installation) == (2, OrphanKind.PREPARED, OURS)
     with raises(StateConflictError, "prepared_undecided", found=1):
-        participant.end_remnants(world.fence(5, 1, THEIRS), None)
+        participant.end_orphans(world.fence(5, 1, THEIRS), None)
     for attempt in (2, 3):
-        participant.end_remnants(world.fence(5, attempt, THEIRS), ending)
+        participant.end_orphans(world.fence(5, attempt, THEIRS), ending)
     assert table_of(world).prepared(world) == []
     delivered = (1, 2) if ending is PreparedEnding.COMMIT else (1,)
     assert world.target.ids() == world.ids_of(*delivered)
     head = participant.head(world.pipeline)
     assert head is not None and (head.installation, head.number) == (OURS, delivered[-1])
-    assert participant.remnants(world.pipeline, THEIRS) == []
+    assert participant.orphans(world.pipeline, THEIRS) == []
     participant.adopt(world.fence(5, 4, THEIRS), 2)
     world.predecessor = 2
     following = world.plan_of(3, world.segment(3, world.table(3 * 40)), installation=THEIRS)
@@ -504,10 +504,10 @@ def test_what_a_former_owner_has_left_is_told_and_ended_as_a_person_says(make: M
 def test_the_statements_that_are_told_end_it(make: Make) -> None:
     world = make(ORDERS, **PREPARED)
     plan = left_prepared(world)
-    [remnant] = world.participant(plan).remnants(world.pipeline, THEIRS)
-    table_of(world).sql(remnant.roll_back)
-    assert world.participant(plan).remnants(world.pipeline, THEIRS) == []
-    assert remnant.commit.startswith("COMMIT PREPARED")
+    [orphan] = world.participant(plan).orphans(world.pipeline, THEIRS)
+    table_of(world).sql(orphan.roll_back)
+    assert world.participant(plan).orphans(world.pipeline, THEIRS) == []
+    assert orphan.commit.startswith("COMMIT PREPARED")
 
 
 def test_rows_that_a_former_owner_has_prepared_stop_a_delivery_that_waits_for_them(make: Make) -> None:
@@ -521,7 +521,7 @@ def test_rows_that_a_former_owner_has_prepared_stop_a_delivery_that_waits_for_th
     assert raised.error is not None and "airflow ft adopt" in raised.error.remedy
     assert len(table_of(world).prepared(world)) == 1, "nobody but a person ends it"
     participant = world.participant(same)
-    participant.end_remnants(world.fence(5, 3, THEIRS), PreparedEnding.ROLLBACK, make_way=True)
+    participant.end_orphans(world.fence(5, 3, THEIRS), PreparedEnding.ROLLBACK, make_way=True)
     world.commit(same, world.prepare(same, 4, epoch=5), 5, epoch=5)
     assert world.target.ids() == world.ids_of(1, 2)
 

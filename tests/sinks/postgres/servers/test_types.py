@@ -241,7 +241,9 @@ def test_a_type_that_would_be_changed_is_refused_before_anything_runs(
 ) -> None:
     world = make(f"CREATE TABLE orders (value {declared})")
     plan = world.plan(pa.table({"value": pa.array([], type)}))
-    [asked] = fitting.misfits(plan.participants[0], table_of(world).connection, {SINK: pa.schema([("value", type)])})
+    [asked] = fitting.schema_problems(
+        plan.participants[0], table_of(world).connection, {SINK: pa.schema([("value", type)])}
+    )
     assert isinstance(asked, UnfitTargetError) and asked.column == "value" and " job" in asked.remedy
     with raises(UnfitTargetError, "column_unfit", sink=SINK, column="value", table="public.orders"):
         world.prepare(plan)

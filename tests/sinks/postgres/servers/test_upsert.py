@@ -126,7 +126,7 @@ def test_a_segment_without_the_sink_is_nothing_to_judge_and_nothing_to_send(
         1,
     ):
         plan = world.plan_of(number, *segments)
-        assert fitting.misfits(plan.participants[0], connection, {SINK: pa.schema([])}) == []
+        assert fitting.schema_problems(plan.participants[0], connection, {SINK: pa.schema([])}) == []
         proof = world.deliver(plan)
         assert proof.counts == {SINK: 0 if number == 1 else 2}
         delivered.append(Delivered(plan, proof, None))

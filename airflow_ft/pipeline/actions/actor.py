@@ -11,7 +11,7 @@ from airflow_ft.protocol.ports import ConnectionResolver, ParticipantFactory
 
 
 @dataclass(frozen=True, slots=True)
-class Requester:
+class Actor:
     """A person at the command line, or behind the run of a DAG.
 
     Attributes:

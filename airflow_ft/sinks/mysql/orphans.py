@@ -14,7 +14,7 @@ import pymysql
 
 from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.protocol.model import Fence, Outcome
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.sinks.base.memory import check_adopter
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, code_of, describe
@@ -28,7 +28,7 @@ from airflow_ft.sinks.mysql.xid import Listed, Xid, end_branch, may_not_list, ow
 log = logging.getLogger(__name__)
 
 
-def find_remnants(session: Session, ledger: Ledger, installation: str) -> list[Remnant]:
+def find_orphans(session: Session, ledger: Ledger, installation: str) -> list[Orphan]:
     """Branch markers and tombstones past the last delivered number, and prepared branches, all of former owners."""
     listed = _listed(session)  # before the markers: a branch that is committed in between shows there (I6)
     try:
@@ -45,14 +45,14 @@ def find_remnants(session: Session, ledger: Ledger, installation: str) -> list[R
             counts = ", ".join(f"{rows:,} rows into {sink}" for sink, rows in sorted(marker.counts.items()))
             of = int(marker.detail.get("of", 0))
             text = f"branch {branch}{f' of {of}' if of else ''} is committed: {counts or 'no rows'} are visible"
-            found.append(Remnant(number, branch, RemnantKind.COMMITTED, marker.installation, text, of))
+            found.append(Orphan(number, branch, OrphanKind.COMMITTED, marker.installation, text, of))
         elif branch == WHOLE:
-            found.append(Remnant(number, branch, RemnantKind.ABORTED, marker.installation, marker.tombstone))
+            found.append(Orphan(number, branch, OrphanKind.ABORTED, marker.installation, marker.tombstone))
     for owner, xid in prepared_by(listed, ledger, owners):
         if _is_undecided(ledger, session, xid, last):
             text = f"branch {xid.branch} is prepared (epoch {xid.epoch}, attempt {xid.attempt}), and keeps its locks"
             statements = f"XA COMMIT {xid.sql}", f"XA ROLLBACK {xid.sql}"
-            found.append(Remnant(xid.number, xid.branch, RemnantKind.PREPARED, owner, text, 0, *statements))
+            found.append(Orphan(xid.number, xid.branch, OrphanKind.PREPARED, owner, text, 0, *statements))
     return found
 
 

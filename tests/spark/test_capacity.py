@@ -13,8 +13,8 @@ import pytest
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.model import AfterAbort
 from airflow_ft.protocol.reasons import WaitReason
-from airflow_ft.spark.driver import room
-from airflow_ft.spark.driver.room import QueueIsFull, Room
+from airflow_ft.spark.driver import capacity
+from airflow_ft.spark.driver.capacity import Capacity, QueueIsFull
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.task.launcher import WAITED
 from airflow_ft.store.sqlite import SqliteStore
@@ -36,7 +36,7 @@ def test_what_waits_fills_it_and_what_is_delivered_makes_room(tmp_path: Path) ->
             sinks=("s",),
             retained_batches=6,
         )
-        left = Room(store, request)
+        left = Capacity(store, request)
         numbers: list[int] = []
 
         def stage_one() -> None:
@@ -50,7 +50,7 @@ def test_what_waits_fills_it_and_what_is_delivered_makes_room(tmp_path: Path) ->
             stage_one()
         assert full.value.waiting == 4
         with pytest.raises(QueueIsFull):
-            Room(store, request).take()
+            Capacity(store, request).take()
         for number in numbers[:3]:
             scene.complete(number)
         for _ in range(3):
@@ -65,12 +65,12 @@ def test_what_waits_fills_it_and_what_is_delivered_makes_room(tmp_path: Path) ->
 
 
 class Stream:
-    """A stream that may trigger when `Room` lets it."""
+    """A stream that may trigger when `Capacity` lets it."""
 
     def __init__(self, store: SqliteStore, **config: Any) -> None:
         self.scene = Scene(store)
         self.scene.take()
-        self.room = Room(
+        self.capacity = Capacity(
             store,
             StageRequest(
                 pipeline=PIPELINE,
@@ -87,7 +87,7 @@ class Stream:
         )
 
     def stage_one(self) -> int:
-        assert self.room.try_take() is None
+        assert self.capacity.try_take() is None
         number = self.scene.trigger()
         self.scene.publish(number)
         return number
@@ -102,10 +102,10 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def test_a_stream_waits_while_as_many_as_may_be_are_under_way(store: SqliteStore) -> None:
     stream = Stream(store, max_concurrent=2)
     first, _ = stream.stage_one(), stream.stage_one()
-    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    assert stream.capacity.try_take() is WaitReason.TOO_MANY_QUEUED
     stream.scene.complete(first)
     stream.stage_one()
-    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    assert stream.capacity.try_take() is WaitReason.TOO_MANY_QUEUED
 
 
 def test_an_unaligned_stream_does_not_wait_for_its_sinks(store: SqliteStore) -> None:
@@ -124,15 +124,15 @@ def test_an_unaligned_stream_waits_for_its_sinks_up_to_its_time_out(
     begun = store.checkpoint(PIPELINE, stream.stage_one()).triggered_at
     clock = begun + patience - timedelta(microseconds=1)
     monkeypatch.setattr(store, "now", lambda: clock)
-    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    assert stream.capacity.try_take() is WaitReason.TOO_MANY_QUEUED
     clock = begun + patience
     second = stream.stage_one()
     clock = store.checkpoint(PIPELINE, second).triggered_at
-    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    assert stream.capacity.try_take() is WaitReason.TOO_MANY_QUEUED
     clock += patience
     third = stream.stage_one()
     clock = store.checkpoint(PIPELINE, third).triggered_at
-    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
+    assert stream.capacity.try_take() is WaitReason.TOO_MANY_QUEUED
     stream.scene.complete(third, [1, second, third])
     stream.stage_one()
 
@@ -140,7 +140,7 @@ def test_an_unaligned_stream_waits_for_its_sinks_up_to_its_time_out(
 def test_a_stream_waits_for_its_pause(store: SqliteStore) -> None:
     stream = Stream(store, min_pause=timedelta(hours=1))
     stream.scene.complete(stream.stage_one())
-    assert stream.room.try_take() is WaitReason.MIN_PAUSE
+    assert stream.capacity.try_take() is WaitReason.MIN_PAUSE
 
 
 def test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person(store: SqliteStore) -> None:
@@ -148,8 +148,8 @@ def test_a_stream_waits_while_a_checkpoint_is_kept_for_a_person(store: SqliteSto
     number = stream.stage_one()
     stream.scene.prepare(number)
     stream.scene.quarantine(number)
-    stream.room = Room(store, stream.room._request)
-    assert stream.room.try_take() is WaitReason.NOT_ACTIVE
+    stream.capacity = Capacity(store, stream.capacity._request)
+    assert stream.capacity.try_take() is WaitReason.NOT_ACTIVE
     stream.scene.release(number)
     stream.stage_one()
 
@@ -158,29 +158,29 @@ def test_what_was_given_up_gets_a_number_while_the_stream_waits_for_room(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: it fills the room, and only the stream's own driver may publish a number that carries it."""
-    monkeypatch.setattr(room, "_CARRIED_EACH", 0.01)
+    monkeypatch.setattr(capacity, "_CARRIED_EACH", 0.01)
     stream = Stream(store, unaligned=True)
-    stream.room._request = replace(stream.room._request, retained_batches=3)
+    stream.capacity._request = replace(stream.capacity._request, retained_batches=3)
     lost = stream.stage_one()
     stream.scene.abort(lost, AfterAbort.CARRIED)
-    assert stream.room.try_take() is WaitReason.TOO_MANY_QUEUED
-    stream.room.take(carry=lambda: stream.scene.complete(stream.scene.carry(), [lost]))
+    assert stream.capacity.try_take() is WaitReason.TOO_MANY_QUEUED
+    stream.capacity.take(carry=lambda: stream.scene.complete(stream.scene.carry(), [lost]))
     assert store.undelivered(PIPELINE) == 0
 
 
 def test_a_wait_is_told_with_its_reason_and_counted(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "airflow_ft.spark.driver.room")
+    caplog.set_level("INFO", "airflow_ft.spark.driver.capacity")
     for each in ("_TOLD_EACH", "_COUNTED_EACH"):
-        monkeypatch.setattr(room, each, 0.05)
+        monkeypatch.setattr(capacity, each, 0.05)
     stream = Stream(store, max_concurrent=1)
     stream.stage_one()
 
     def is_over() -> bool:
         return any(message.startswith("no checkpoint is triggered for") for message in caplog.messages)
 
-    stream.room.take(is_over)
+    stream.capacity.take(is_over)
     [told] = [message for message in caplog.messages if message.startswith("no checkpoint")]
     assert all(part in told for part in ("(TOO_MANY_QUEUED)", "1 wait for delivery", "airflow ft in-doubt"))
     counted = [message for message in caplog.messages if message.startswith("not triggered for")]

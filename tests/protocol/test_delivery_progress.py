@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_ft.protocol import lease
-from airflow_ft.protocol.headway import FRESH_SECONDS, Headway, Taken
+from airflow_ft.protocol.delivery_progress import FRESH_SECONDS, DeliveryProgress, Taken
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.store.sqlite import SqliteStore
 from tests.protocol.systems import Metered
@@ -20,7 +20,7 @@ ORDERS, COPIES = Taken(PIPELINE, 7, "shop", "orders", 3_400_000, 10_000_000), Ta
 
 def test_what_was_told_last_counts_for_half_a_minute() -> None:
     now = [0.0]
-    headway = Headway(lambda: now[0])
+    headway = DeliveryProgress(lambda: now[0])
     assert headway.now(PIPELINE) == []
     headway.tell(Taken(PIPELINE, 7, "shop", "orders", 1, 10))
     headway.tell(ORDERS)
@@ -33,8 +33,8 @@ def test_what_was_told_last_counts_for_half_a_minute() -> None:
 
 
 def test_a_lease_tells_how_far_its_holder_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    headway = Headway()
-    monkeypatch.setattr(lease, "HEADWAY", headway)
+    headway = DeliveryProgress()
+    monkeypatch.setattr(lease, "DELIVERY_PROGRESS", headway)
     with SqliteStore(tmp_path / "ft.db") as store:
         Scene(store)
         store.meter = meter = Metered()
@@ -49,9 +49,9 @@ def test_a_lease_tells_how_far_its_holder_has_come(tmp_path: Path, monkeypatch: 
 
 
 def test_a_lease_is_renewed_though_metrics_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    headway = Headway()
+    headway = DeliveryProgress()
     headway.tell(ORDERS)
-    monkeypatch.setattr(lease, "HEADWAY", headway)
+    monkeypatch.setattr(lease, "DELIVERY_PROGRESS", headway)
     with SqliteStore(tmp_path / "ft.db") as store:
         Scene(store)
         store.meter = Metered()

@@ -1,8 +1,8 @@
 """Spark sessions that are kept between runs: `keep_session`.
 
 A driver spends most of its first seconds on starting a JVM, loading classes and compiling them. With `keep_session` the
-JVM stays for so long after a run, idle, in the care of a process of its own (`airflow_ft.spark.session.keeper`), and
-the next run on this machine goes on in it. Each run has a Python process of its own, that imports the job anew, and a
+JVM stays idle for that time after a run. A process of its own (`airflow_ft.spark.session.session_keeper`) keeps it, and
+the next run on this machine uses it. Each run has a Python process of its own, that imports the job anew, and a
 Spark session of its own, with settings, views and functions of its own; what it shares with the runs before are the
 JVM, its Spark context and its catalog of tables.
 
@@ -36,7 +36,7 @@ from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark import private
 from airflow_ft.spark.request import StageRequest, listed
 from airflow_ft.spark.session import class_archive
-from airflow_ft.spark.session.keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
+from airflow_ft.spark.session.session_keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
 from airflow_ft.spark.session.submit import environment, properties, settings, spark_home, submit
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _GREETING_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-class Loan:
+class SessionLease:
     """A JVM that a stage has for itself: until it is given back, or the connection ends with this process."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -79,7 +79,7 @@ class Loan:
         self._connection.close()
 
 
-def borrow(request: StageRequest) -> Loan | None:
+def borrow(request: StageRequest) -> SessionLease | None:
     """A JVM for this request: one that is idle, else a new one; None where none can be kept.
 
     Idle ones that this pipeline has started otherwise are ended: perhaps nobody will want them.
@@ -88,8 +88,8 @@ def borrow(request: StageRequest) -> Loan | None:
     key = _key(request, variables)
     for found in kept():
         if found.key == key:
-            if loan := found.borrow():
-                return loan
+            if session_lease := found.borrow():
+                return session_lease
         elif found.pipeline == request.pipeline:
             found.end()
     try:
@@ -99,7 +99,7 @@ def borrow(request: StageRequest) -> Loan | None:
         return None
 
 
-def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loan:
+def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> SessionLease:
     folder, lock = private.make(private.SESSION)
     ours, theirs = socket.socketpair()
     try:
@@ -120,7 +120,7 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
                 sys.executable,
                 "-P",
                 "-m",
-                "airflow_ft.spark.session.keeper",
+                "airflow_ft.spark.session.session_keeper",
                 str(folder),
                 str(theirs.fileno()),
                 str(lock),
@@ -143,7 +143,7 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Loa
     finally:
         theirs.close()
         os.close(lock)
-    return Loan(ours)
+    return SessionLease(ours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +162,10 @@ class Kept:
         except FileNotFoundError:
             return 0
 
-    def borrow(self) -> Loan | None:
+    def borrow(self) -> SessionLease | None:
         """None when it is busy, or has gone."""
         connection = self._connect()
-        return Loan(connection) if connection else None
+        return SessionLease(connection) if connection else None
 
     def is_idle(self) -> bool:
         """Return whether it could be borrowed now."""

@@ -13,7 +13,7 @@ SECONDS = 10.0
 log = logging.getLogger(__name__)
 
 
-class Pulse:
+class Heartbeat:
     """Sums up what was delivered, and tells it every `SECONDS`: rows, checkpoints, latency, what waits."""
 
     def __init__(self, store: Store, pipeline: str) -> None:

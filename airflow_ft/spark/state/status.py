@@ -30,18 +30,18 @@ Offsets = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LocationStatus:
     """What an attempt goes on from; empty for the first one. A source that is not in `ids` has no recorded ids."""
 
     offsets: Offsets = field(default_factory=dict)
     ids: Ids = field(default_factory=dict)
 
-    def beside(self, other: Standing) -> Standing:
+    def beside(self, other: LocationStatus) -> LocationStatus:
         """With that of other sources."""
-        return Standing({**self.offsets, **other.offsets}, {**self.ids, **other.ids})
+        return LocationStatus({**self.offsets, **other.offsets}, {**self.ids, **other.ids})
 
 
-def standing(base: SparkPosition) -> Standing:
+def standing(base: SparkPosition) -> LocationStatus:
     """Of the last published batch."""
     location, files = SparkLocation("", "", base.location, base.batch, ""), filesystem(base.location)
     offsets = {}
@@ -50,7 +50,7 @@ def standing(base: SparkPosition) -> Standing:
             offsets[index] = found
         elif found is None and files.exists(first := files.uri(base.location, "sources", str(index), "0")):
             offsets[index] = first_offsets(read_checked(files, first).decode(errors="replace"))[1]
-    return Standing(offsets, recorded_ids(location))
+    return LocationStatus(offsets, recorded_ids(location))
 
 
 def recorded_ids(location: SparkLocation) -> Ids:

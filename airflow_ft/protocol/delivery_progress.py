@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from airflow_ft.protocol.pace import told
+from airflow_ft.protocol.rate import told
 
 FRESH_SECONDS = 30.0
 
@@ -29,7 +29,7 @@ class Taken:
         return ", ".join([f"checkpoint {self.number}: {taken}", *told(self.rate, left)])
 
 
-class Headway:
+class DeliveryProgress:
     """What each participant of each pipeline told last; what is older than half a minute is over, or stands still."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,5 +46,5 @@ class Headway:
         return [taken for (of, _), (at, taken) in told if of == pipeline and at >= since]
 
 
-HEADWAY = Headway()
+DELIVERY_PROGRESS = DeliveryProgress()
 """Of this process."""

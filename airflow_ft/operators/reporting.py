@@ -36,12 +36,12 @@ def tell_lineage(operator: CheckpointOperator, run: Context, task_instance: Any)
         if is_openlineage_active():
             from airflow_ft.operators.openlineage import tell_running
 
-            run.store.meter = Heard(partial(tell_running, operator, task_instance))
+            run.store.meter = ReportingCounters(partial(tell_running, operator, task_instance))
     except Exception as error:  # an older provider, or a transport that cannot be set up: the stream begins
         log.warning("could not report this stream to OpenLineage: %s: %s", type(error).__name__, error)
 
 
-class Heard(Counters):
+class ReportingCounters(Counters):
     """Counts, and has a thread tell the number of a completed checkpoint, unless the last one was told just before."""
 
     def __init__(self, tell: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:

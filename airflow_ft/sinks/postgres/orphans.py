@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.protocol.model import Fence
-from airflow_ft.protocol.remnants import PreparedEnding, Remnant, RemnantKind
+from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, owner_of
 from airflow_ft.sinks.postgres.gid import Gid, end_prepared, listed
 from airflow_ft.sinks.postgres.ledger import Ledger
@@ -19,13 +19,13 @@ from airflow_ft.sinks.postgres.ledger import Ledger
 log = logging.getLogger(__name__)
 
 
-def find_prepared(ledger: Ledger, installation: str) -> list[Remnant]:
+def find_prepared(ledger: Ledger, installation: str) -> list[Orphan]:
     """Return what other installations have prepared of numbers past the last delivered one. Only reads."""
     found = list(_of_others(ledger, installation))  # before the markers: what is committed in between shows there (I6)
     text = "prepared (epoch {}, attempt {}), and holds its locks"
     return [
-        Remnant(
-            gid.number, "rows", RemnantKind.PREPARED, owner, text.format(gid.epoch, gid.attempt), 1,
+        Orphan(
+            gid.number, "rows", OrphanKind.PREPARED, owner, text.format(gid.epoch, gid.attempt), 1,
             f"COMMIT PREPARED {gid.sql}", f"ROLLBACK PREPARED {gid.sql}",
         )
         for owner, gid in found

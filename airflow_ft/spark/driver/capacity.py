@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from airflow_ft.protocol.backpressure import SPARE_BATCHES, Wait, room
+from airflow_ft.protocol.backpressure import SPARE_BATCHES, Wait, capacity
 from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.spark.request import StageRequest
@@ -31,7 +31,7 @@ class QueueIsFull(Exception):
         self.waiting = waiting
 
 
-class Room:
+class Capacity:
     """How much is left. What is delivered meanwhile makes room, so the decision log is read when none is left."""
 
     def __init__(self, store: Store, request: StageRequest) -> None:
@@ -87,7 +87,7 @@ class Room:
         """Takes one off what is left, and returns None; or returns why no checkpoint may be triggered now."""
         if not self._left:
             request = self._request
-            found = room(self._store, request.pipeline, request.checkpointing, request.retained_batches)
+            found = capacity(self._store, request.pipeline, request.checkpointing, request.retained_batches)
             if isinstance(found, Wait):
                 return found.reason
             self._left = found

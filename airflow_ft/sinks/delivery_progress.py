@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.headway import HEADWAY, Taken
+from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.model import Plan, Segment
-from airflow_ft.protocol.pace import Pace
 from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile, WalReader
+from airflow_ft.protocol.rate import Rate
 from airflow_ft.sinks.view import SegmentView
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ class _Told(SegmentView):
         super().__init__(reader)
         self._wal, self._told = wal, wal.clock()
         self._read: dict[tuple[str, str], int] = {}  # of each file, since it was begun for the last time
-        self._paces: dict[str, Pace] = {}
+        self._rates: dict[str, Rate] = {}
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
         self._read[sink, file.path] = 0
-        if sink not in self._paces:
-            self._paces[sink] = Pace()
-            self._paces[sink].rate(self._wal.clock(), 0)
+        if sink not in self._rates:
+            self._rates[sink] = Rate()
+            self._rates[sink].rate(self._wal.clock(), 0)
         for batch in super().batches(sink, file):
             yield batch
             self._read[sink, file.path] += batch.num_rows
@@ -66,7 +66,7 @@ class _Told(SegmentView):
         read = sum(rows for (name, _), rows in list(self._read.items()) if name == sink)
         segment = self.segment
         pipeline = segment.location.rsplit("/", 3)[1]  # <root>/<pipeline>/<epoch>-<attempt>/<batch> (`airflow_ft.wal`)
-        rate = self._paces[sink].rate(now, read)
+        rate = self._rates[sink].rate(now, read)
         taken = Taken(pipeline, segment.number, self._wal.participant, sink, read, segment.rows.get(sink, 0), rate)
-        HEADWAY.tell(taken)
+        DELIVERY_PROGRESS.tell(taken)
         log.info("%s", taken)

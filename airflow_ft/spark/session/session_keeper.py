@@ -1,7 +1,7 @@
 """The process that keeps Spark's JVM between the runs of a pipeline.
 
-`python -m airflow_ft.spark.session.keeper FOLDER FIRST LOCK` starts the JVM, lends it to one stage at a time
-(`airflow_ft.spark.session.loans`), and ends it when
+`python -m airflow_ft.spark.session.session_keeper FOLDER FIRST LOCK` starts the JVM, lends it to one stage at a time
+(`airflow_ft.spark.session.session_leases`), and ends it when
 
 - a stage did not give it back: whoever held the other end of the connection has died, or its driver failed;
 - nobody wanted it for `idle` seconds, or it has served `USES` stages: what jobs leave in a JVM does not pile up;
@@ -39,7 +39,7 @@ _END_SECONDS = 10.0
 _CHUNK = 64 * 1024
 
 
-class Keeper:
+class SessionKeeper:
     """`spec`: command, idle (seconds), and what the others look for: pipeline, key."""
 
     def __init__(self, folder: Path, spec: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ def main(folder: str, first: str, lock: str) -> None:
         os._exit(0)
     os.set_inheritable(int(lock), False)
     spec = json.loads((Path(folder) / SPEC).read_text())
-    Keeper(Path(folder), spec).run(socket.socket(fileno=int(first)))
+    SessionKeeper(Path(folder), spec).run(socket.socket(fileno=int(first)))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections import deque
 WINDOW_SECONDS = 60.0
 
 
-class Pace:
+class Rate:
     """How fast a count grows, over the last minute."""
 
     def __init__(self) -> None:

@@ -16,8 +16,8 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from airflow_ft.spark import private
-from airflow_ft.spark.session.keeper import FREE, KEPT, SPEC, USE
-from airflow_ft.spark.session.loans import Kept, kept
+from airflow_ft.spark.session.session_keeper import FREE, KEPT, SPEC, USE
+from airflow_ft.spark.session.session_leases import Kept, kept
 from tests.waiting import wait_for
 from tools.servers.processes import has_ended
 
@@ -36,7 +36,7 @@ while True:
 # As a driver listens that is in the middle of its work.
 DRIVER = """
 import socket, sys, threading
-from airflow_ft.spark.session.loans import _heard
+from airflow_ft.spark.session.session_leases import _heard
 keeper = socket.socket(fileno=int(sys.argv[1])).makefile("rb")
 print(_heard(keeper)["port"], flush=True)
 listening = threading.Thread(target=_heard, args=(keeper,))
@@ -69,7 +69,7 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ft-", ignore_cleanup_errors=True) as folder:
         monkeypatch.setattr(tempfile, "tempdir", folder)
         # One that is too busy to greet within 2 s counts as gone.
-        monkeypatch.setattr("airflow_ft.spark.session.loans._GREETING_SECONDS", 60.0)
+        monkeypatch.setattr("airflow_ft.spark.session.session_leases._GREETING_SECONDS", 60.0)
         yield
         while Client.open:
             Client.open.pop().close()
@@ -84,7 +84,14 @@ def _started(idle: float = 60.0) -> tuple[Client, Kept]:
     spec = {"pipeline": "p", "key": "k", "idle": idle, "command": [sys.executable, "-c", CHATTERBOX]}
     private.write(folder / SPEC, json.dumps(spec))
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "airflow_ft.spark.session.keeper", str(folder), str(theirs.fileno()), str(lock)]
+    command = [
+        sys.executable,
+        "-m",
+        "airflow_ft.spark.session.session_keeper",
+        str(folder),
+        str(theirs.fileno()),
+        str(lock),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     subprocess.run(command, check=True, env=environment, pass_fds=(theirs.fileno(), lock))
     theirs.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class RemnantKind(StrEnum):
+class OrphanKind(StrEnum):
     """What stands there."""
 
     COMMITTED = "committed"  # a branch whose rows are visible, of a number that was not delivered as a whole
@@ -23,7 +23,7 @@ class PreparedEnding(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Remnant:
+class Orphan:
     """One branch (or, with `branch` "", a whole number) of a former owner.
 
     `number` is 0 when it cannot be known. `of` is how many branches the number has (0: not known). `text` is for
@@ -32,7 +32,7 @@ class Remnant:
 
     number: int
     branch: str
-    kind: RemnantKind
+    kind: OrphanKind
     installation: str
     text: str
     of: int = 0
@@ -40,17 +40,17 @@ class Remnant:
     roll_back: str = ""
 
 
-def partly_there(remnants: Iterable[Remnant], ending: PreparedEnding | None) -> list[int]:
+def partly_there(orphans: Iterable[Orphan], ending: PreparedEnding | None) -> list[int]:
     """Numbers of which some rows are visible and others would be lacking for good, if `ending` came of the rest."""
-    found = list(remnants)
-    numbers = sorted({r.number for r in found if r.kind is RemnantKind.COMMITTED})
+    found = list(orphans)
+    numbers = sorted({r.number for r in found if r.kind is OrphanKind.COMMITTED})
     partial = []
     for number in numbers:
         mine = [r for r in found if r.number == number and r.branch]
         will_be_there = {
             r.branch
             for r in mine
-            if r.kind is RemnantKind.COMMITTED or (r.kind is RemnantKind.PREPARED and ending is PreparedEnding.COMMIT)
+            if r.kind is OrphanKind.COMMITTED or (r.kind is OrphanKind.PREPARED and ending is PreparedEnding.COMMIT)
         }
         if len(will_be_there) != max(r.of for r in mine):
             partial.append(number)

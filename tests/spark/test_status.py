@@ -14,7 +14,7 @@ from airflow_ft.spark.driver import topics as driver_topics
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state.locations import SparkLocation, open_location
 from airflow_ft.spark.state.reset import reset_state
-from airflow_ft.spark.state.standing import Standing, leave_out, record_ids, recorded_ids, standing
+from airflow_ft.spark.state.status import LocationStatus, leave_out, record_ids, recorded_ids, standing
 from airflow_ft.store import open_store
 from airflow_ft.wal.checksums import write_checksum
 from airflow_ft.wal.filesystem import local_path
@@ -49,7 +49,7 @@ def test_ids_count_from_their_batch_on_and_are_cut_back_with_it(tmp_path: Path) 
         assert recorded_ids(copy) == {0: {"a": "A", "b": expected}}
     assert not (local_path(copy.uri) / "airflow_ft_topics/9").exists()
     found = standing(SparkPosition(old.uri, 1))
-    assert found == Standing({0: {"a": {"0": 7}, "b": {"0": 1}}}, {0: {"a": "A", "b": "B"}})
+    assert found == LocationStatus({0: {"a": {"0": 7}, "b": {"0": 1}}}, {0: {"a": "A", "b": "B"}})
 
 
 def test_a_location_of_an_earlier_version_has_offsets_and_no_ids(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def _topics(brokers: Brokers, **more: Any) -> Topics:
     return Topics("p", {0: ("orders", KafkaSource(**{"topics": ["a", "b"], **more}))}, {0: brokers})
 
 
-BOTH = Standing({0: {"a": {"0": 1}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
+BOTH = LocationStatus({0: {"a": {"0": 1}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +164,7 @@ def test_a_topic_that_appears_is_compared_from_its_first_batch_on() -> None:
 def test_a_topic_that_is_made_while_the_first_query_starts_is_looked_up_again() -> None:
     brokers = Brokers(a="A", b="B")
     topics = _topics(brokers)
-    topics.begin(Standing())
+    topics.begin(LocationStatus())
     assert topics.check_start(BOTH.offsets) == BOTH.ids
     brokers.now["b"] = "B2"
     with raises(StageError, "topic_recreated", source="orders", topics=["b"]):
@@ -177,7 +177,7 @@ def test_a_topic_that_is_made_after_the_place_of_a_group_was_looked_up_is_looked
     for now, refused in (({"a": "A", "b": "B"}, False), ({"a": "A", "b": "B2"}, True), ({"a": "A"}, True)):
         topics = Topics("p", {0: ("orders", source)}, {0: Brokers(**now)}, {"orders": {"a": "A", "b": "B"}})
         with raises(StageError, "topic_recreated", topics=["b"]) if refused else nullcontext():
-            assert topics.begin(Standing()) == {}
+            assert topics.begin(LocationStatus()) == {}
 
 
 def test_the_id_of_a_topic_that_is_not_read_for_a_while_is_kept() -> None:
@@ -188,9 +188,9 @@ def test_the_id_of_a_topic_that_is_not_read_for_a_while_is_kept() -> None:
 
 def test_a_deleted_topic_of_a_pattern_is_a_loss_also_without_its_id() -> None:
     lenient = {"topics": (), "pattern": "a|b", "fail_on_data_loss": False}
-    assert _topics(Brokers(a="A"), **lenient).begin(Standing(BOTH.offsets)) == {0: {"b": ""}}
+    assert _topics(Brokers(a="A"), **lenient).begin(LocationStatus(BOTH.offsets)) == {0: {"b": ""}}
     with pytest.raises(DataLossError) as lost:
-        _topics(Brokers(a="A"), **{**lenient, "fail_on_data_loss": True}).begin(Standing(BOTH.offsets))
+        _topics(Brokers(a="A"), **{**lenient, "fail_on_data_loss": True}).begin(LocationStatus(BOTH.offsets))
     assert "'b'" in lost.value.headline
 
 
@@ -207,10 +207,10 @@ def test_ids_go_with_the_position_when_state_is_dropped(tmp_path: Path) -> None:
         base = reset_state(store, "p", epoch, "test")
     assert base is not None and base.batch == -1
     found = standing(base)
-    assert found == Standing({0: {"a": {"0": 7}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
+    assert found == LocationStatus({0: {"a": {"0": 7}, "b": {"0": 2}}}, {0: {"a": "A", "b": "B"}})
     copy = open_location(str(tmp_path), "p", 3, 1, base, False)
     leave_out(copy, {0: {"b": "B"}})
     after = standing(copy.position(-1))
-    assert after == Standing({0: {"a": {"0": 7}}}, {0: {"a": "A", "b": "B"}})
+    assert after == LocationStatus({0: {"a": {"0": 7}}}, {0: {"a": "A", "b": "B"}})
     assert (local_path(copy.uri) / "sources/0/0").read_text().endswith('{"a":{"0":7}}')
     assert standing(base) == found  # what was copied is as it was
