@@ -38,7 +38,7 @@ def schema_problems(
 ) -> list[AirflowFtError]:
     """All that speaks against the schemas, by sink name, in all sinks that can be asked; each with its place.
 
-    A system's `fitting.schema_problems` raises SinkUnavailableError or SinkAccessError when it cannot be asked. A system
+    A system's `fitting.schema_problems` raises SinkUnavailableError or SinkAccessError if it cannot be asked. A system
     without that part is not asked. `warn` gets a warning for each connection that cannot be asked now.
     """
     asked = []
@@ -69,8 +69,8 @@ def not_judged(subject: str, reason: str) -> PipelineWarning:
         code="COLUMNS_NOT_JUDGED",
         subject=subject,
         message=f"the job's columns were not compared with the sinks before rows were computed: {reason}",
-        remedy="Do nothing if the run succeeds: `prepare` checks the staged rows. It finds a misfit only after the rows"
-        " were computed.",
+        remedy="Do nothing if the run succeeds: `prepare` checks the staged rows. It finds a problem only after the"
+        " rows were computed.",
     )
 
 
