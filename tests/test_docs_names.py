@@ -162,7 +162,7 @@ IN_PARTS = {
     ("sources", "source refunds is new"): ("spark/state/source_changes", "source %s is new"),
     ("sources", "no longer reads source refunds"): ("spark/state/source_changes", "no longer reads source %s"),
     ("sources", "is used again"): ("spark/state/source_changes", "source %s is used again"),
-    ("checkpoints", "no checkpoint is triggered"): ("spark/driver/room", "no checkpoint is triggered for"),
+    ("checkpoints", "no checkpoint is triggered"): ("spark/driver/capacity", "no checkpoint is triggered for"),
     ("errors", "the sinks are ready"): ("sinks/ready", "the sinks are ready: "),
 }
 """A page with words of a line that it quotes; the module that says it, and in which words."""
