@@ -40,7 +40,7 @@ from tests.store.test_staging import TestStaging
 from tests.store.test_standing import TestStanding, TestToldByTheDriver
 from tests.store.test_standing_walks import TestLookingMeanwhile, TestWalks
 from tests.store.test_telling import TestProblems, TestWarnings
-from tests.store.test_upgrade import TestUpgrade, write_version_1
+from tests.store.test_upgrade import NEXT, TestUpgrade, newer
 from tools.servers import Postgres
 
 pytestmark = pytest.mark.sampled
@@ -81,6 +81,7 @@ __all__ = [
     "TestWalks",
     "TestWarnings",
     "TestWhatANumberCovers",
+    "newer",
     "what_was_read_is_there",
 ]
 
@@ -123,14 +124,8 @@ def store(store_url: str) -> Iterator[Store]:
 
 
 @pytest.fixture
-def upgraded(postgres: Postgres, schema: str) -> Callable[[], tuple[str, Store]]:
-    def upgrade() -> tuple[str, Store]:
-        database = PostgresDatabase(dsn_of(postgres, schema))
-        installation = write_version_1(database)
-        database.close()
-        return installation, open_store(url_of(postgres, schema))
-
-    return upgrade
+def reopened(store_url: str) -> Callable[[], Store]:
+    return lambda: open_store(store_url)
 
 
 @pytest.fixture
@@ -138,20 +133,16 @@ def scene(store: Store) -> Scene:
     return Scene(store)
 
 
-def test_an_upgrade_by_another_order_of_texts_forgets_no_dag(postgres: Postgres, schema: str) -> None:
+def test_a_database_with_another_order_of_texts_forgets_no_dag(postgres: Postgres, schema: str) -> None:
     """Most servers have 'a' before 'B', as this database; Python has it behind."""
     name = f"ft_{uuid.uuid4().hex[:12]}"
     postgres.sql(f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
     try:
-        with closing(PostgresDatabase(dsn_of(postgres, schema, dbname=name))) as database:
-            write_version_1(database)
-            with database.write() as tx:
-                tx.change("UPDATE checkpoint SET dag_id = CASE number WHEN 1 THEN 'a' ELSE 'B' END")
         with closing(open_store(url_of(postgres, schema).replace("/postgres?", f"/{name}?"))) as store:
-            assert store.standing(PIPELINE).dags == ("a", "B")
             scene = Scene(store)
             scene.take()
-            scene.trigger(RunKey("B", "run-3"))
+            scene.trigger(RunKey("a", "run-1"))
+            scene.trigger(RunKey("B", "run-2"))
             assert set(store.standing(PIPELINE).dags) == {"a", "B"}
             assert [each.name for each in store.overview("a")] == [PIPELINE]
     finally:
@@ -275,15 +266,17 @@ class TestConnections:
             postgres.sql(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
             postgres.sql(f"DROP ROLE {schema}")
 
-    def test_who_only_looks_makes_no_schema_and_leaves_an_older_one(self, postgres: Postgres, schema: str) -> None:
+    def test_a_reader_neither_makes_nor_upgrades_a_schema(
+        self, postgres: Postgres, schema: str, newer: Callable[[], None]
+    ) -> None:
         url = url_of(postgres, schema)
         assert find_store(url) is None
         assert not postgres.sql(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema}'")
-        with closing(PostgresDatabase(dsn_of(postgres, schema))) as database:
-            write_version_1(database)
-            with raises(ConfigurationError, "schema_outdated", found=1):
-                find_store(url)
-            assert database.read("SELECT max(version) AS version FROM schema_version") == [{"version": 1}]
+        with closing(open_store(url)) as store:
+            store.register(PIPELINE)
+        newer()
+        with raises(ConfigurationError, "schema_outdated", found=NEXT.version - 1):
+            find_store(url)
         open_store(url).close()
         store = find_store(url)
         assert store is not None and store.pipeline(PIPELINE).name == PIPELINE

@@ -1,14 +1,27 @@
--- Version 1 of the decision log. Plain SQL that SQLite (3.31 or newer) and PostgreSQL (12 or newer) both understand.
+-- The schema of the decision log. Plain SQL for SQLite (3.31 or newer) and PostgreSQL (12 or newer).
 -- Times are BIGINT microseconds since 1970 in UTC, by the store's clock. Booleans are 0 or 1. JSON is text.
--- No semicolon may stand inside a statement.
+-- A statement must not contain a semicolon, except at its end.
 
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL
 );
 
--- The row that every write locks first. `published` is the highest number ever published, `needs_stage` is 1 between a
--- rewind and the next begin_stage (nothing computed before the rewind may be published after it).
+-- Every write locks its pipeline's row first.
+-- published: the highest number ever published.
+-- needs_stage: 1 between a rewind and the next begin_stage. Nothing computed before the rewind may be published after it.
+-- origin_*: where a rewind of the first number leads if the pipeline was restored before it had a number.
+-- told_from: the first number whose events are kept.
+-- late_after: microseconds without a confirmed checkpoint after which the pipeline is late. NULL: never.
+-- late_default: 1 if `late_after` is the default of a stream, which counts only while a run has the turn.
+-- completed, subsumed, aborted: counts of all numbers, also of pruned ones.
+-- quarantined, committing, undelivered: counts of open checkpoints (`airflow_ft.store.standing`).
+-- first_dag, last_dag: the first and the last name, in order, of the DAGs that made its checkpoints.
+-- confirmed_at, read_at, complete_at: the last confirmation, and when the sources were last found to be read.
+-- changed_at: its last write of any kind; each write has a later one.
+-- former: JSON of the pipeline that it was renamed from: name, last delivered number, and the number that ends it.
+-- failure: JSON (`protocol.failure.Failure`) of the last run. NULL: it has not failed. A run that takes the turn clears it.
+-- streaming: 1 if the newest stage is one of a stream. retired: 1 if a person retired it and no stage has begun since.
 CREATE TABLE pipeline (
     name TEXT PRIMARY KEY,
     epoch BIGINT NOT NULL,
@@ -25,8 +38,33 @@ CREATE TABLE pipeline (
     needs_stage SMALLINT NOT NULL,
     turn_dag_id TEXT,
     turn_run_id TEXT,
+    turn_map_index BIGINT NOT NULL DEFAULT -1,
+    origin_location TEXT,
+    origin_batch BIGINT,
+    told_from BIGINT NOT NULL DEFAULT 1,
+    late_after BIGINT,
+    late_default BIGINT NOT NULL DEFAULT 0,
+    completed BIGINT NOT NULL DEFAULT 0,
+    subsumed BIGINT NOT NULL DEFAULT 0,
+    aborted BIGINT NOT NULL DEFAULT 0,
+    quarantined BIGINT NOT NULL DEFAULT 0,
+    committing BIGINT NOT NULL DEFAULT 0,
+    undelivered BIGINT NOT NULL DEFAULT 0,
+    first_dag TEXT,
+    last_dag TEXT,
+    confirmed_at BIGINT,
+    read_at BIGINT,
+    complete_at BIGINT,
+    changed_at BIGINT NOT NULL DEFAULT 0,
+    former TEXT,
+    failure TEXT,
+    streaming BIGINT NOT NULL DEFAULT 0,
+    retired BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL
 );
+
+-- The newest change: one look shows whether anything has changed since another look.
+CREATE INDEX pipeline_changed ON pipeline (changed_at, name);
 
 CREATE TABLE lease (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
@@ -35,23 +73,51 @@ CREATE TABLE lease (
     task TEXT NOT NULL,
     try_number BIGINT NOT NULL,
     counter BIGINT NOT NULL,
+    doing TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (pipeline, holder)
 );
 
+-- The specification of runs and checkpoints, stored once under the SHA-256 of its text.
+CREATE TABLE spec (
+    digest TEXT PRIMARY KEY,
+    text TEXT NOT NULL,
+    created_at BIGINT NOT NULL
+);
+
+-- stage_began, published_through: of the newest attempt at the stage. complete: 1 if it left out none of its input.
+-- read_as_of, read_through: a stream found nothing new at this time, and its numbers up to `read_through` hold
+-- everything until then. restored_from: the savepoint that the run has restored, so that it restores it once.
 CREATE TABLE run (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
     dag_id TEXT NOT NULL,
     run_id TEXT NOT NULL,
+    map_index BIGINT NOT NULL,
     epoch BIGINT NOT NULL,
     staged SMALLINT NOT NULL,
     interval_end BIGINT,
-    PRIMARY KEY (pipeline, dag_id, run_id)
+    stage_task TEXT NOT NULL DEFAULT '',
+    stage_began BIGINT,
+    published_through BIGINT NOT NULL DEFAULT 0,
+    complete SMALLINT NOT NULL DEFAULT 0,
+    spec TEXT NOT NULL DEFAULT '',
+    read_as_of BIGINT,
+    read_through BIGINT NOT NULL DEFAULT 0,
+    restored_from TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (pipeline, dag_id, run_id, map_index)
 );
 
--- `epoch` is the one that last changed the state. `planned_by` is the newest number whose plan contains this segment.
--- `is_open` says what Checkpoint.is_undelivered and open_checkpoints say, `is_prunable` what prunable says, `is_base`
--- that position_before may return it, `is_referenced` that its files are needed: generated, so that no write can forget
--- them; each is the condition of a partial index, so that no look-up depends on the length of the history.
+-- Gates and rewinds use these, so their cost does not grow with the history.
+CREATE INDEX run_complete_began ON run (pipeline, stage_began) WHERE complete = 1;
+CREATE INDEX run_complete_through ON run (pipeline, published_through, stage_began) WHERE complete = 1;
+CREATE INDEX run_read ON run (pipeline, read_as_of) WHERE read_as_of IS NOT NULL;
+
+-- epoch: the one that last changed the state. planned_by: the newest number whose plan contains this segment.
+-- as_of: everything that the sources held at this time is in this number or an earlier one. NULL: unknown.
+-- lag: JSON, by source, for charts. NULL: nobody measured it. state_sizes: JSON (`protocol.model.StateSizes`).
+-- application: Spark's id of the application that was to compute it. '': unknown.
+-- Generated columns, so that no write can forget them, and conditions of partial indexes, so that no query's cost grows
+-- with the history. is_open: as Checkpoint.is_undelivered and open_checkpoints. is_prunable: as prunable. is_base:
+-- position_before may return it. is_referenced: its files are needed.
 CREATE TABLE checkpoint (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
     number BIGINT NOT NULL,
@@ -77,6 +143,12 @@ CREATE TABLE checkpoint (
     rollback_pending SMALLINT NOT NULL DEFAULT 0,
     finalised SMALLINT NOT NULL,
     pruned_at BIGINT,
+    map_index BIGINT NOT NULL DEFAULT -1,
+    spec TEXT NOT NULL DEFAULT '',
+    as_of BIGINT,
+    lag TEXT,
+    application TEXT NOT NULL DEFAULT '',
+    state_sizes TEXT,
     triggered_at BIGINT NOT NULL,
     staged_at BIGINT,
     prepared_at BIGINT,
@@ -118,8 +190,16 @@ CREATE INDEX checkpoint_base ON checkpoint (pipeline, number) WHERE is_base = 1;
 CREATE INDEX checkpoint_referenced ON checkpoint (pipeline, number) WHERE is_referenced = 1;
 CREATE INDEX checkpoint_delivered ON checkpoint (pipeline, number) WHERE is_delivered = 1;
 CREATE INDEX checkpoint_completed ON checkpoint (pipeline, number) WHERE state = 'COMPLETED';
-CREATE INDEX checkpoint_run ON checkpoint (pipeline, dag_id, run_id, number);
+CREATE INDEX checkpoint_run ON checkpoint (pipeline, dag_id, run_id, map_index, number);
+CREATE INDEX checkpoint_rewound ON checkpoint (pipeline, number) WHERE after_abort = 'rewound';
+CREATE INDEX checkpoint_as_of ON checkpoint (pipeline, as_of)
+    WHERE as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound');
+CREATE INDEX checkpoint_covering ON checkpoint (pipeline, number)
+    WHERE as_of IS NOT NULL AND (after_abort IS NULL OR after_abort <> 'rewound');
+CREATE INDEX checkpoint_failed ON checkpoint (pipeline, number) WHERE reason IS NOT NULL;
+CREATE INDEX checkpoint_reason ON checkpoint (pipeline, reason, number) WHERE reason IS NOT NULL;
 
+-- problem: JSON (`protocol.failure.Failure`) of the newest attempt. NULL: it met none.
 CREATE TABLE vote (
     pipeline TEXT NOT NULL,
     number BIGINT NOT NULL,
@@ -129,11 +209,12 @@ CREATE TABLE vote (
     notes TEXT NOT NULL DEFAULT '{}',
     rolled_back SMALLINT NOT NULL DEFAULT 0,
     proof TEXT,
+    problem TEXT,
     PRIMARY KEY (pipeline, number, participant),
     FOREIGN KEY (pipeline, number) REFERENCES checkpoint (pipeline, number)
 );
 
--- What last_delivered answers: one row a participant, raised by the decision, so that no plan of history is read.
+-- The last delivered number of each participant, raised by the decision, so that no plan of the history is read.
 CREATE TABLE delivery (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
     participant TEXT NOT NULL,
@@ -141,7 +222,7 @@ CREATE TABLE delivery (
     PRIMARY KEY (pipeline, participant)
 );
 
--- Append-only. `id` counts within a pipeline, without gaps, in the order of the writes.
+-- Append-only. id: counts within a pipeline, without gaps, in the order of the writes.
 CREATE TABLE event (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
     id BIGINT NOT NULL,
@@ -155,3 +236,57 @@ CREATE TABLE event (
 );
 
 CREATE INDEX event_number ON event (pipeline, number, id);
+CREATE INDEX event_savepoint ON event (pipeline, id) WHERE kind = 'SAVEPOINT';
+CREATE INDEX event_restored ON event (pipeline, id) WHERE kind = 'RESTORED';
+
+-- Requests of people to a stream. outcome: NULL until it is answered.
+CREATE TABLE request (
+    pipeline TEXT NOT NULL REFERENCES pipeline (name),
+    id BIGINT NOT NULL,
+    kind TEXT NOT NULL,
+    arguments TEXT NOT NULL,
+    asked_by TEXT NOT NULL,
+    asked_at BIGINT NOT NULL,
+    answered_at BIGINT,
+    outcome TEXT,
+    PRIMARY KEY (pipeline, id)
+);
+
+CREATE INDEX request_open ON request (pipeline, id) WHERE outcome IS NULL;
+
+-- Barriers across pipelines. injected_at: the time of the first injection. Everything in the pipeline's sources at that
+-- time is before the barrier.
+CREATE TABLE barrier (
+    id TEXT NOT NULL,
+    pipeline TEXT NOT NULL REFERENCES pipeline (name),
+    injected_at BIGINT NOT NULL,
+    injected_by TEXT NOT NULL,
+    PRIMARY KEY (id, pipeline)
+);
+
+CREATE INDEX barrier_at ON barrier (injected_at, id, pipeline);
+
+-- The driver's last report on each source. expected: units that were there when a scheduled stage began; done: how many
+-- of these are read; 0 where unknown. rate: units a second.
+CREATE TABLE source_lag (
+    pipeline TEXT NOT NULL REFERENCES pipeline (name),
+    source TEXT NOT NULL,
+    unit TEXT NOT NULL,
+    behind BIGINT NOT NULL,
+    rate DOUBLE PRECISION,
+    done BIGINT NOT NULL,
+    expected BIGINT NOT NULL,
+    at BIGINT NOT NULL,
+    PRIMARY KEY (pipeline, source)
+);
+
+-- at: the last report of the warning. A confirmed run deletes warnings that are older than its stage.
+CREATE TABLE pipeline_warning (
+    pipeline TEXT NOT NULL REFERENCES pipeline (name),
+    code TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    message TEXT NOT NULL,
+    remedy TEXT NOT NULL,
+    at BIGINT NOT NULL,
+    PRIMARY KEY (pipeline, code, subject)
+);
