@@ -13,8 +13,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_ft.pipeline import settings
+from airflow_ft.hooks import options
+from airflow_ft.pipeline import doctor, settings
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import ConfigurationError, NotDeliveredError
 from airflow_ft.provider_info import get_provider_info
 from airflow_ft.spark import private
@@ -182,6 +184,24 @@ def test_an_option_that_makes_no_sense_is_named(option: str, value: str, monkeyp
     monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{option.upper()}", value)
     with raises(ConfigurationError, "setting_invalid", setting=option):
         getattr(settings, option)()
+
+
+def test_an_option_that_nothing_reads_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert options.unknown_options() == {}
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROT", "/wal")
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE_CMD", "true")
+    [(name, close)] = options.unknown_options().items()
+    assert (name, close[0], len(close)) == ("wal_rot", "wal_root", 3)
+    options.warn_of_unknown_options.cache_clear()
+    for _ in range(2):
+        options.warn_of_unknown_options()
+    options.warn_of_unknown_options.cache_clear()
+    assert [text.count("wal_rot") for text in caplog.messages if "[setting_unknown]" in text] == [1]
+    [check] = doctor._configuration()
+    assert (check.name, check.code, check.verdict) == ("wal_rot", "setting_unknown", Verdict.WARNING)
+    assert "wal_root" in check.remedy and "/wal" not in f"{check} {caplog.messages}"
 
 
 def test_an_option_of_before_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,7 @@ def examine(
             "Do nothing if only a run has the value, such as {{ ds }}. If it is a param, give the param a default.",
         )
     checks += dag.checks
+    checks += _configuration()
     participants: Mapping[str, ParticipantPlan] = patient.participants
     needed: list[Segment] = []
     newest: list[SegmentReader] = []
@@ -134,6 +135,16 @@ def _together(tasks: Sequence[Callable[[], list[Check]]]) -> list[Check]:
     """Return what all of them find, side by side."""
     with ThreadPoolExecutor(8, thread_name_prefix="airflow-ft-doctor") as pool:
         return [check for found in pool.map(lambda task: task(), tasks) for check in found]
+
+
+def _configuration() -> list[Check]:
+    """Return a warning for each option of the configuration that nothing reads."""
+    from airflow_ft.hooks import options
+
+    exam = Examination("configuration")
+    for name, close in options.unknown_options().items():
+        exam.warn(name, options.unknown_text(name), options.unknown_remedy(name, close), "setting_unknown")
+    return exam.checks
 
 
 def _store(store: Store, pipeline: str, *, is_declared: bool) -> list[Check]:
@@ -327,5 +338,5 @@ def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, sto
 
 def _failed(subject: str, error: AirflowFtError) -> Check:
     exam = Examination(subject)
-    exam.problem("examination", error.what, error.remedy)
+    exam.problem("examination", error.what, error.remedy, error.code)
     return exam.checks[0]

@@ -32,7 +32,7 @@ from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, JobEr
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, RunKey
-from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.numbers import Numbers, count_text
 from airflow_ft.protocol.planning import quarantined
 
 if TYPE_CHECKING:
@@ -121,12 +121,12 @@ class DryRun:
             )
         for sink in dict.fromkeys([*self.columns, *self.rows]):
             columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.get(sink, {}).items())
-            yield f"{sink}: {self.rows.get(sink, 0):,} rows{f' of ({columns})' if columns else ''}"
+            yield f"{sink}: {count_text(self.rows.get(sink, 0), 'row')}{f' of ({columns})' if columns else ''}"
             for row in self.samples.get(sink, ()):
                 yield "  " + ", ".join(f"{name}={_short(value)}" for name, value in row.items())
         for check in self.checks:
             if check.verdict is not Verdict.OK:
-                yield with_fix(f"{check.verdict.upper()} {check.subject}: {check.name}: {check.text}", check.remedy)
+                yield with_fix(f"{check.verdict.upper()} {check.subject}: {check.coded}: {check.text}", check.remedy)
         if not self.would_be_refused:
             yield "the sinks would take it" if self.checkpoints else "the sinks are ready"
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.errors import AirflowFtError
     from airflow_ft.protocol.model import Checkpoint, Former, Pipeline, RunKey
     from airflow_ft.protocol.planning import Delivery
-    from airflow_ft.protocol.ports import Archive, ConnectionResolver, Progress, Store
+    from airflow_ft.protocol.ports import Archive, ConnectionResolver, ParticipantFactory, Progress, Store
     from airflow_ft.protocol.recovery import Recovery
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.spark.task.launcher import Driver
@@ -148,7 +148,8 @@ def staging(
     def preflight() -> None:
         require_log(spec, run.store)
         require_sources(spec, connections)
-        require_ready(spec, connections, run.store.pipeline(run.pipeline).former)
+        former = run.store.pipeline(run.pipeline).former
+        require_ready(spec, connections, former, run.participants, run.store.installation)
         require_own_targets(run.store, run.pipeline, delivery.participants, run.participants, staged=False)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
@@ -212,17 +213,24 @@ def require_sources(spec: PipelineSpec, connections: ConnectionResolver) -> None
         raise error.located(pipeline=spec.pipeline)
 
 
-def require_ready(spec: PipelineSpec, connections: ConnectionResolver, former: Former | None = None) -> None:
+def require_ready(
+    spec: PipelineSpec,
+    connections: ConnectionResolver,
+    former: Former | None = None,
+    opener: ParticipantFactory | None = None,
+    installation: str = "",
+) -> None:
     """Raises all that keeps the sinks from taking rows, as one error, before Spark is started.
 
-    `former`: the pipeline that goes on as this one, and whose place it may take in them.
+    `former`: the pipeline that goes on as this one, and whose place it may take in them. With `opener`, which opens
+    their participants, they must belong to this `installation`.
     A server that does not answer is only told, unless something else is wrong, too: rows are staged while sinks are
     away, and delivered when they are back.
     """
     from airflow_ft.sinks.ready import lacking
 
     participants = [replace(each, former=former) for each in spec.delivery.participants]
-    problems = lacking(spec.pipeline, participants, connections)
+    problems = lacking(spec.pipeline, participants, connections, opener, installation)
     if not problems:
         return
     error = together(problems, "things keep the sinks from taking rows")

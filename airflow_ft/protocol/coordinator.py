@@ -46,6 +46,7 @@ from airflow_ft.protocol.model import (
     canonical_json,
 )
 from airflow_ft.protocol.noting import note_problem
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import (
     Delivery,
     check_sinks_of_segments,
@@ -364,7 +365,7 @@ class Coordinator:
             "checkpoint %d: %s committed %s; it is %s",
             number,
             proof.participant,
-            ", ".join(f"{rows:,} rows into {sink}" for sink, rows in proof.counts.items()) or "no rows",
+            ", ".join(f"{count_text(rows, 'row')} into {sink}" for sink, rows in proof.counts.items()) or "no rows",
             checkpoint.state,
         )
         for sink, aside in of_proof(proof).items():
@@ -418,8 +419,8 @@ class Coordinator:
             aside = found[sink].rows if sink in found else 0
             if proof.counts.get(sink, 0) + aside != expected:
                 raise TerminalError(
-                    f"the sink's marker counts {proof.counts.get(sink, 0)} rows and {aside} rows set aside, but the"
-                    f" plan has {expected}.",
+                    f"the sink's marker counts {count_text(proof.counts.get(sink, 0), 'row')} and"
+                    f" {count_text(aside, 'row')} set aside, but the plan has {expected}.",
                     code="counts_differ",
                     remedy="Change nothing and report this: it is a defect of airflow-ft or of the sink.",
                     counted=proof.counts.get(sink, 0),

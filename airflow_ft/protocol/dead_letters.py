@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from airflow_ft.protocol.arguments import check_type, shown, wrong
 from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import DeadLettersError
+from airflow_ft.protocol.numbers import count_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ class DeadLetters:
             allowed.append(f"max_share={self.max_share:g}")
         if not allowed:
             return ""
-        return f"{dead:,} of {rows:,} rows are dead letters, more than {' and '.join(allowed)} allow."
+        are = "is a dead letter" if dead == 1 else "are dead letters"
+        return f"{dead:,} of {count_text(rows, 'row')} {are}, more than {' and '.join(allowed)} allow."
 
     def check(self, pipeline: str, number: int, dead: int, rows: int) -> None:
         """DeadLettersError when so many of a checkpoint's rows are too many."""

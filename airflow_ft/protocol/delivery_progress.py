@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.rate import told
 
 FRESH_SECONDS = 30.0
@@ -24,7 +25,7 @@ class Taken:
     rate: float | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        taken = f"{self.participant} has taken {self.rows:,} of {self.of:,} rows of {self.sink}"
+        taken = f"{self.participant} has taken {self.rows:,} of {count_text(self.of, 'row')} of {self.sink}"
         left = (self.of - self.rows) / self.rate if self.rate else None
         return ", ".join([f"checkpoint {self.number}: {taken}", *told(self.rate, left)])
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from airflow_ft.protocol.errors import AirflowFtError, require_not_renamed, require_understood
 from airflow_ft.protocol.lookup import known_text
 from airflow_ft.protocol.model import PipelineStatus
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.transitions import IN_DOUBT
@@ -41,6 +42,11 @@ class Check:
     remedy: str = ""
     code: str = ""
 
+    @property
+    def coded(self) -> str:
+        """The name, with the code as logs show it."""
+        return f"{self.name} [{self.code}]" if self.code else self.name
+
     def to_json(self) -> dict[str, str]:
         """Plain data for tables and XCom."""
         return {
@@ -64,9 +70,9 @@ class Examination:
         """All is well."""
         self.checks.append(Check(self.subject, name, Verdict.OK, text))
 
-    def warn(self, name: str, text: str, remedy: str) -> None:
+    def warn(self, name: str, text: str, remedy: str, code: str = "") -> None:
         """It works, but."""
-        self.checks.append(Check(self.subject, name, Verdict.WARNING, text, remedy))
+        self.checks.append(Check(self.subject, name, Verdict.WARNING, text, remedy, code))
 
     def problem(self, name: str, text: str, remedy: str, code: str = "") -> None:
         """It would fail."""
@@ -133,7 +139,9 @@ def examine_state(store: Store, pipeline: str, *, is_declared: bool = True) -> l
     doubtful = [c for c in opened if c.state in IN_DOUBT or c.rollback_pending]
     if doubtful:
         numbers = ", ".join(f"{c.number} ({c.state})" for c in doubtful[:5]) + (" ..." if len(doubtful) > 5 else "")
-        exam.warn("in doubt", f"{len(doubtful)} checkpoints are in doubt: {numbers}", look)
+        exam.warn(
+            "in doubt", f"{count_text(len(doubtful), 'checkpoint is', 'checkpoints are')} in doubt: {numbers}", look
+        )
     else:
         exam.ok("in doubt", "no checkpoint is in doubt")
     for warning in store.warnings([pipeline]).get(pipeline, ()):

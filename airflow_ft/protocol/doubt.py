@@ -22,6 +22,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import may_be_heuristic
 from airflow_ft.protocol.ports import Participant, ParticipantFactory, Store
 from airflow_ft.protocol.set_aside import of_proof
@@ -212,7 +213,7 @@ def _read(plan: Plan, name: str, sink: Participant) -> Evidence:
         text = f"its marker has other rows under this number (epoch {proof.epoch}): was the log restored?"
         return Evidence(Finding.CONTRADICTION, text)
     if proof is not None and proof.outcome is Outcome.COMMITTED:
-        counts = ", ".join(f"{count:,} rows into {sink_name}" for sink_name, count in proof.counts.items())
+        counts = ", ".join(f"{count_text(count, 'row')} into {sink_name}" for sink_name, count in proof.counts.items())
         aside = "".join(f"; {each.text(sink_name)}" for sink_name, each in of_proof(proof).items())
         return Evidence(Finding.DELIVERED, f"marker: committed by epoch {proof.epoch} ({counts or 'no rows'}{aside})")
     if proof is not None:

@@ -52,6 +52,11 @@ class Numbers:
         return f"{self.count:,} from {self.first} to {self.last}"
 
 
+def count_text(count: int, singular: str, plural: str = "") -> str:
+    """Return a count with its noun: `1 row`, `2,345 rows`. `plural` is by default `singular` with an s."""
+    return f"{count:,} {singular if count == 1 else plural or f'{singular}s'}"
+
+
 def numbers_text(numbers: Iterable[int]) -> str:
     """`3, 5 to 7`, of ascending numbers."""
     found = list(numbers)

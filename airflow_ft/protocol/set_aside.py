@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.model import Checkpoint, Proof
+from airflow_ft.protocol.numbers import count_text
 
 _DETAIL = "set_aside"  # in a proof's detail
 REASONS = 5
@@ -52,8 +53,8 @@ class SetAside:
     def text(self, sink: str) -> str:
         """For people: how many, why, and where."""
         return (
-            f"{self.rows:,} rows of {sink} were refused and set aside ({'; '.join(self.reasons)}):"
-            f" {', '.join(self.files)}"
+            f"{count_text(self.rows, f'row of {sink} was', f'rows of {sink} were')} refused and set aside"
+            f" ({'; '.join(self.reasons)}): {', '.join(self.files)}"
         )
 
 

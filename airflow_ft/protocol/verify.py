@@ -141,11 +141,17 @@ Verifier = Callable[[Sequence[Delivered], ParticipantPlan], Sequence[SinkReport]
 """Compares what was delivered to one participant; the plan is that of the newest."""
 
 
-def verify(store: Store, pipeline: str, verifier: Verifier, numbers: Iterable[int] = ()) -> list[SinkReport]:
+def verify(
+    store: Store,
+    pipeline: str,
+    verifier: Verifier,
+    numbers: Iterable[int] = (),
+    place: Callable[[ParticipantPlan, str], str] = lambda plan, sink: "",
+) -> list[SinkReport]:
     """Compares these numbers, or all COMPLETED ones whose rows are still in the log, sink by sink.
 
-    ConfigurationError for a number that cannot be compared. A participant that cannot be read is a report with its
-    error; the others are compared all the same.
+    `place` names the table, topic or folder of a sink, for a participant that cannot be read. Such a participant is a
+    report with its error; the others are compared all the same. ConfigurationError for a number that cannot be.
     """
     chosen = _asked_for(store, pipeline, sorted(set(numbers))) or _still_there(store, pipeline)
     reports: list[SinkReport] = []
@@ -153,12 +159,13 @@ def verify(store: Store, pipeline: str, verifier: Verifier, numbers: Iterable[in
         try:
             reports += verifier(delivered, delivered[-1].plan.participant(name))
         except AirflowFtError as error:
-            sinks = dict.fromkeys(sink for each in delivered for sink in each.plan.participant(name).sinks)
+            plans = (each.plan.participant(name) for each in delivered)
+            sinks = {sink: place(plan, sink) for plan in plans for sink in plan.sinks}
             numbers = tuple(each.plan.number for each in delivered)
             text, code = str(error), error.code
             reports += [
-                SinkReport(name, sink, "", numbers, expected_rows(delivered, sink), error=text, error_code=code)
-                for sink in sinks
+                SinkReport(name, sink, target, numbers, expected_rows(delivered, sink), error=text, error_code=code)
+                for sink, target in sinks.items()
             ]
     return reports
 

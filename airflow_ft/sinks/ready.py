@@ -1,8 +1,9 @@
 """Could the sinks be delivered into now? Asked before Spark is started; `prepare` judges everything again.
 
-A quick look at all of them side by side: connection, server, user, settings, and whether tables and topics are there.
-Nothing is written and nothing locked. A system's part `ready` has `lacks(pipeline, plan, connection)`: what `prepare`
-would raise, as it would raise it. It may also raise such an error itself, when that keeps it from looking further.
+A quick look at all of them side by side: connection, server, user, settings, owner, and whether tables and topics are
+there and can be written. Nothing is written. A system's part `ready` has `lacks(pipeline, plan, connection)`: what
+`prepare` would raise, as it would raise it. It may also raise such an error itself, when that keeps it from looking
+further. A privilege that it cannot judge is left to `prepare`.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
+from airflow_ft.sinks.base.memory import require_own
 from airflow_ft.sinks.registry import System, system
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.model import ParticipantPlan
-    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver
-
-    Look = Callable[[str, ParticipantPlan, ConnectionInfo], Sequence[AirflowFtError]]
+    from airflow_ft.protocol.ports import ConnectionResolver, Participant, ParticipantFactory
 
 LOOK_SECONDS = 20.0  # that all of them have together
 
@@ -29,11 +30,16 @@ log = logging.getLogger(__name__)
 
 
 def lacking(
-    pipeline: str, participants: Sequence[ParticipantPlan], connections: ConnectionResolver
+    pipeline: str,
+    participants: Sequence[ParticipantPlan],
+    connections: ConnectionResolver,
+    opener: ParticipantFactory | None = None,
+    installation: str = "",
 ) -> list[AirflowFtError]:
     """All that keeps rows from being delivered, of all participants, each with its place.
 
     One that does not answer in time is away (SinkUnavailableError); one whose system has no part `ready` is not asked.
+    With `opener`, which opens a participant, its head must be this `installation`'s.
     """
     began = time.monotonic()
     found: list[AirflowFtError] = []
@@ -45,10 +51,13 @@ def lacking(
             if part is None:
                 continue
             connection = of_kind.connection(plan, connections)  # here: they are asked for by one thread at a time
+            sink = opener(plan) if opener is not None else None
         except AirflowFtError as error:
             found.append(error.located(participant=plan.name))
             continue
-        asked.append((plan, of_kind, beside(_question(part.lacks, pipeline, plan, connection), f"ready-{plan.name}")))
+        look = partial(part.lacks, pipeline, plan, connection)
+        question = partial(_ask, look, sink, pipeline, installation)
+        asked.append((plan, of_kind, beside(question, f"ready-{plan.name}")))
     for plan, of_kind, answer in asked:
         problems = _answered(answer, LOOK_SECONDS - (time.monotonic() - began), plan)
         found += [problem.located(participant=plan.name, unconnected=not of_kind.connects) for problem in problems]
@@ -67,10 +76,18 @@ def raised(steps: Iterable[tuple[str, Callable[[], object]]]) -> Iterator[Airflo
             yield error.located(sink=name)
 
 
-def _question(
-    look: Look, pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo
-) -> Callable[[], Sequence[AirflowFtError]]:
-    return lambda: look(pipeline, plan, connection)
+def _ask(
+    look: Callable[[], Sequence[AirflowFtError]], sink: Participant | None, pipeline: str, installation: str
+) -> Sequence[AirflowFtError]:
+    if sink is None:
+        return look()
+    try:
+        found = look()
+        if not found and (head := sink.head(pipeline)) is not None:
+            require_own(head, installation)
+        return found
+    finally:
+        sink.close()
 
 
 def _answered(

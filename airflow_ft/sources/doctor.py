@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from airflow_ft.protocol.doctor import Check, Examination
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionResolver
 from airflow_ft.sources import Source
 from airflow_ft.sources.custom import CustomSource
@@ -97,7 +98,9 @@ def _topics(exam: Examination, name: str, source: KafkaSource, connections: Conn
             )
         elif found.leaderless:
             exam.problem(
-                "topics", f"{topic}: {found.leaderless} partitions have no leader", "Start the missing brokers."
+                "topics",
+                f"{topic}: {count_text(found.leaderless, 'partition has', 'partitions have')} no leader",
+                "Start the missing brokers.",
             )
         else:
-            exam.ok("topics", f"{topic}, {found.partitions} partitions")
+            exam.ok("topics", f"{topic}, {count_text(found.partitions, 'partition')}")

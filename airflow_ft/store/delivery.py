@@ -18,7 +18,7 @@ from airflow_ft.protocol.model import (
     Proof,
     Segment,
 )
-from airflow_ft.protocol.numbers import numbers_text
+from airflow_ft.protocol.numbers import count_text, numbers_text
 from airflow_ft.protocol.set_aside import of_checkpoint, of_proof
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.store.database import Database
@@ -412,8 +412,8 @@ def _complete(write: PipelineWrite, checkpoint: Checkpoint, plan: Plan) -> None:
     write.move(
         checkpoint,
         S.COMPLETED,
-        f"{rows:,} rows of {numbers_text(numbers)} are proven in every sink"
-        + (f", {aside:,} were refused and set aside" if aside else "")
+        f"{count_text(rows, 'row')} of {numbers_text(numbers)} proven in every sink"
+        + (f", {count_text(aside, 'was', 'were')} refused and set aside" if aside else "")
         + f", by epoch {write.row['epoch']}",
         completed_at=write.now,
     )

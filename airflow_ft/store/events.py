@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_ft.protocol.model import Lease, Plan, RunKey, Segment
-from airflow_ft.protocol.numbers import numbers_text
+from airflow_ft.protocol.numbers import count_text, numbers_text
 
 
 class EventKind(StrEnum):
@@ -67,7 +67,7 @@ def segment_text(segment: Segment | None) -> str:
     if segment is None:
         return "no rows of its own, it only carries earlier ones"
     by_sink = "; ".join(f"{sink} {rows:,}" for sink, rows in segment.rows.items())
-    return f"{segment.total_rows:,} rows ({by_sink}), {bytes_text(segment.bytes)}"
+    return f"{count_text(segment.total_rows, 'row')} ({by_sink}), {bytes_text(segment.bytes)}"
 
 
 def plan_text(plan: Plan) -> str:
@@ -77,10 +77,9 @@ def plan_text(plan: Plan) -> str:
     decided = "the store decides" if plan.commit_point is None else f"the transaction of {plan.commit_point} decides"
     if not plan.mode.waits:
         decided = "decided by this plan"
-    several = len(plan.segments) != 1
-    return f"{rows:,} rows of {'numbers' if several else 'number'} {numbers_text(s.number for s in plan.segments)}" + (
-        f" to {systems}; {decided}"
-    )
+    which = "numbers" if len(plan.segments) != 1 else "number"
+    numbers = numbers_text(segment.number for segment in plan.segments)
+    return f"{count_text(rows, 'row')} of {which} {numbers} to {systems}; {decided}"
 
 
 def run_detail(run: RunKey) -> dict[str, Any]:

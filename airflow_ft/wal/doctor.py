@@ -12,6 +12,7 @@ from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.known_roots import know
 from airflow_ft.protocol.model import Segment
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import RootLog, WalReader
 from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
@@ -38,7 +39,7 @@ def examine_wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Roo
         rows = sum(segment.total_rows for segment in needed)
         exam.passes(
             "rows",
-            f"all {rows:,} rows of {len(needed)} undelivered checkpoints are there, with their published manifests",
+            f"{count_text(rows, 'row')} of {count_text(len(needed), 'undelivered checkpoint')}, with all manifests",
             lambda: [wal.open(segment) for segment in needed],
         )
     return exam.checks

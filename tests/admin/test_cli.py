@@ -952,11 +952,11 @@ def test_refused_rows_are_set_aside_and_told_wherever_one_looks(
     with answered_no():
         ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1")
     told = ft("in-doubt", "--pipeline", PIPELINE, "--dead-letter", "1", "--yes", "--reason", "unwanted")
-    assert "checkpoint 1 is COMPLETED, 1 rows set aside" in told and "file:///dead/1" in told
+    assert "checkpoint 1 is COMPLETED, 1 row set aside" in told and "file:///dead/1" in told
     shown = ft("show", PIPELINE, "1")
-    assert "1 rows of copies were refused and set aside (duplicate key 7.): file:///dead/1" in shown
+    assert "1 row of copies was refused and set aside (duplicate key 7.): file:///dead/1" in shown
     [row] = json.loads(ft("checkpoints", PIPELINE, "-o", "json"))
-    assert row["state"] == "COMPLETED, 1 rows set aside"
+    assert row["state"] == "COMPLETED, 1 row set aside"
     events = ft("events", PIPELINE, "-o", "json")
     assert "in-doubt --dead-letter 1" in events and "unwanted" in events and "set aside" in events
 
@@ -1007,7 +1007,7 @@ def test_a_savepoint_is_taken_listed_shown_restored_and_deleted(
         shown = ft("show", uri)
         for words in (
             "complete",
-            "operator    0 stateStoreSave: 1 partitions",
+            "operator    0 stateStoreSave: 1 partition",
             "default key: k long",
             "source      orders",
         ):

@@ -397,7 +397,7 @@ def test_a_comparison_that_finds_something_says_so_beside_its_button(
     failed = visit.page.get_by_role("status").filter(has_text="failed: see the log of its task")
     expect(failed).to_be_visible(timeout=SECONDS * 1000)
     log = log_of(airflow, run_id)
-    assert "INCOMPLETE: 39 of 40 rows are there" in log and "1 rows are missing" in log
+    assert "INCOMPLETE: 39 of 40 rows are there" in log and "1 row is missing" in log
 
 
 def test_a_pipeline_gets_another_name_by_a_click(place: Place, airflow: ApiServer, visit: Visit) -> None:

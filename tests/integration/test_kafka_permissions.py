@@ -15,6 +15,7 @@ from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.permissions import Grant, helpful, needed
+from airflow_ft.sinks.kafka.ready import lacks
 from tests.integration.guarded_kafka import PASSWORD, GuardedKafka
 from tests.integration.kafka_world import CONN_ID, World
 
@@ -63,6 +64,7 @@ def problems(world: World) -> list[Check]:
 def test_what_is_said_to_be_enough_is_enough(guarded: GuardedKafka, world: World) -> None:
     guarded.allow(*grants(world))
     assert problems(world) == []
+    assert list(lacks(world.pipeline, world.plan(1).participants[0], world.connection)) == []
     for number in (1, 2):
         plan = world.checkpoint(number, 20)
         world.prepare(plan)
@@ -82,6 +84,13 @@ def test_each_lack_is_told_before_it_is_met(guarded: GuardedKafka, world: World,
         assert any(lacked.name in check.text for check in told), told
     else:
         assert [lacked.command in check.remedy for check in told] == [True], told
+    if lacked.is_prefix:
+        [error] = lacks(world.pipeline, world.plan(1).participants[0], world.connection)
+        assert (error.code, error.fields["resource"], error.fields["name"]) == (
+            "privilege_missing",
+            lacked.resource,
+            lacked.name,
+        )
     with pytest.raises(SinkAccessError):
         plan = world.checkpoint(1, 20)
         world.prepare(plan)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.admin.commands import setup as command
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 from airflow_ft.protocol.model import Outcome
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka import setup as kafka_setup
 from airflow_ft.sinks.mysql import setup, slices
+from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.sources.setup import grants
 from tests.integration.kafka_world import World
 from tests.integration.test_mysql_upsert import KEYS, TABLE, changes
 from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
@@ -101,6 +106,8 @@ def test_the_text_says_who_runs_it_and_holds_no_password(any_mysql_database: Dat
     text = "\n".join(setup.describe(world.pipeline, plan, connection(world, "o'hara")))
     assert "TO 'o''hara'@'%'" in text and "XA_RECOVER_ADMIN" in text and PASSWORD not in text
     assert f"GRANT INSERT ON `{world.database}`.`orders`" in text
+    assert f"\nGRANT SELECT ON `{world.database}`.`orders` TO 'o''hara'@'%';" in text
+    assert f"\nGRANT CREATE TEMPORARY TABLES ON `{world.database}`.* TO 'o''hara'@'%';" in text
     nameless = replace(connection(world, "ada"), schema="")
     with pytest.raises(ConfigurationError) as refused:
         setup.statements(world.pipeline, plan, nameless)
@@ -126,3 +133,48 @@ def test_the_topic_of_tokens_is_made_once(kafka: Kafka, topic: str, tmp_path: Pa
         assert kafka_setup.create(world.pipeline, plan, world.connection) == ""
     finally:
         kafka.delete_topic(name)
+
+
+def test_a_missing_topic_of_a_source_is_told_for_itself(
+    kafka: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dag = tmp_path / "a_dag.py"
+    dag.write_text(
+        "from airflow.sdk import DAG\n"
+        "from airflow_ft import CheckpointedPipeline, KafkaSource, PostgresSink\n"
+        "with DAG('d', schedule=None):\n"
+        "    CheckpointedPipeline(pipeline='new', job='jobs.x',\n"
+        f"        sources={{'orders': KafkaSource(topics=['{topic}', 'no-such-topic'], group_id='us', conn_id='bus'),\n"
+        "                 'rest': KafkaSource(pattern=r'shop\\.orders-.*', conn_id='bus')},\n"
+        "        sinks={'rows': PostgresSink(table='own.t', conn_id='shop', ledger_schema='ft')})\n"
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgres://ada:planted-Secret-4@nowhere.invalid/sales")
+    extra = {"bootstrap.servers": kafka.bootstrap, "sasl.username": "ada"}
+    monkeypatch.setenv("AIRFLOW_CONN_BUS", json.dumps({"conn_type": "kafka", "extra": extra}))
+    args = Namespace(pipeline="new", dag=str(dag), print=True, tables=True, output="table", store=None)
+    with pytest.raises(SystemExit) as ended:
+        command.setup(args)
+    text = capsys.readouterr().out
+    assert ended.value.code == 1
+    for words in (
+        "Topic 'no-such-topic' does not exist",
+        "--create --if-not-exists --topic no-such-topic",
+        f"--operation Read --operation Describe --topic {topic}\n",
+        "--operation Read --operation Describe --group us\n",
+        "--topic shop.orders- --resource-pattern-type prefixed",
+        'CREATE SCHEMA IF NOT EXISTS "own";',
+        'CREATE SCHEMA IF NOT EXISTS "ft";',
+        'GRANT SELECT ON "own"."t" TO "ada";',
+        'GRANT TEMPORARY ON DATABASE "sales" TO "ada";',
+    ):
+        assert words in text, text
+    assert f"'{topic}' does not exist" not in text and "loss" not in text and "planted" not in text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "prefix"),
+    [("orders-.*", "orders-"), ("orders*", "order"), (r"a\.b.c", "a.b"), ("a|b", ""), (".*", ""), ("orders", "orders")],
+)
+def test_the_prefix_of_a_pattern_is_that_of_all_names(pattern: str, prefix: str) -> None:
+    [grant] = grants(KafkaSource(pattern=pattern, conn_id="bus"))
+    assert (grant.name, grant.is_prefix) == (prefix or "*", bool(prefix))

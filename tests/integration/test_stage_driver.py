@@ -88,7 +88,7 @@ def test_each_micro_batch_is_a_checkpoint_and_the_next_run_goes_on(pipeline: Sta
     assert result.numbers == (1, 2, 3) and result.rows == {"orders": 3}
     assert [row["n"] for row in pipeline.all_rows()] == [0, 1, 2]
     assert pipeline.published()[1].positions == {"numbers": {"start": {"logOffset": 0}, "end": {"logOffset": 1}}}
-    assert any(line.startswith("checkpoint 2 published: 1 rows in") for line in pipeline.lines)
+    assert any(line.startswith("checkpoint 2 published: 1 row in") for line in pipeline.lines)
     row = pipeline.store.pipeline(PIPELINE)
     assert row.base == result.position and row.base_is_clean
     # The next run continues in the same folder; without new data there is no checkpoint, and the base stays clean.

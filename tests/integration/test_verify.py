@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.verify import Delivered, SinkReport, verify
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka
+from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.verify import verify as verify_mysql
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_wal
@@ -152,7 +154,7 @@ def test_a_sink_that_is_away_does_not_keep_the_others_from_being_compared(world:
     world.overrides = {"shop": {"port": free_port()}}
     reports = compared(world)
     assert reports["copies"].is_complete
-    assert "comparing table orders" in reports["rows"].error and not reports["rows"].is_complete
+    assert "comparing table" in reports["rows"].error and not reports["rows"].is_complete
     assert "NOT COMPARED" in "\n".join(describe(reports["rows"]))
 
 
@@ -164,7 +166,35 @@ def test_a_user_without_the_privilege_is_told_which(world: RealWorld) -> None:
     world.server.sql(f"GRANT SELECT ON `{world.database.name}`.* TO '{user}'@'%'")
     try:
         world.overrides = {"shop": {"login": user, "password": "secret"}}
-        assert "CREATE TEMPORARY TABLES" in compared(world)["rows"].error
+        error = compared(world)["rows"].error
+        assert f"GRANT CREATE TEMPORARY TABLES ON `{world.database.name}`.* TO '{user}'@'%'" in error
+    finally:
+        world.server.sql(f"DROP USER '{user}'@'%'")
+
+
+class TwoTables(RealWorld):
+    @property
+    def sinks(self) -> dict[str, Any]:
+        return super().sinks | {"lines": MySqlSink(table="lines", conn_id="shop")}
+
+
+def test_a_table_that_cannot_be_read_does_not_keep_the_other_from_being_compared(world: RealWorld) -> None:
+    world = TwoTables(**{each.name: getattr(world, each.name) for each in fields(world)})
+    world.database.sql("CREATE TABLE `lines` LIKE orders")
+    world.stage(1)
+    world.deliver()
+    user = f"v{world.database.name}"[:30]
+    world.server.sql(f"CREATE USER '{user}'@'%' IDENTIFIED BY 'secret'")
+    world.database.sql(f"GRANT INSERT ON `lines` TO '{user}'@'%'")
+    world.database.sql(f"GRANT SELECT ON orders TO '{user}'@'%'")
+    world.database.sql(f"GRANT CREATE TEMPORARY TABLES ON `{world.database.name}`.* TO '{user}'@'%'")
+    try:
+        world.overrides = {"shop": {"login": user, "password": "secret"}}
+        reports = compared(world)
+        assert reports["rows"].is_complete, reports["rows"].error
+        lines = reports["lines"]
+        assert (lines.error_code, lines.target) == ("privilege_missing", f"{world.database.name}.lines")
+        assert f"GRANT SELECT ON `{world.database.name}`.`lines` TO '{user}'@'%'" in lines.error
     finally:
         world.server.sql(f"DROP USER '{user}'@'%'")
 

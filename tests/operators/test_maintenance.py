@@ -341,7 +341,7 @@ def test_refused_rows_are_set_aside_when_a_person_says_so(world: World) -> None:
     decided(world)
     world.systems["log"].declines_in_commit = True
     told = trigger("dead_letter", checkpoint=1, reason="unwanted")
-    assert "checkpoint 1 is COMPLETED, 1 rows set aside" in told and "file:///dead/1" in told
+    assert "checkpoint 1 is COMPLETED, 1 row set aside" in told and "file:///dead/1" in told
     assert "unwanted" in signed(world)
     with raises(AirflowException) as caught:
         trigger("dead_letter", checkpoint=1)
@@ -453,7 +453,7 @@ def test_verify_fails_when_rows_are_missing_or_doubled(tmp_path: Path, monkeypat
         with raises(AirflowFailException) as caught:
             trigger("verify")
         assert isinstance(caught.error, FoundProblemsError) and caught.error.pipeline == PIPELINE
-        assert "DOUBLED: 1 extra copies" in trigger("verify", allow_repeated=True, tries=2)
+        assert "DOUBLED: 1 extra copy" in trigger("verify", allow_repeated=True, tries=2)
         sql("DELETE FROM orders WHERE id = 2007")
         with raises(AirflowFailException) as caught:
             trigger("verify", allow_repeated=True)

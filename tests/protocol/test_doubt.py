@@ -395,7 +395,7 @@ def test_only_a_person_sets_aside_what_a_sink_refuses(world: World) -> None:
     found = resolver(world).dead_letter(1)
     assert found.state is S.COMPLETED
     assert of_checkpoint(found)["copies"].rows == 1 and "rows" not in of_checkpoint(found)
-    assert "a test by ada" in told(world) and "1 rows of copies were refused and set aside" in told(world)
+    assert "a test by ada" in told(world) and "1 row of copies was refused and set aside" in told(world)
     assert state(world, 2) is S.COMMITTING
     with pytest.raises(SinkUnavailableError):
         resolver(world).commit(2)

@@ -25,6 +25,7 @@ from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import BEGINNING, Later, claim_mode
 from airflow_ft.protocol.lookup import require_known
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.spark.savepoints.converting import Backend
 from airflow_ft.spark.savepoints.converting import convert as convert_savepoint
 from airflow_ft.spark.savepoints.metadata import Savepoint, listing, read_metadata, verify
@@ -177,7 +178,7 @@ def _row(uri: str, found: Savepoint | None) -> dict[str, Any]:
 
 
 def _told(uri: str, found: Savepoint) -> Iterator[str]:
-    yield f"{uri}: complete, {len(found.files)} files, {bytes_text(found.bytes)}"
+    yield f"{uri}: complete, {count_text(len(found.files), 'file')}, {bytes_text(found.bytes)}"
     yield f"pipeline    {found.pipeline} of installation {found.installation}"
     behind = ", state restored or reset after it" if found.restored else ""
     yield (
@@ -199,7 +200,7 @@ def _told(uri: str, found: Savepoint) -> Iterator[str]:
     for operator in found.operators:
         size = bytes_text(operator.bytes)
         name = f"{operator.id} {operator.uid} ({operator.name})" if operator.uid else f"{operator.id} {operator.name}"
-        yield f"operator    {name}: {operator.partitions} partitions, {size}"
+        yield f"operator    {name}: {count_text(operator.partitions, 'partition')}, {size}"
         for state, types in operator.states.items():
             yield f"  {state}: {types}"
         for line in lines(operator.meaning):

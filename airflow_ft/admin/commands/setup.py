@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.admin.commands.common import command, open_store, print_table, say
@@ -13,11 +13,13 @@ from airflow_ft.pipeline.dry_run import columns_of
 from airflow_ft.protocol.adoption import participants_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.registry import system
+from airflow_ft.sources.setup import creation, describe, missing_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.protocol.model import ParticipantPlan
+    from airflow_ft.sources import Source
 
 
 @command
@@ -26,10 +28,15 @@ def setup(args: Namespace) -> None:
 
     It may be repeated.
     """
-    participants = _participants(args)
+    participants, sources = _declared(args)
     as_data = args.output in ("json", "yaml")
-    columns = _columns(args, told=not as_data) if args.tables else {}
+    lacking = _unreadable(args, sources) if args.tables else []
+    columns = _columns(args, told=not as_data) if args.tables and not lacking else {}
     rows: list[dict[str, Any]] = []
+    for name, lines in _of_sources(sources, lacking) if args.print else ():
+        rows.append({"participant": f"source {name}", "made": None, "note": None, "statements": lines})
+        for line in ("", *lines, "") if not as_data else ():
+            say(line)
     for plan in participants.values():
         of_kind = system(plan.kind)
         called = of_kind.called(plan)
@@ -51,10 +58,25 @@ def setup(args: Namespace) -> None:
             say(line)
     if as_data:
         print_table(rows, args.output)
+    if lacking:  # not all that was asked for is printed
+        raise SystemExit(1)
 
 
-def _columns(args: Namespace, *, told: bool) -> Mapping[str, pa.Schema]:
-    """By sink, as the job in the DAG has them; Spark is started for that."""
+def _of_sources(sources: Mapping[str, Source], lacking: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each source that needs something, and the lines for it."""
+    for name, source in sources.items():
+        lines = [f"# source {name}: run this as a user who may create topics and manage access lists."]
+        for topic in (topic for of, topic in lacking if of == name):
+            lines.append(f"# Topic {topic!r} does not exist, or this user may not see it. Create it:")
+            lines.append(creation(topic))
+            lines.append("# Then run this command again: without the topic the columns of the job are not known.")
+        lines += describe(source, server_connections)
+        if len(lines) > 1:
+            yield name, lines
+
+
+def _unreadable(args: Namespace, sources: Mapping[str, Source]) -> list[tuple[str, str]]:
+    """Return source and name of each topic without which the job cannot be tried."""
     if args.dag is None or not args.print:
         raise ConfigurationError(
             "--tables needs the DAG file of the pipeline, and only prints.",
@@ -62,6 +84,11 @@ def _columns(args: Namespace, *, told: bool) -> Mapping[str, pa.Schema]:
             remedy="Add --dag FILE --print.",
             argument="--dag" if args.dag is None else "--print",
         )
+    return list(missing_topics(sources, server_connections))
+
+
+def _columns(args: Namespace, *, told: bool) -> Mapping[str, pa.Schema]:
+    """By sink, as the job in the DAG has them; Spark is started for that."""
     spec = spec_from_dag(args.pipeline, args.dag)
     found = columns_of(spec, server_connections)
     for name in sorted(spec.sinks.keys() - found.keys()) if told else ():
@@ -76,10 +103,11 @@ def _proposed(plan: ParticipantPlan, columns: Mapping[str, pa.Schema]) -> Iterat
         yield from module.propose(plan, of_kind.connection(plan, server_connections), known)
 
 
-def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:
+def _declared(args: Namespace) -> tuple[Mapping[str, ParticipantPlan], Mapping[str, Source]]:
+    """Return the sinks, and the sources, which only a DAG knows."""
     if args.dag is None:
         with open_store(args) as store:
-            return participants_of(store, args.pipeline)
+            return participants_of(store, args.pipeline), {}
     patient = from_dag(args.pipeline, args.dag)
     if left_out := [f"{part} ({why})" for part, why in patient.left_out.items() if part.startswith("sink ")]:
         raise ConfigurationError(
@@ -97,4 +125,4 @@ def _participants(args: Namespace) -> Mapping[str, ParticipantPlan]:
             path=args.dag,
             pipeline=args.pipeline,
         )
-    return found
+    return found, patient.sources

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, Resour
 
 from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.protocol.errors import PROPOSED, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.numbers import count_text
 
 AGAIN_SECONDS = 1.0
 _FOREVER = 2**63 - 1
@@ -198,8 +199,9 @@ def check_topic(name: str, limits: TopicLimits | None, clients: KafkaClients) ->
         )
     if limits.leaderless or limits.in_sync < limits.min_in_sync:
         raise SinkUnavailableError(
-            f"topic {name!r}: {limits.leaderless} partitions have no leader. The weakest partition has {limits.in_sync}"
-            f" replicas in sync, and min.insync.replicas demands {limits.min_in_sync}.",
+            f"topic {name!r}: {count_text(limits.leaderless, 'partition has', 'partitions have')} no leader. The"
+            f" weakest partition has {count_text(limits.in_sync, 'replica')}"
+            f" in sync, and min.insync.replicas demands {limits.min_in_sync}.",
             code="partitions_unavailable",
             remedy="Start the missing brokers, then retry.",
             participant=clients.conn_id,
@@ -210,9 +212,6 @@ def check_topic(name: str, limits: TopicLimits | None, clients: KafkaClients) ->
         notes[f"{name}.settings"] = (
             "this user may not read the settings of the topic (DESCRIBE_CONFIGS), so Kafka's defaults are assumed"
         )
-    notes = {}
-    if limits.assumed:
-        notes[f"{name}.settings"] = "the topic's settings may not be read (DESCRIBE_CONFIGS): Kafka's defaults assumed"
     if limits.replication == 1 or limits.min_in_sync < 2:
         notes[f"{name}.durability"] = (
             f"replication {limits.replication}, min.insync.replicas {limits.min_in_sync}: an acknowledged record can"

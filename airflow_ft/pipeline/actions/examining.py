@@ -38,7 +38,7 @@ def told(checks: Sequence[Check]) -> Iterator[str]:
             subject = check.subject
             yield subject
         mark = {Verdict.OK: "ok     ", Verdict.WARNING: "WARNING", Verdict.PROBLEM: "PROBLEM"}[check.verdict]
-        yield f"  {mark} {check.name}: {check.text}"
+        yield f"  {mark} {check.coded}: {check.text}"
         if check.remedy:
             yield f"          Fix: {check.remedy}"
 
@@ -49,7 +49,7 @@ def require(checks: Sequence[Check], pipeline: str) -> None:
         return
     problems = [check for check in checks if check.verdict is Verdict.PROBLEM]
     raise FoundProblemsError(
-        "; ".join(f"{check.subject}: {check.name}: {check.text.rstrip('.')}" for check in problems) + ".",
+        "; ".join(f"{check.subject}: {check.coded}: {check.text.rstrip('.')}" for check in problems) + ".",
         remedy=" ".join(dict.fromkeys(check.remedy for check in problems if check.remedy)),
         pipeline=pipeline,
         checks=[check.name for check in problems],

@@ -30,7 +30,7 @@ def settle(
     """
     found = checkpoint_of(store, pipeline, number)
     fate = f" (its rows: {fate_text(store, pipeline, after)})" if action == "abort" else ""
-    by.sure(f"Checkpoint {number} ({state_text(found)}, {rows_text(found)} rows): {SETTLING[action]}{fate}?")
+    by.sure(f"Checkpoint {number} ({state_text(found)}, {rows_text(found)}): {SETTLING[action]}{fate}?")
     resolver = Resolver(store, pipeline, by.participants, by.signature, by.worker, by.lease_seconds)
     match action:
         case "commit":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionResolver, Store
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.protocol.verify import verify as compare
@@ -20,7 +22,14 @@ def verify(
 ) -> list[SinkReport]:
     """Compares these checkpoints, or all that are in the log still, sink by sink. `full`: counts other rows too."""
     verifier = partial(verify_participant, connections=by.connections, full=full)
-    return compare(store, pipeline, verifier, numbers)
+    return compare(store, pipeline, verifier, numbers, _place)
+
+
+def _place(plan: ParticipantPlan, sink: str) -> str:
+    """Return the table, topic or folder of a sink, as its author wrote it."""
+    with suppress(ConfigurationError):  # a kind that this version does not know
+        return str(plan.sinks[sink].get(system(plan.kind).place, ""))
+    return ""
 
 
 def told(reports: Sequence[SinkReport]) -> Iterator[str]:
@@ -41,12 +50,14 @@ def require(reports: Sequence[SinkReport], pipeline: str, *, allow_repeated: boo
     if are_as_they_should(reports, allow_repeated=allow_repeated):
         return
     counts = {
-        "rows are missing": sum(report.missing for report in reports),
-        "rows are there more often than delivered": sum(report.repeated for report in reports),
-        "sinks could not be compared": sum(bool(report.error) for report in reports),
+        ("row is missing", "rows are missing"): sum(report.missing for report in reports),
+        ("extra copy of a delivered row is there", "extra copies of delivered rows are there"): sum(
+            report.repeated for report in reports
+        ),
+        ("sink could not be compared", "sinks could not be compared"): sum(bool(report.error) for report in reports),
     }
     raise FoundProblemsError(
-        "; ".join(f"{count:,} {what}" for what, count in counts.items() if count) + ".",
+        "; ".join(count_text(count, *words) for words, count in counts.items() if count) + ".",
         remedy="Read the lines above: they name sink, checkpoint and file. Rows that other programs changed or deleted"
         " count as missing. If other programs write such rows, too, set `allow_repeated`.",
         pipeline=pipeline,
@@ -78,24 +89,28 @@ def verify_participant(
 def describe(report: SinkReport) -> Iterator[str]:
     """One sink in lines: counts, and each difference by its file."""
     numbers = f"{report.numbers[0]} to {report.numbers[-1]}" if len(report.numbers) > 1 else f"{report.numbers[0]}"
-    yield f"{report.participant}: sink {report.sink} into {report.target or '?'}, checkpoint {numbers}"
+    into = f" into {report.target}" if report.target else ""
+    yield f"{report.participant}: sink {report.sink}{into}, checkpoint {numbers}"
     if report.error:
         yield f"  NOT COMPARED: {report.error}"
         return
     there = report.expected - report.missing
-    yield f"  {'complete' if report.is_complete else 'INCOMPLETE'}: {there:,} of {report.expected:,} rows are there"
+    whole = "complete" if report.is_complete else "INCOMPLETE"
+    verb = "is" if there == 1 else "are"
+    yield f"  {whole}: {there:,} of {count_text(report.expected, 'row')} {verb} there"
     if report.repeated:
         yield (
-            f"  DOUBLED: {report.repeated:,} extra copies of delivered rows. If another program, or a checkpoint that"
-            " is not compared, wrote them, add --allow-repeated"
+            f"  DOUBLED: {count_text(report.repeated, 'extra copy', 'extra copies')} of delivered rows. If another"
+            " program, or a checkpoint that is not compared, wrote them, add --allow-repeated"
         )
     if report.set_aside:
-        yield f"  {report.set_aside:,} rows were refused and set aside: `airflow ft show` says where"
+        aside = count_text(report.set_aside, "row was", "rows were")
+        yield f"  {aside} refused and set aside: `airflow ft show` says where"
     if report.other:
-        yield f"  {report.other:,} other rows"
+        yield f"  {count_text(report.other, 'other row')}"
     for note in report.notes:
         yield f"  note: {note}"
     for difference in report.differences:
-        yield f"  missing: {difference.rows:,} rows of checkpoint {difference.number}, {difference.file}"
+        yield f"  missing: {count_text(difference.rows, 'row')} of checkpoint {difference.number}, {difference.file}"
         for sample in difference.samples:
             yield f"    {sample}"

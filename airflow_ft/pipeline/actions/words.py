@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointingMode, CheckpointState
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_checkpoint
 
 
 def rows_text(checkpoint: Checkpoint) -> str:
-    """Rows over all sinks."""
-    return f"{checkpoint.segment.total_rows:,}" if checkpoint.segment else "0"
+    """Rows over all sinks, with their noun."""
+    return count_text(checkpoint.segment.total_rows if checkpoint.segment else 0, "row")
 
 
 def state_text(checkpoint: Checkpoint) -> str:
@@ -22,7 +23,7 @@ def state_text(checkpoint: Checkpoint) -> str:
     if checkpoint.state is not CheckpointState.COMPLETED and checkpoint.delivered_by:
         text += f", delivered by {checkpoint.delivered_by}"
     if aside := sum(each.rows for each in of_checkpoint(checkpoint).values()):
-        text += f", {aside:,} rows set aside"
+        text += f", {count_text(aside, 'row')} set aside"
     return text
 
 

@@ -82,6 +82,16 @@ class Marker:
         return f"a tombstone: {self.detail.get('message', 'no reason given')}"
 
 
+def require_own(head: Head | SinkHead, installation: str) -> None:
+    """Raise ForeignOwnerError unless the head is this installation's."""
+    if head.installation != installation:
+        raise ForeignOwnerError(
+            f"the sink's head belongs to installation {head.installation}, and this is installation {installation}.",
+            remedy="Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`.",
+            installation=head.installation,
+        )
+
+
 def check_owner(head: Head | None, fence: Fence) -> None:
     """Raises unless the head is this installation's and no newer than the fence.
 
@@ -97,13 +107,7 @@ def check_owner(head: Head | None, fence: Fence) -> None:
             remedy="Restore airflow_ft_head and airflow_ft_ledger from a backup. Compare the rows"
             " (`airflow ft verify`), then run `airflow ft resume`.",
         )
-    if head.installation != fence.installation:
-        raise ForeignOwnerError(
-            f"the sink's head belongs to installation {head.installation}, and this is installation"
-            f" {fence.installation}.",
-            remedy="Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`.",
-            installation=head.installation,
-        )
+    require_own(head, fence.installation)
     if head.rank > fence.rank:
         raise FencedError(
             f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}. This process has epoch {fence.epoch},"

@@ -42,12 +42,15 @@ def statements(
 
 
 def cannot_create(schema: str, why: str, ddl: Sequence[str]) -> SinkAccessError:
-    """Return the error for ledger tables that this user cannot create, with the statements for a DBA."""
+    """Return the error for ledger tables that this user cannot create, with the statements for a DBA.
+
+    `why`: a clause, with its full stop.
+    """
     return SinkAccessError(
-        f"the schema {schema!r} lacks the tables {HEAD} and {LEDGER}, and creating them failed: {why}",
+        f"the schema {schema!r} lacks the tables {HEAD} and {LEDGER}, and {why}",
         code="ledger_not_created",
-        remedy=f"Have a DBA run these statements, and GRANT {', '.join(PRIVILEGES)} on both tables:\n"
-        + ";\n".join(ddl),
+        remedy="Have a DBA run what `airflow ft setup PIPELINE --dag FILE --print` prints. Or these statements, and"
+        f" GRANT {', '.join(PRIVILEGES)} on both tables:\n" + ";\n".join(ddl),
         schema=schema,
         statements=list(ddl),
     )

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_ft.protocol.doctor import Check
 from airflow_ft.protocol.errors import together
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
@@ -42,4 +43,4 @@ def _described(participant: str, connection: ConnectionInfo, settings: Mapping[s
             return f"{place} will be created{free}"
         if problems := list(there.oddities()):
             raise together(problems)
-        return f"{place}, version {there.version:,}, {len(there.columns)} columns{free}"
+        return f"{place}, version {there.version:,}, {count_text(len(there.columns), 'column')}{free}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_ft.protocol.doctor import Check
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.examination import examine_places
 from airflow_ft.sinks.base.places import room
@@ -38,7 +39,8 @@ def _described(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo,
         owner = ledger.pipeline()
         if (error := refused(sink.folder, owner, pipeline, plan.former)) is not None:
             raise error
-        text = f"{sink.folder}, {sink.format}, {len(ledger.visible()):,} checkpoints are visible"
+        many = count_text(len(ledger.visible()), "checkpoint is", "checkpoints are")
+        text = f"{sink.folder}, {sink.format}, {many} visible"
         if owner not in ("", pipeline):
             text += f", and the next checkpoint takes it over from {owner!r}"
         if isinstance(ledger.files, Objects):

@@ -52,6 +52,7 @@ from airflow_ft.protocol.errors import (
     together,
 )
 from airflow_ft.protocol.model import Fence, Former, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
@@ -274,7 +275,7 @@ class FilesParticipant:
         with self._telling(plan):
             where = self.ledger.published(plan.number)
             manifest = self.ledger.manifest(where) if self.ledger.has_been_of(plan.pipeline) else None
-        return f"{self.ledger.told(where)} exists and shows its {manifest['rows']:,} rows." if manifest else ""
+        return f"{self.ledger.told(where)} exists and shows {count_text(manifest['rows'], 'row')}." if manifest else ""
 
     def close(self) -> None:
         """Nothing is held between calls."""
@@ -493,7 +494,7 @@ class FilesParticipant:
             "",
             OrphanKind.PREPARED,
             manifest["installation"],
-            f"{manifest['rows']:,} rows in {folder}, invisible to readers",
+            f"{count_text(manifest['rows'], 'row')} in {folder}, invisible to readers",
             of=1,
             commit=f"rename {folder} to {visible}",
             roll_back=f"remove {folder}",

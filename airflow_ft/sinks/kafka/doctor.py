@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
@@ -13,9 +14,10 @@ from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, describe, 
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.kafka.kafka_python import client_settings
-from airflow_ft.sinks.kafka.permissions import Grant, may_create, needed
+from airflow_ft.sinks.kafka.permissions import Grant, ids_of, is_granted, may_create, needed, not_granted
 from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
 from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, check_times, client_limits, short_lived
@@ -57,8 +59,7 @@ def examine(
             exam.attempt(f"topic {sink.topic}", lambda sink=sink: check_times(sink, limits[sink.topic]))  # type: ignore[misc]
     slots = max((sink.slots for sink in sinks.values()), default=1)
     if plan.keeps_markers:
-        ids = [f"airflow_ft.{pipeline}.{plan.name}.{n}" for n in range(slots)]
-        _permissions(exam, clients, plan.strategy, ids, grants)
+        _permissions(exam, clients, plan.strategy, ids_of(pipeline, plan.name, slots), grants)
         exam.attempt("broker", lambda: _broker(exam, clients))
         held = [sink.transaction_timeout for sink in sinks.values() if sink.transaction_timeout is not None]
         longest = max(held).total_seconds() if held else settings.transaction_timeout / 1000
@@ -100,7 +101,9 @@ def _topic(exam: Examination, clients: KafkaClients, name: str) -> TopicLimits |
     found = describe(clients, [name])[name]
     notes = check_topic(name, found, clients)
     assert found is not None  # check_topic raises
-    exam.ok(f"topic {name}", f"{found.partitions} partitions, up to {found.max_message_bytes:,} bytes a batch")
+    exam.ok(
+        f"topic {name}", f"{count_text(found.partitions, 'partition')}, up to {found.max_message_bytes:,} bytes a batch"
+    )
     for note in notes.values():
         exam.warn(f"topic {name}", note, "Replicate the topic, and let this user describe it.")
     return found
@@ -129,17 +132,12 @@ def _permissions(
 
     with closing(Permissions(clients)) as permissions:
 
-        def ask(resource: str) -> bool:
-            may = permissions.may_write if resource == "transactional-id" else permissions.may_read
-            return all(may(each) for each in ids)
+        def ask(grant: Grant) -> None:
+            if not is_granted(permissions, grant, ids):
+                raise not_granted(grant)
 
         for grant in (grant for grant in grants if grant.is_prefix):
-            what = f"{grant.resource} {grant.name}*"
-            allowed = exam.attempt(name, lambda grant=grant: ask(grant.resource))  # type: ignore[misc]
-            if allowed:
-                exam.ok(name, f"this user may use {what}")
-            elif allowed is not None:
-                exam.problem(name, f"this user may not use {what} ({grant.use})", f"Run {grant.command}.")
+            exam.passes(name, f"this user may use {grant.resource} {grant.name}*", partial(ask, grant))
 
 
 def _broker(exam: Examination, clients: KafkaClients) -> None:

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from airflow_ft.clients.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.grants import Grant as Grant
+from airflow_ft.protocol.errors import SinkAccessError
+
+if TYPE_CHECKING:
+    from airflow_ft.sinks.kafka.authorization import Permissions
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Operations on one resource. `is_prefix`: on all whose names begin so. `use` says what they are for."""
+def not_granted(grant: Grant) -> SinkAccessError:
+    """Return the error for a permission that this user lacks."""
+    name = f"{grant.name}*" if grant.is_prefix else grant.name
+    return SinkAccessError(
+        f"this user may not use {grant.resource} {name} ({grant.use}).",
+        code="privilege_missing",
+        remedy=f"Run {grant.command}.",
+        resource=grant.resource,
+        name=grant.name,
+    )
 
-    resource: str  # as kafka-acls.sh names its options: "topic", "group", "transactional-id", "cluster"
-    name: str
-    operations: tuple[str, ...]
-    use: str
-    is_prefix: bool = False
 
-    @property
-    def command(self) -> str:
-        """For whoever manages the access lists."""
-        where = f"--{self.resource}" + (f" {self.name}" if self.name else "")
-        pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
-        operations = " ".join(f"--operation {operation}" for operation in self.operations)
-        return (
-            f"kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal User:<user> {operations}"
-            f" {where}{pattern}"
-        )
+def ids_of(pipeline: str, conn_id: str, slots: int) -> Sequence[str]:
+    """Return the transactional ids of a pipeline, which its groups are called by, too."""
+    return [f"airflow_ft.{pipeline}.{conn_id}.{number}" for number in range(slots)]
+
+
+def is_granted(permissions: Permissions, grant: Grant, ids: Iterable[str]) -> bool:
+    """Return whether this user may write all these transactional ids, or read all these groups, as `grant` says."""
+    may = permissions.may_write if grant.resource == "transactional-id" else permissions.may_read
+    return all(may(each) for each in ids)
 
 
 def needed(pipeline: str, conn_id: str, token_topic: str, topics: Iterable[str]) -> Sequence[Grant]:

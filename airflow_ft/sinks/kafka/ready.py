@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
@@ -11,8 +12,9 @@ from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.fitting import ASK_SECONDS
-from airflow_ft.sinks.kafka.permissions import may_create
-from airflow_ft.sinks.kafka.spec import KafkaSink
+from airflow_ft.sinks.kafka.kafka_python import client_settings
+from airflow_ft.sinks.kafka.permissions import ids_of, is_granted, may_create, needed, not_granted
+from airflow_ft.sinks.kafka.spec import KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.vote import check_times
 
 
@@ -33,7 +35,24 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
             check_times(sink, limits)
         except AirflowFtError as error:
             found.append(error.located(sink=name))
+    if plan.keeps_markers:
+        found += _of_ids(pipeline, plan, clients)
     return found
+
+
+def _of_ids(pipeline: str, plan: ParticipantPlan, clients: KafkaClients) -> Sequence[AirflowFtError]:
+    """Ask for one transactional id and its group, if somebody logs in and there is a client that can ask."""
+    if clients.settings.common.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT" or not has_second_client():
+        return []
+    grants = [each for each in needed(pipeline, plan.name, clients.settings.token_topic, ()) if each.is_prefix]
+    with suppress(AirflowFtError):  # then it cannot be judged now
+        client_settings(clients.settings)
+        from airflow_ft.sinks.kafka.authorization import Permissions
+
+        with closing(Permissions(clients)) as permissions:
+            ids = ids_of(pipeline, plan.name, 1)
+            return [not_granted(grant) for grant in grants if not is_granted(permissions, grant, ids)]
+    return []
 
 
 def _of_token_topic(name: str, there: TopicLimits | None, clients: KafkaClients) -> Sequence[AirflowFtError]:

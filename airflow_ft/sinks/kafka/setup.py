@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.grants import DURABLE, TOPIC
 from airflow_ft.clients.kafka.topics import create_token_topic
 from airflow_ft.clients.kafka.topics import describe as describe_topics
 from airflow_ft.protocol.model import ParticipantPlan
@@ -18,12 +19,11 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     settings = KafkaSettings.from_connection(connection)
     topics = sorted({str(given["topic"]) for given in plan.sinks.values()})
     user = str(settings.common.get("sasl.username") or "<user>")
-    tools = "kafka-topics.sh --bootstrap-server <broker:9092> --create --if-not-exists"
     yield f"# connection {plan.name}: run this as a user who may create topics and manage access lists."
-    yield f"{tools} --topic {settings.token_topic} --partitions 1"
+    yield f"{TOPIC} --topic {settings.token_topic} --partitions 1"
     yield "# The topics for the records must exist. Choose partitions and replicas."
     for topic in topics:
-        yield f"{tools} --topic {topic} --partitions 3 --replication-factor 3 --config min.insync.replicas=2"
+        yield f"{TOPIC} --topic {topic} {DURABLE}"
     for grant in needed(pipeline, plan.name, settings.token_topic, topics):
         yield grant.command.replace("<user>", user)
     yield "# Optional permissions:"

@@ -19,6 +19,7 @@ import pyarrow as pa
 from airflow_ft.clients.kafka.client import KafkaClients
 from airflow_ft.clients.kafka.topics import TopicLimits
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ColumnStatistics, SegmentReader, WalFile
 from airflow_ft.sinks.base.json_columns import has_times
 from airflow_ft.sinks.kafka.records import RECORD_OVERHEAD, RecordEncoder, Records
@@ -93,7 +94,8 @@ def _check_partition(rows: SegmentRows, statistics: Mapping[str, ColumnStatistic
         return
     for value in (int(found.minimum), int(found.maximum)):
         if not 0 <= value < limits.partitions:
-            what = f"the rows ask for partition {value}; topic {limits.name!r} has {limits.partitions} partitions."
+            there = count_text(limits.partitions, "partition")
+            what = f"the rows ask for partition {value}; topic {limits.name!r} has {there}."
             if value < 0:
                 raise rows.declined(what, column, "Compute it modulo the number of partitions in the job.", value=value)
             remedy = "Add partitions to the topic, or compute the column modulo their number in the job."
@@ -271,7 +273,8 @@ def _why_refused(records: Records, index: int, size: int, limits: TopicLimits, l
     if limits.compacted and (records.keys is None or records.keys[index] is None):
         return f"topic {limits.name!r} is compacted and takes no record without a key."
     if records.partitions is not None and records.partitions[index] >= limits.partitions:
-        return f"the row asks for partition {records.partitions[index]}; the topic has {limits.partitions} partitions."
+        there = count_text(limits.partitions, "partition")
+        return f"the row asks for partition {records.partitions[index]}; the topic has {there}."
     at = records.timestamps[index] if records.timestamps is not None and not limits.log_append_time else 0
     now = int(datetime.now(UTC).timestamp() * 1000)
     if at and not now - limits.before_max_ms <= at <= now + limits.after_max_ms:

@@ -12,6 +12,7 @@ import pymysql
 
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
 from airflow_ft.sinks.mysql.failures import telling
@@ -19,10 +20,12 @@ from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import HEADROOM, Way, path
 from airflow_ft.sinks.mysql.preflight import (
+    check_insert,
     check_ledger,
     check_privileges,
     check_server,
     has_ledger,
+    require_creatable,
     triggers_that_fire,
 )
 from airflow_ft.sinks.mysql.server import new_nonce
@@ -122,7 +125,8 @@ def _limits(exam: Examination, session: Session, needed: int) -> None:
 def _ledger(exam: Examination, session: Session, ledger: Ledger) -> Ledger | None:
     """The ledger, when it is there and can be used."""
     if not has_ledger(session, ledger):
-        _missing_ledger(exam, session, ledger)
+        missing = f"{LEDGER} and {HEAD} are not there yet; the first prepare creates them"
+        exam.passes("ledger", missing, lambda: require_creatable(session, ledger))
         return None
     what = f"{LEDGER} and {HEAD} in schema {ledger.schema}, with all privileges"
     return ledger if exam.passes("ledger", what, lambda: check_ledger(session, ledger)) else None
@@ -152,20 +156,6 @@ def _branches(
         exam.ok(name, f"one outlived its connection; another connection found it and rolled it back, in {took} ms")
 
 
-def _missing_ledger(exam: Examination, session: Session, ledger: Ledger) -> None:
-    """Whether the first prepare could create the tables is read from the grants; roles do not show there."""
-    grants = " ".join(str(row[0]).upper() for row in session.rows("SHOW GRANTS"))
-    if "ALL PRIVILEGES" in grants or " CREATE," in grants or "CREATE ON" in grants:
-        exam.ok("ledger", f"{LEDGER} and {HEAD} are not there yet; the first prepare creates them")
-    else:
-        exam.problem(
-            "ledger",
-            f"the schema {ledger.schema!r} lacks {LEDGER} and {HEAD}, and no grant lets this user create them",
-            "Have a DBA run these statements, and GRANT SELECT, INSERT, UPDATE, DELETE on both tables:\n"
-            + ";\n".join(ledger.ddl()),
-        )
-
-
 def _table(
     exam: Examination,
     session: Session,
@@ -184,7 +174,7 @@ def _table(
         return
     where = target.table.name
     keys = f"primary key {', '.join(target.table.key)}" if target.table.key else "no primary key"
-    exam.ok(f"table {where}", f"InnoDB, {len(target.table.columns)} columns, {keys}")
+    exam.ok(f"table {where}", f"InnoDB, {count_text(len(target.table.columns), 'column')}, {keys}")
     if firing := triggers_that_fire(target, sink):
         exam.warn(f"table {where}", firing, "Check that they may fire for each row.")
     judged = [reader for reader in rows if name in reader.sinks()]
@@ -205,8 +195,9 @@ def _table(
         number = reader.segment.number
         exam.passes(f"rows for {where}", f"the table takes those of checkpoint {number}", judge)
     if not judged:
+        exam.attempt(f"table {where}", telling("checking privileges")(lambda: check_insert(session, target)))
         exam.warn(
             f"rows for {where}",
-            "there are no published rows, so types and privileges were not compared",
+            "there are no published rows, so types were not compared",
             "Run the pipeline once.",
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from airflow_ft.protocol.model import Outcome, Plan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.sinks.base.memory import Marker
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.naming import literal
@@ -39,7 +40,7 @@ def describe_early(ledger: Ledger, plan: Plan, found: Mapping[str, Marker], tabl
     placed = f"AND `branch` IN ({', '.join(literal(branch) for branch in sorted(found))})"
     return (
         f"someone committed the branches {branches}{f' of {of}' if of else ''} by hand (XA COMMIT) before the decision"
-        f" ({name}): {rows:,} rows are visible in {', '.join(sorted(tables))}."
+        f" ({name}): {count_text(rows, 'row is', 'rows are')} visible in {', '.join(sorted(tables))}."
         f" To see the branches: SELECT `branch`, `kind`, `counts`, `at` {where};"
         " To give them up: run XA ROLLBACK for the branches that are still prepared and keep their locks (XA RECOVER)."
         " Then delete those rows (`airflow ft verify` names them) and, in the same transaction, run"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pymysql
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccessError, SinkUnavailableError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.mysql.encoding import TargetColumn, load_lines, load_statement, slices
@@ -349,7 +350,7 @@ class Loader:
         column, row = place(str(message))
         raise DeclinedError(
             f"the server changed or skipped rows: {str(message).rstrip('.')} (warning {code},"
-            f" {statement.warnings} in all). {statement.affected} of {expected} rows entered.",
+            f" {statement.warnings} in all). {statement.affected} of {count_text(expected, 'row')} entered.",
             code=code_for_rows(int(code)),
             remedy=f"Correct the values in the job, or the columns and unique keys of {target.table.name}.",
             sink=target.sink,
@@ -363,8 +364,8 @@ class Loader:
 
     def _lost(self, affected: int, expected: int, target: Target, file: WalFile) -> SinkUnavailableError:
         return SinkUnavailableError(
-            f"the server counted {affected} of {expected} rows of {file.path}, and gave no warning. Nothing was"
-            " committed.",
+            f"the server counted {affected} of {count_text(expected, 'row')} of {file.path}, and gave no warning."
+            " Nothing was committed.",
             code="row_count_mismatch",
             remedy=f"Look for triggers on {target.table.name}, or a proxy, that change statements.",
             sink=target.sink,

@@ -14,6 +14,7 @@ import pymysql
 
 from airflow_ft.protocol.errors import ForeignOwnerError, StateConflictError
 from airflow_ft.protocol.model import Fence, Outcome
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
 from airflow_ft.sinks.base.memory import check_adopter
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
@@ -42,9 +43,9 @@ def find_orphans(session: Session, ledger: Ledger, installation: str) -> list[Or
     found = []
     for number, branch, marker in ledger.markers_of_others(session, last, installation):
         if marker.outcome is Outcome.COMMITTED:
-            counts = ", ".join(f"{rows:,} rows into {sink}" for sink, rows in sorted(marker.counts.items()))
+            counts = ", ".join(f"{count_text(rows, 'row')} into {sink}" for sink, rows in sorted(marker.counts.items()))
             of = int(marker.detail.get("of", 0))
-            text = f"branch {branch}{f' of {of}' if of else ''} is committed: {counts or 'no rows'} are visible"
+            text = f"branch {branch}{f' of {of}' if of else ''} is committed and visible: {counts or 'no rows'}"
             found.append(Orphan(number, branch, OrphanKind.COMMITTED, marker.installation, text, of))
         elif branch == WHOLE:
             found.append(Orphan(number, branch, OrphanKind.ABORTED, marker.installation, marker.tombstone))

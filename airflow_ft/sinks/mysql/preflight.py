@@ -11,6 +11,7 @@ import pymysql
 
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, cannot_create
+from airflow_ft.sinks.mysql.encoding import Form, TargetColumn
 from airflow_ft.sinks.mysql.failures import (
     PRIVILEGE_MISSING,
     Meaning,
@@ -27,11 +28,11 @@ from airflow_ft.sinks.mysql.session import Session, is_on
 from airflow_ft.sinks.mysql.spec import MySqlSink
 
 if TYPE_CHECKING:
-    from airflow_ft.sinks.mysql.encoding import TargetColumn
     from airflow_ft.sinks.mysql.vote import Target
 
 log = logging.getLogger(__name__)
 
+_CREATES = re.compile(r"\bALL PRIVILEGES\b|\bCREATE(?:,| ON)")
 _DENIED = re.compile(r"(?P<privileges>[A-Z, ]+) command denied to user .* for table (?P<table>\S+)")
 
 
@@ -93,10 +94,22 @@ def ensure_ledger(session: Session, ledger: Ledger) -> str:
         except pymysql.err.MySQLError as error:
             if meaning(error) is not Meaning.ACCESS or is_used_up(error):
                 raise
-            raise cannot_create(ledger.schema, describe(error), ledger.ddl()) from error
+            why = f"creating them failed: {describe(error)}"
+            raise cannot_create(ledger.schema, why, ledger.ddl()) from error
         created = f"{LEDGER} and {HEAD} in schema {ledger.schema}"
     check_ledger(session, ledger)
     return created
+
+
+def require_creatable(session: Session, ledger: Ledger) -> None:
+    """Raise what `ensure_ledger` would where the ledger is missing and no grant lets this user create it.
+
+    Grants of roles do not show here, so a user with roles passes.
+    """
+    grants = [str(row[0]).upper() for row in session.rows("SHOW GRANTS")]
+    has_roles = any(" ON " not in grant for grant in grants)
+    if not has_roles and not any(_CREATES.search(grant) for grant in grants):
+        raise cannot_create(ledger.schema, "no grant lets this user create them.", ledger.ddl())
 
 
 def has_ledger(session: Session, ledger: Ledger) -> bool:
@@ -133,6 +146,26 @@ def check_privileges(session: Session, target: Target, columns: Sequence[TargetC
         f"GRANT INSERT on {target.table.name.sql}",
         target.sink,
     )
+
+
+def check_insert(session: Session, target: Target) -> None:
+    """INSERT on some column of the table, for rows whose columns are not known; says nothing where it cannot tell."""
+    names = [column.name for column in target.table.columns.values() if not column.generated]
+    probed = list(target.mapping.values()) if target.mapping is not None else names[:1]
+    try:
+        check_privileges(session, target, [TargetColumn(name, name, Form.PLAIN) for name in probed])
+    except SinkAccessError as error:
+        some = session.rows(
+            "SELECT 1 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+            " AND FIND_IN_SET('insert', PRIVILEGES) LIMIT 1",
+            (target.table.name.schema, target.table.name.name),
+        )
+        if error.code == PRIVILEGE_MISSING and (target.mapping is not None or not some):
+            raise
+    except pymysql.err.MySQLError as error:
+        if meaning(error) is Meaning.LOST:
+            raise
+        log.debug("INSERT into %s could not be judged: %s", target.table.name, describe(error))
 
 
 def check_changes_allowed(session: Session, target: Target, column: str, *, deletes: bool) -> None:

@@ -26,6 +26,7 @@ from airflow_ft.protocol.errors import (
     together,
 )
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
@@ -351,8 +352,8 @@ class ServerParticipant(ABC):
             expected -= refused.rows(name) - before
         if affected != expected:
             raise SinkUnavailableError(
-                f"the server counted {affected} rows, and segment {reader.segment.number} has {expected}. Nothing was"
-                " committed.",
+                f"the server counted {count_text(affected, 'row')}, and segment {reader.segment.number} has {expected}."
+                " Nothing was committed.",
                 code="row_count_mismatch",
                 remedy="Report it: the manifest of the segment and its files disagree.",
                 sink=name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from airflow_ft.protocol.errors import ConfigurationError
@@ -12,7 +12,7 @@ from airflow_ft.sinks.base.sql_ledger import PRIVILEGES
 from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.naming import TableName, literal
+from airflow_ft.sinks.mysql.naming import TableName, literal, quote
 from airflow_ft.sinks.mysql.preflight import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
@@ -24,7 +24,7 @@ def statements(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo)
     Nothing is asked of the server. ConfigurationError: no schema is named for the ledger or for a table.
     """
     ledger, sinks = _ledger(pipeline, plan, connection), MySqlSink.all_of(plan)
-    account = f"{literal(connection.login or '<user>')}@'%'"
+    account = _account(connection)
     granted: dict[str, Sequence[str]] = dict.fromkeys((ledger.table, ledger.head_table), PRIVILEGES)
     for sink in sinks.values():
         table = TableName.parse(sink.table).within(connection.schema)
@@ -44,9 +44,24 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     yield "-- Replace '%' by the hosts of the workers."
     for statement in statements(pipeline, plan, connection):
         yield f"{statement};"
-    schemas = {TableName.parse(sink.table).within(connection.schema).schema for sink in MySqlSink.all_of(plan).values()}
-    named = ", ".join(schemas)
-    yield f"-- `airflow ft verify` also needs SELECT on the tables, and CREATE TEMPORARY TABLES on {named}."
+    yield "-- For `airflow ft verify`:"
+    tables = (TableName.parse(sink.table).within(connection.schema) for sink in MySqlSink.all_of(plan).values())
+    for statement in verify_grants(dict.fromkeys(tables), connection):
+        yield f"{statement};"
+
+
+def verify_grants(tables: Iterable[TableName], connection: ConnectionInfo) -> Sequence[str]:
+    """Return the statements that `airflow ft verify` needs beside those of a delivery."""
+    account, tables = _account(connection), list(tables)
+    schemas = dict.fromkeys(table.schema for table in tables)
+    return [
+        *(f"GRANT SELECT ON {table.sql} TO {account}" for table in tables),
+        *(f"GRANT CREATE TEMPORARY TABLES ON {quote(schema)}.* TO {account}" for schema in schemas),
+    ]
+
+
+def _account(connection: ConnectionInfo) -> str:
+    return f"{literal(connection.login or '<user>')}@'%'"
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

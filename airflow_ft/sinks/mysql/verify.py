@@ -19,19 +19,20 @@ from typing import TypeVar
 
 import pymysql
 
-from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan, canonical_json
 from airflow_ft.protocol.ports import ConnectionInfo, WalReader
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.mysql.charsets import Repertoire
 from airflow_ft.sinks.mysql.checks import Objection
 from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
-from airflow_ft.sinks.mysql.failures import failure
+from airflow_ft.sinks.mysql.failures import PRIVILEGE_MISSING, failure
 from airflow_ft.sinks.mysql.ledger import ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.plain_text import in_order
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.setup import verify_grants
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert_verify import verify_upserts
 from airflow_ft.sinks.mysql.vote import Target, read_target, unfit_rows
@@ -59,7 +60,7 @@ def verify(
     reports = []
     for sent in _by_target(delivered, plan.name, connection.schema):
         compare = partial(_verify, sent, plan.name, connection, log, full)
-        reports.append(_translated(sent[-1][2].table, compare))
+        reports.append(_translated(sent, plan.name, connection, compare))
     return reports
 
 
@@ -75,14 +76,27 @@ def _by_target(delivered: Sequence[Delivered], participant: str, schema: str) ->
     return list(groups.values())
 
 
-def _translated(table: str, step: Callable[[], T]) -> T:
+def _translated(
+    sent: Sequence[_Sent], participant: str, connection: ConnectionInfo, step: Callable[[], SinkReport]
+) -> SinkReport:
+    """Return the step's report; a table that cannot be read is one, too, so that the others are compared."""
+    table = TableName.parse(sent[-1][2].table).within(connection.schema)
+    found: AirflowFtError
     try:
         return step()
+    except SinkAccessError as error:
+        found = error
     except pymysql.err.MySQLError as error:
         found = failure(error, f"comparing table {table}")
-        if isinstance(found, SinkAccessError):
-            found.remedy = f"Run GRANT SELECT on {table} and CREATE TEMPORARY TABLES on its schema. {found.remedy}"
-        raise found.located() from error
+        if found.code != PRIVILEGE_MISSING:
+            raise found.located() from error
+        found.remedy = f"Run `{'; '.join(verify_grants([table], connection))}`."
+    if found.code not in (PRIVILEGE_MISSING, "table_missing"):
+        raise found
+    found = found.located(participant=participant)
+    delivered = list({each.plan.number: each for each, _, _ in sent}.values())
+    report = SinkReport.begun(participant, (name for _, name, _ in sent), str(table), delivered)
+    return replace(report, error=f"{found}", error_code=found.code)
 
 
 def _verify(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import DeclinedError, SinkAccessError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import SegmentReader
 from airflow_ft.sinks.base.changes import DELETES, UPSERTS, is_delete
 from airflow_ft.sinks.base.sql_names import quoted
@@ -172,7 +173,7 @@ class Changes:
         )
         if lacking:
             raise DeclinedError(
-                f"a trigger or rule of table {self.table.name} left out the changes of {lacking} keys.",
+                f"a trigger or rule of table {self.table.name} left out the changes of {count_text(lacking, 'key')}.",
                 code="row_refused",
                 remedy="Correct the rows in the job, or the trigger or rule.",
                 sink=self.name,

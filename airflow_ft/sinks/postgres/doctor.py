@@ -9,21 +9,18 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 import psycopg2
-import pyarrow as pa
 
 from airflow_ft.protocol.doctor import Check, Examination
-from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
+from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Fence, ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
-from airflow_ft.sinks.postgres.catalog import Table, closed_sequences, read_table, unpreparable
+from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import telling
-from airflow_ft.sinks.postgres.fitting import judged as judged_table
-from airflow_ft.sinks.postgres.fitting import schema_problems_of
+from airflow_ft.sinks.postgres.fitting import schema_problems_of, without_rows
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
-from airflow_ft.sinks.postgres.keys import key_problems
-from airflow_ft.sinks.postgres.ledger import ddl_of
 from airflow_ft.sinks.postgres.local import ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.preflight import check_server
@@ -92,7 +89,8 @@ def _connections(exam: Examination, session: Session) -> None:
     for what, number in limited:
         exam.problem(
             "connections",
-            f"{what} may open {number} connections; a task needs {_CONNECTIONS} while it ends older sessions",
+            f"{what} may open {count_text(number, 'connection')}; a task needs {_CONNECTIONS} while it"
+            " ends older sessions",
             f"Run `ALTER {what} CONNECTION LIMIT -1`, or allow {_CONNECTIONS} for each concurrent task.",
         )
 
@@ -104,17 +102,11 @@ def _ledger(
     if ledger.exists():
         ledger.check()
         exam.ok("ledger", f"exists in schema {ledger.schema}, with all privileges")
-    elif session.value("SELECT has_schema_privilege(%s, 'CREATE')", (ledger.schema,)):
+    else:
+        ledger.require_creatable()
         with _undone(session):
             ledger.create()  # an event trigger may refuse it
         exam.ok("ledger", f"missing; the first `prepare` creates it in schema {ledger.schema}")
-    else:
-        exam.problem(
-            "ledger",
-            f"missing in schema {ledger.schema!r}, and this user may not create tables there",
-            f"Let a user who may create tables run `airflow ft setup {pipeline} --dag FILE`, or these statements:\n"
-            + ";\n".join(ddl_of(ledger.schema)),
-        )
 
 
 def _try(session: Session, connection: ConnectionInfo, fence: Fence, plan: ParticipantPlan) -> float:
@@ -153,7 +145,7 @@ def _undone(session: Session) -> Iterator[None]:
 
 def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, rows: Sequence[SegmentReader]) -> None:
     table = read_table(session, TableName.parse(sink.table), name)
-    exam.ok(f"table {table.name}", f"{len(table.columns)} columns")
+    exam.ok(f"table {table.name}", f"{count_text(len(table.columns), 'column')}")
     if sink.strategy == "prepared":
         for trigger, function in unpreparable(session, table):
             exam.problem(
@@ -175,12 +167,12 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
         problems = list(schema_problems_of(session, sink, reader.schema(name), name))
         for problem in problems:
             column = f"column {problem.column}: " if problem.column else ""
-            exam.problem(f"rows for {table.name}", f"{column}{problem.what}", problem.remedy)
+            exam.problem(f"rows for {table.name}", f"{column}{problem.what}", problem.remedy, problem.code)
         if not problems:
             exam.ok(f"rows for {table.name}", f"the columns of checkpoint {reader.segment.number} fit")
     if not judged:
-        for problem in _without_rows(session, name, sink, table):
-            exam.problem(f"table {table.name}", problem.what, problem.remedy)
+        for problem in without_rows(session, sink, table, name):
+            exam.problem(f"table {table.name}", problem.what, problem.remedy, problem.code)
         for column, sequence in closed_sequences(session, table):
             exam.warn(
                 f"table {table.name}",
@@ -189,20 +181,4 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
             )
         exam.warn(
             f"rows for {table.name}", "no published rows, so the columns were not compared", "Run `airflow ft dry-run`."
-        )
-
-
-def _without_rows(session: Session, name: str, sink: PostgresSink, table: Table) -> Iterator[AirflowFtError]:
-    """Yield what refuses rows with any columns."""
-    yield from judged_table(session, sink, table, pa.schema([]), name)
-    if sink.strategy == "upsert":
-        needed = [*sink.key_columns, *([sink.change_column] if sink.change_column else [])]
-        yield from key_problems(session, sink, table, pa.schema([(each, pa.string()) for each in needed]))
-    elif not session.value("SELECT has_any_column_privilege(%s, 'INSERT')", (table.name.sql,)):
-        yield SinkAccessError(
-            f"the connection's user may not insert into table {table.name}.",
-            code="privilege_missing",
-            remedy=f"Run `GRANT INSERT ON {table.name.sql} TO ...` for the connection's user.",
-            table=str(table.name),
-            privileges=["INSERT"],
         )

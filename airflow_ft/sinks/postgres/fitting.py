@@ -114,6 +114,22 @@ def judged(
             )
 
 
+def without_rows(session: Session, sink: PostgresSink, table: Table, name: str) -> Iterator[AirflowFtError]:
+    """Yield what refuses rows with any columns."""
+    yield from judged(session, sink, table, pa.schema([]), name)
+    if sink.strategy == "upsert":
+        needed = [*sink.key_columns, *([sink.change_column] if sink.change_column else [])]
+        yield from key_problems(session, sink, table, pa.schema([(each, pa.string()) for each in needed]))
+    elif not session.value("SELECT has_any_column_privilege(%s, 'INSERT')", (table.name.sql,)):
+        yield SinkAccessError(
+            f"the connection's user may not insert into table {table.name}.",
+            code="privilege_missing",
+            remedy=f"Run `GRANT INSERT ON {table.name.sql} TO ...` for the connection's user.",
+            table=str(table.name),
+            privileges=["INSERT"],
+        )
+
+
 def _schema_problem(table: Table, field: pa.Field, column: Column | None) -> AirflowFtError | None:
     where = f"table {table.name}"
     if column is None:

@@ -10,6 +10,7 @@ import psycopg2
 
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, SqlLedger, cannot_create, statements
+from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
@@ -46,6 +47,11 @@ def ddl_of(schema: str) -> Sequence[str]:
     head, ledger = TableName(schema, HEAD).sql, TableName(schema, LEDGER).sql
     types = {"text": "text", "key": 'text COLLATE "C"', "integer": "bigint"}
     return statements(head, ledger, **types, at="timestamptz NOT NULL DEFAULT now()")
+
+
+def create_schema(schema: str) -> str:
+    """Return the statement that creates a schema where it is missing."""
+    return f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +127,22 @@ class Ledger(SqlLedger):
             except psycopg2.Error as error:
                 if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):  # ROWS: an event trigger has raised
                     raise
-                raise cannot_create(self.schema, describe(error), ddl_of(self.schema)) from error
+                raise self._cannot_create(f"creating them failed: {describe(error)}") from error
         self.check()
+
+    def require_creatable(self) -> None:
+        """Raise what `create` would where the schema is missing, or this user may not create tables there."""
+        sql = "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s"
+        found = self.session.rows(sql, (self.schema,))
+        if not found:
+            raise self._cannot_create("this schema does not exist.")
+        if not found[0][0]:
+            raise self._cannot_create("this user may not create tables there.")
+
+    def _cannot_create(self, why: str) -> SinkAccessError:
+        there = self.session.rows("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self.schema,))
+        statements = ddl_of(self.schema) if there else (create_schema(self.schema), *ddl_of(self.schema))
+        return cannot_create(self.schema, why, statements)
 
     def check(self) -> None:
         """SinkAccessError unless both are as `ddl_of` makes them, outlive a crash, and this user may use them."""

@@ -16,6 +16,7 @@ import psycopg2
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import DeclinedError
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import SegmentReader, WalFile
 from airflow_ft.sinks.ahead import Ahead
 from airflow_ft.sinks.base.sql_names import quoted
@@ -123,7 +124,7 @@ class Load:
             where, code = f"{where} of {part.file.path}", code_of_refusal(error)
             raise self._declined(where, describe(error), code, part, **known) from None  # the cause quotes the row
         if lacking := part.rows.num_rows - count:
-            where = f"{lacking} rows of {part.file.path}, from row {part.first + 1} on"
+            where = f"{count_text(lacking, 'row')} of {part.file.path}, from row {part.first + 1} on"
             raise self._declined(where, _LEFT_OUT, "row_refused", part)
 
     def _refused(self, columns: Sequence[Column], rows: pa.RecordBatch) -> str:

@@ -23,6 +23,7 @@ import psycopg2
 
 from airflow_ft.protocol.errors import FencedError, SinkUnavailableError
 from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, Vote
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import SegmentReader
 from airflow_ft.sinks.base.memory import Marker, check_owner
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER, committed_by_hand, counted, owner_of, require_vote
@@ -211,7 +212,7 @@ class PreparedParticipant(LocalParticipant):
         tables = ", ".join(sorted(sink.table for sink in self.sinks.values()))
         return (
             "someone ran COMMIT PREPARED before the checkpoint was decided (a heuristic outcome):"
-            f" {sum(marker.counts.values()):,} rows are visible in {tables}."
+            f" {count_text(sum(marker.counts.values()), 'row is', 'rows are')} visible in {tables}."
             f" To see the marker, run: SELECT kind, counts, at {where};"
             " To undo it, delete those rows (`airflow ft verify` lists them) and, in the same transaction, run:"
             f" DELETE {where};"

@@ -11,15 +11,18 @@ from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
 from airflow_ft.sinks.base.proposal import Dialect, create_table
 from airflow_ft.sinks.base.sql_names import quoted
+from airflow_ft.sinks.postgres.ledger import create_schema
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
 
 def propose(plan: ParticipantPlan, connection: ConnectionInfo, columns: Mapping[str, pa.Schema]) -> Iterator[str]:
-    """A statement for each sink whose columns are known."""
+    """A statement for each sink whose columns are known, after those for the schemas of their tables."""
     sinks = PostgresSink.all_of(plan)
-    for name, schema in columns.items():
-        yield create_table(TableName.parse(sinks[name].table).sql, sinks[name], schema, _DIALECT)
+    for schema in sorted({TableName.parse(sinks[name].table).schema for name in columns} - {""}):
+        yield f"{create_schema(schema)};"
+    for name, columns_of in columns.items():
+        yield create_table(TableName.parse(sinks[name].table).sql, sinks[name], columns_of, _DIALECT)
 
 
 def type_of(kind: pa.DataType, in_key: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from airflow_ft.protocol.model import ParticipantPlan
@@ -11,7 +11,7 @@ from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import SEQUENCES
 from airflow_ft.sinks.postgres.failures import telling
-from airflow_ft.sinks.postgres.ledger import ddl_of
+from airflow_ft.sinks.postgres.ledger import create_schema, ddl_of
 from airflow_ft.sinks.postgres.local import ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
@@ -22,14 +22,17 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     """SQL that lets the connection's user deliver without the right to create tables. Asks nothing of the server."""
     sinks = PostgresSink.all_of(plan)
     schema = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), "")
-    user = quoted(connection.login or "<user>")
+    user, database = quoted(connection.login or "<user>"), _database(connection)
     names = {TableName.parse(sink.table) for sink in sinks.values()}
     yield f"-- Connection {plan.name}: run this in its database, as a user who may create tables and grant privileges."
     if not schema or not all(name.schema for name in names):
         yield f"-- The search path of {user} resolves names without a schema: SET search_path to the same first."
+    schemas = sorted({schema, *(name.schema for name in names)} - {""})
+    for each in schemas:
+        yield f"{create_schema(each)};"
     for statement in ddl_of(schema):
         yield f"{statement};"
-    for each in sorted({schema, *(name.schema for name in names)} - {""}):
+    for each in schemas:
         yield f"GRANT USAGE ON SCHEMA {quoted(each)} TO {user};"
     for table in (HEAD, LEDGER):
         yield f"GRANT {', '.join(PRIVILEGES)} ON {TableName(schema, table).sql} TO {user};"
@@ -38,10 +41,26 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     for sink in sinks.values():
         yield _grant_sequences(TableName.parse(sink.table).sql, user)
     if plan.strategy == "upsert":
-        yield f"GRANT TEMPORARY ON DATABASE {quoted(connection.schema)} TO {user};"
+        yield f"GRANT TEMPORARY ON DATABASE {database} TO {user};"
     if plan.strategy == "prepared":
         yield "-- If it is 0: ALTER SYSTEM SET max_prepared_transactions = 20; and restart the server."
-    yield "-- `airflow ft verify` also needs SELECT on the tables and TEMPORARY on the database."
+    yield "-- For `airflow ft verify`:"
+    for statement in verify_grants(names, connection):
+        yield f"{statement};"
+
+
+def verify_grants(tables: Iterable[TableName], connection: ConnectionInfo) -> Sequence[str]:
+    """Return the statements that `airflow ft verify` needs beside those of a delivery."""
+    user = quoted(connection.login or "<user>")
+    return [
+        *(f"GRANT SELECT ON {table} TO {user}" for table in sorted(table.sql for table in tables)),
+        f"GRANT TEMPORARY ON DATABASE {_database(connection)} TO {user}",
+    ]
+
+
+def _database(connection: ConnectionInfo) -> str:
+    """Return the quoted name of the database; libpq's own default is the user's name."""
+    return quoted(connection.schema or connection.login or "<database>")
 
 
 def _grant_sequences(table: str, user: str) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_ft.protocol.errors import DeclinedError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, Sent, SinkReport, by_target, sample
 from airflow_ft.sinks.base.sql_names import quoted
@@ -27,6 +28,7 @@ from airflow_ft.sinks.postgres.failures import failure
 from airflow_ft.sinks.postgres.load import Load
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
+from airflow_ft.sinks.postgres.setup import verify_grants
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.set_aside import DeliveredLog
 from airflow_ft.sinks.view import OneFile
@@ -70,12 +72,12 @@ def _translated(
         return replace(_begun(sent, participant, name), error=f"cannot compare the table: {error.what}")
     except psycopg2.Error as error:
         found = failure(error, f"comparing table {name}")
-        if isinstance(found, SinkAccessError):
-            found.remedy = (
-                f"For the connection's user, run `GRANT SELECT ON {name} TO ...` and"
-                " `GRANT TEMPORARY ON DATABASE ... TO ...`."
-            )
-        raise found.located(participant=participant) from None
+        if found.code == "privilege_missing":
+            found.remedy = f"Run `{'; '.join(verify_grants([TableName.parse(name)], connection))}`."
+        found = found.located(participant=participant)
+        if found.code != "privilege_missing":
+            raise found from None
+        return replace(_begun(sent, participant, name), error=f"{found}", error_code=found.code)
 
 
 def _begun(sent: Sequence[Sent], participant: str, name: str) -> SinkReport:
@@ -189,7 +191,7 @@ def _verify_keys(
         texts = ", ".join(f"change.{quoted(column)}::text" for column in changes.columns)
         found = session.rows(f"SELECT {texts} {compared} WHERE {wrong} AND airflow_ft_part = {part} LIMIT {SAMPLES}")
         differences.append(Difference(files[part][0], files[part][1].path, count, tuple(map(sample, found))))
-    notes = (f"not compared: {later:,} keys that a later checkpoint has changed",) if later else ()
+    notes = (f"not compared: {count_text(later, 'key')} that a later checkpoint has changed",) if later else ()
     missing = sum(count for _, count in parts)
     return replace(report, missing=missing, differences=tuple(differences), notes=notes)
 

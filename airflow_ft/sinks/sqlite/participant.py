@@ -25,6 +25,7 @@ from airflow_ft.protocol.errors import (
     together,
 )
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
 from airflow_ft.sinks.base.load import Load, load_all
 from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
@@ -172,7 +173,7 @@ class _Load(Load):
         self.db.execute("SAVEPOINT airflow_ft_rows")
         try:
             lacking = rows.num_rows - self.db.executemany(sql, zip(*values(rows), strict=True)).rowcount
-            why = f"a trigger left out {lacking} rows" if lacking else ""
+            why = f"a trigger left out {count_text(lacking, 'row')}" if lacking else ""
         except (sqlite3.Error, OverflowError) as error:
             if not is_of_a_row(error):
                 raise

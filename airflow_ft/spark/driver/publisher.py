@@ -28,7 +28,7 @@ from airflow_ft.protocol.errors import (
     StoreUnavailableError,
 )
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Segment, SparkPosition
-from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.numbers import Numbers, count_text
 from airflow_ft.protocol.planning import stranded
 from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.driver.failures import last_line
@@ -288,7 +288,11 @@ class Publisher:
         each = ", ".join(f"{name} {count:,}" for name, count in segment.rows.items())
         seconds = time.monotonic() - now.began
         log.info(
-            "checkpoint %d published: %s rows in %.1f s (%s)", now.number, f"{segment.total_rows:,}", seconds, each
+            "checkpoint %d published: %s in %.1f s (%s)",
+            now.number,
+            count_text(segment.total_rows, "row"),
+            seconds,
+            each,
         )
         with self._changed:
             self.tally.add(segment)

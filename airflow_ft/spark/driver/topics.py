@@ -22,12 +22,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from airflow_ft.clients.kafka.grants import DURABLE, TOPIC
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, StageError
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.spark.state.status import Ids, LocationStatus, Offsets
 
 _AGAIN_SECONDS = 1.0
+_GONE = (
+    " If someone deleted it, its unread records are lost. A recreated topic is another one: fail_on_data_loss decides"
+    " whether the source reads it."
+)
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -88,9 +93,8 @@ class Topics:
                         code="topic_missing",
                         pipeline=self._pipeline,
                         participant=source.conn_id,
-                        remedy=f"Create the topic {topic!r}, or remove it from the source. If someone deleted it, its"
-                        " unread records are lost. A recreated topic is another one: fail_on_data_loss decides whether"
-                        " the source reads it.",
+                        remedy=f"Create it: {TOPIC} --topic {topic} {DURABLE}. Or remove it from the source."
+                        + (_GONE if topic in counted else ""),
                         source=name,
                         topic=topic,
                     )

@@ -586,7 +586,7 @@ def test_the_doctor_looks_at_folder_and_columns(world: World) -> None:
     bad = world.plan(pa.table({"id": ["1"], "checkpoint": [1]}))
     found = checks(world, bad)
     assert [each.verdict for each in found] == [Verdict.OK, Verdict.PROBLEM, Verdict.PROBLEM]
-    assert "1 checkpoints" in found[0].text and all(each.remedy for each in found[1:])
+    assert "1 checkpoint is" in found[0].text and all(each.remedy for each in found[1:])
     world.pipeline = "another"
     [check] = checks(world, bad)
     assert check.verdict is Verdict.PROBLEM and "is the folder of pipeline" in check.text

@@ -1,0 +1,32 @@
+"""What a Kafka user must be allowed, as commands of Kafka's own tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from shlex import quote
+
+TOPIC = "kafka-topics.sh --bootstrap-server <broker:9092> --create --if-not-exists"
+"""Creates a topic, with its name and settings behind it."""
+DURABLE = "--partitions 3 --replication-factor 3 --config min.insync.replicas=2"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Operations on one resource. `is_prefix`: on all whose names begin so. `use` says what they are for."""
+
+    resource: str  # as kafka-acls.sh names its options: "topic", "group", "transactional-id", "cluster"
+    name: str
+    operations: tuple[str, ...]
+    use: str
+    is_prefix: bool = False
+
+    @property
+    def command(self) -> str:
+        """For whoever manages the access lists."""
+        where = f"--{self.resource}" + (f" {quote(self.name)}" if self.name else "")
+        pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
+        operations = " ".join(f"--operation {operation}" for operation in self.operations)
+        return (
+            f"kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal User:<user> {operations}"
+            f" {where}{pattern}"
+        )

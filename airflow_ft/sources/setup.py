@@ -1,0 +1,70 @@
+"""What the sources of a pipeline need before its first run: commands for those who manage topics and access lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from airflow_ft.clients.kafka.grants import DURABLE, TOPIC, Grant
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.ports import ConnectionResolver
+from airflow_ft.sources import Source
+from airflow_ft.sources.kafka import KafkaSource
+from airflow_ft.sources.ready import unreachable
+
+_PLAIN = re.compile(r"(?:[\w-]|\\[.])*(?![*+?{])")
+"""The beginning of a pattern that each name which it matches has."""
+
+
+def describe(source: Source, connections: ConnectionResolver) -> Iterator[str]:
+    """Commands of Kafka's own tools for one source, to be reviewed and run. Nothing is asked of the brokers."""
+    if not isinstance(source, KafkaSource):
+        return
+    from airflow_ft.clients.kafka.client import KafkaSettings
+
+    settings = KafkaSettings.from_connection(connections(source.conn_id))
+    user = str(settings.common.get("sasl.username") or "<user>")
+    for grant in grants(source):
+        yield grant.command.replace("<user>", user)
+
+
+def grants(source: KafkaSource) -> Sequence[Grant]:
+    """Return the permissions that reading the source needs, and committing the offsets of its group."""
+    read = ("Read", "Describe")
+    topics = [Grant("topic", topic, read, "its records") for topic in source.topics]
+    if source.pattern is not None:
+        prefix = _prefix(source.pattern)
+        topics = [Grant("topic", prefix or "*", read, "its records", is_prefix=bool(prefix))]
+    group = [Grant("group", source.group_id, read, "its offsets")] if source.group_id else []
+    return [*topics, *group]
+
+
+def missing_topics(sources: Mapping[str, Source], connections: ConnectionResolver) -> Iterator[tuple[str, str]]:
+    """Yield source and name of each topic that is not there, or hidden; nothing where the brokers cannot be asked."""
+    from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+    from airflow_ft.clients.kafka.topics import describe as describe_topics
+
+    for name, source in sources.items():
+        if not isinstance(source, KafkaSource) or not source.topics:
+            continue
+        try:
+            if any(unreachable({name: source}, connections)):
+                continue
+            clients = KafkaClients(KafkaSettings.from_connection(connections(source.conn_id)))
+            found = describe_topics(clients, source.topics)
+        except AirflowFtError:  # the job tells it
+            continue
+        yield from ((name, topic) for topic in source.topics if found[topic] is None)
+
+
+def creation(topic: str) -> str:
+    """Return the command that creates a topic."""
+    return f"{TOPIC} --topic {topic} {DURABLE}"
+
+
+def _prefix(pattern: str) -> str:
+    """Return the beginning of all names that a pattern matches; "": it has none."""
+    if "|" in pattern:
+        return ""
+    found = _PLAIN.match(pattern)
+    return found[0].replace("\\.", ".") if found else ""
