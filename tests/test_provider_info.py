@@ -13,8 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from airflow_ft.hooks import options
-from airflow_ft.pipeline import doctor, settings
+from airflow_ft.pipeline import doctor, options, settings
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import ConfigurationError, NotDeliveredError

@@ -110,7 +110,7 @@ def _postgres_url(connection: ConnectionInfo) -> str:
 
 def open_configured_store(setting: str | None = None, connections: ConnectionResolver = task_connections) -> Store:
     """Opens the decision log (see `store_url`), with Airflow's metrics as its meter; the caller closes it."""
-    from airflow_ft.hooks.options import warn_of_unknown_options
+    from airflow_ft.pipeline.options import warn_of_unknown_options
     from airflow_ft.store import open_store
 
     warn_of_unknown_options()

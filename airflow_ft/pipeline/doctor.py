@@ -139,7 +139,7 @@ def _together(tasks: Sequence[Callable[[], list[Check]]]) -> list[Check]:
 
 def _configuration() -> list[Check]:
     """Return a warning for each option of the configuration that nothing reads."""
-    from airflow_ft.hooks import options
+    from airflow_ft.pipeline import options
 
     exam = Examination("configuration")
     for name, close in options.unknown_options().items():

@@ -162,7 +162,7 @@ def test_what_it_does_not_offer_is_said(
     assert fitting.schema_problems([plan()], pytest.fail, schemas) == []
     [check] = doctor._sink("orders", plan(), pytest.fail, [], pytest.fail, None)
     assert (check.verdict, check.name) == ("warning", "examination") and "'shelf' have none" in check.text
-    monkeypatch.setattr(setup, "_participants", lambda _: {"a_shelf": plan()})
+    monkeypatch.setattr(setup, "_declared", lambda _: ({"a_shelf": plan()}, {}))
     for printed, told in ((False, ""), (True, "-- ")):
         setup.setup(Namespace(pipeline="orders", print=printed, tables=False, output=None))
         assert capsys.readouterr().out.startswith(f"{told}connection a_shelf: nothing to do")
