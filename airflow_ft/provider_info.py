@@ -3,7 +3,7 @@
 from importlib import metadata
 from typing import Any
 
-from airflow_ft.hooks.connection_types import CONNECTION_TYPES
+from airflow_ft.clients.connection_types import CONNECTION_TYPES
 
 
 def _connection_types() -> list[dict[str, Any]]:

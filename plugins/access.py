@@ -64,8 +64,8 @@ class _Opened:
         self._since = 0.0
 
     def store(self) -> Store:
-        """Opened anew when another one is configured, a connection has another password, or another file lies there;
-        when another installation lies in the same place, after `OPENED_EACH`.
+        """Return the open store. Opens it again when another one is configured, its password changed, or its file was
+        replaced; after `OPENED_EACH` also if another installation is in the same place.
         """
         url = store_url(connections=server_connections)
         with self._lock:
@@ -106,7 +106,7 @@ _turn = Turns(
 
 @contextmanager
 def decision_log() -> Iterator[Store]:
-    """The configured one; 503 when it cannot be opened, or does not answer so many others."""
+    """Yield the configured store; 503 when it cannot be opened, or too many requests wait for it."""
     with _turn():
         with configured():
             store = _opened.store()
@@ -253,7 +253,7 @@ def may_trigger(user: BaseUser, dag_id: str) -> bool:
 
 
 def _may(user: BaseUser, method: Literal["GET", "POST"], entity: DagAccessEntity | None, dag_id: str) -> bool:
-    """Of one DAG; of all of them where there is no id."""
+    """Return whether the user may access one DAG; without an id all of them."""
     return get_auth_manager().is_authorized_dag(
         method=method,
         access_entity=entity,

@@ -51,17 +51,18 @@ class Warned(TypedDict):
 
 
 class AtWork(TypedDict):
-    """Whose turn it is ("": nobody's), and how far a long delivery has come."""
+    """The run that has the turn ("": none), and the progress of a long delivery."""
 
     at_work: str
     doing: Sequence[str]
 
 
 class SourceLag(TypedDict):
-    """How much a source has that no published checkpoint has, as of `at`.
+    """Unpublished input of a source, at the time `at`.
 
-    `rate`: what was read a second in the last minute; null: too early to tell. `expected` was there when a scheduled
-    run began, and `done` of it is read; both are 0 of a stream. `seconds_left`: until all is read; null: nobody knows.
+    `rate`: what was read per second in the last minute; null: too early to measure. `expected` is how much there was
+    when a scheduled run began, `done` how much of it is read; both are 0 of a stream. `seconds_left`: until all is
+    read; null: unknown.
     """
 
     source: str
@@ -82,7 +83,7 @@ class Delivered(TypedDict):
 
 
 class PipelineInShort(AtWork):
-    """A pipeline in a list. `rate`: rows a second; null: too few checkpoints to tell. `lag`: where it is known."""
+    """A pipeline in a list. `rate`: rows a second; null: too few checkpoints to measure. `lag`: where it is known."""
 
     name: str
     condition: Condition
@@ -109,7 +110,7 @@ class Pipelines(TypedDict):
 
 
 class StateSizes(TypedDict):
-    """How large the state was after a checkpoint: bytes that it has changed, and of the newest full snapshot (0: none).
+    """Size of the state after a checkpoint: bytes that it changed, and of the newest full snapshot (0: none).
 
     `replayed`: micro-batches since that snapshot, whose changes are replayed when the state is loaded.
     """
@@ -120,10 +121,10 @@ class StateSizes(TypedDict):
 
 
 class Timed(TypedDict):
-    """How long a checkpoint took, and how large it is: `bytes` in the log. `seconds`: null while it is not completed.
+    """Duration and size of a checkpoint: `bytes` in the log. `seconds`: null while it is not completed.
 
-    `lag`, by source: what it had beyond this checkpoint while it was the newest one; empty where nobody has looked.
-    `state_sizes`: null: nobody has measured the state, or there is none.
+    `lag`, by source: what it had beyond this checkpoint while it was the newest one; empty: not measured.
+    `state_sizes`: null: not measured, or no state.
     """
 
     number: int
@@ -185,7 +186,7 @@ class CheckpointListed(Timed, Explained):
 
 
 class Event(TypedDict):
-    """What happened."""
+    """An event of the event log."""
 
     at: str
     epoch: int
@@ -194,10 +195,10 @@ class Event(TypedDict):
 
 
 class Marker(TypedDict):
-    """What a system remembers of a checkpoint, and what it has said.
+    """A system's memory of a checkpoint, and its vote.
 
-    `digest`, `epoch` and `detail` are read from its own marker or token ("", 0, nothing: not yet); `notes` are its
-    vote's, by which another process could finish it: the id of a transaction, say.
+    `digest`, `epoch` and `detail` are read from its own marker or token ("", 0, nothing: not yet). `notes` are its
+    vote's, from which another process could finish it: for example the id of a transaction.
     """
 
     participant: str
@@ -238,7 +239,7 @@ class Checkpoints(TypedDict):
 
 
 class RunOfPipeline(TypedDict):
-    """What a DAG's run has made of a pipeline. `settled`: what the task that is asked for has done to checkpoints."""
+    """Results of a DAG's run for a pipeline. `settled`: checkpoints that the requested task has settled."""
 
     name: str
     map_index: int
@@ -247,7 +248,7 @@ class RunOfPipeline(TypedDict):
 
 
 class Runs(TypedDict):
-    """What a DAG's run has made, by pipeline and map index."""
+    """Results of a DAG's run, by pipeline and map index."""
 
     pipelines: Sequence[RunOfPipeline]
 
@@ -282,7 +283,7 @@ class Offered(TypedDict):
 
 
 class Tally(TypedDict):
-    """How many checkpoints there were, since the first one. `subsumed`: delivered with a later one."""
+    """Number of checkpoints since the first one. `subsumed`: delivered with a later one."""
 
     triggered: int
     in_progress: int
@@ -293,10 +294,10 @@ class Tally(TypedDict):
 
 
 class DeadLetters(TypedDict):
-    """What the job could not use, of the newest `checkpoints`: `rows` of so many (`of`) went into `sink`.
+    """Unusable rows of the newest `checkpoints`: `rows` of `of` rows went into `sink`.
 
-    More than `max_rows`, or than the part `max_share` of its rows, fail a checkpoint; null: there is no such bound.
-    Of a pipeline that has no sink for them: null.
+    A checkpoint with more than `max_rows`, or a larger share than `max_share`, fails; null: no such limit. A pipeline
+    without a sink for them: null.
     """
 
     sink: str
@@ -308,7 +309,7 @@ class DeadLetters(TypedDict):
 
 
 class Noted(TypedDict):
-    """What was noted of a checkpoint."""
+    """Note on a checkpoint."""
 
     number: int
     at: str
@@ -331,10 +332,10 @@ class CheckpointOpen(CheckpointListed):
 
 
 class Pipeline(AtWork, Offered):
-    """How a pipeline stands. `triggered`: numbers given out; `waiting`: checkpoints that wait for delivery.
+    """State of a pipeline. `triggered`: assigned numbers; `waiting`: checkpoints that wait for delivery.
 
-    `held_back`: null where it need not wait. `failure`: the last error of its newest run; null: none is known.
-    `fitting`: the acts on the whole pipeline that are not refused in its state.
+    `held_back`: null if it need not wait. `failure`: the last error of its newest run; null: none is known. `fitting`:
+    the acts on the whole pipeline that its state allows.
     """
 
     name: str
@@ -371,7 +372,7 @@ class Timings(TypedDict):
 
 
 class Positions(TypedDict):
-    """How far the sources were read with a checkpoint."""
+    """Source positions of a checkpoint."""
 
     checkpoint: int
     sources: Mapping[str, Any]
@@ -386,9 +387,9 @@ class Setting(TypedDict):
 
 
 class Job(TypedDict):
-    """What a pipeline was made with, as of `checkpoint` (0: not known). `defaults`: arguments that nobody has chosen.
+    """Specification of a pipeline at `checkpoint` (0: unknown). `defaults`: arguments with default values.
 
-    `settings`: all of them, and those of checkpointing that nobody has chosen.
+    `settings`: all of them, and those of checkpointing with default values.
     """
 
     checkpoint: int
@@ -442,7 +443,7 @@ class Savepoints(TypedDict):
 
 
 class SavepointWhole(Savepoint):
-    """All that a savepoint tells of itself. `operators`: those whose state is in it."""
+    """Contents of a savepoint. `operators`: those whose state is in it."""
 
     installation: str
     batch: int
@@ -467,13 +468,13 @@ class Column(TypedDict):
 
 
 class KeyColumn(Column):
-    """A column of a key. `example`: "" where no text can stand for a value."""
+    """A column of a key. `example`: "" if no text can represent a value."""
 
     example: str
 
 
 class State(TypedDict):
-    """What an operator keeps by key."""
+    """State of an operator by key."""
 
     name: str
     kind: str
@@ -495,7 +496,7 @@ class StatefulOperator(TypedDict):
 
 
 class Operators(TypedDict):
-    """What keeps state, as of a checkpoint. `may_look_up`: whether the user may see values."""
+    """Stateful operators at a checkpoint. `may_look_up`: whether the user may see values."""
 
     checkpoint: int
     checkpoints: Sequence[int]
@@ -512,7 +513,7 @@ class Entry(TypedDict):
 
 
 class Found(TypedDict):
-    """What a state has for a key. `cut`: it has more."""
+    """Entries of a state for a key. `cut`: it has more."""
 
     name: str
     kind: str
@@ -521,7 +522,7 @@ class Found(TypedDict):
 
 
 class LookedUp(TypedDict):
-    """What an operator knows of a key."""
+    """States of an operator for a key."""
 
     checkpoint: int
     states: Sequence[Found]

@@ -1,4 +1,4 @@
-"""How the page's API tells of a checkpoint: in a list, and with all that is known of it."""
+"""Answers of the page's API about a checkpoint: in a list, and in full."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def whole(checkpoint: Checkpoint, events: Iterable[Event], task: str, spark: str
 
 
 def _filled(address: str, checkpoint: Checkpoint, task: str) -> str:
-    """Nothing where the address names an application, and nobody knows which one it was."""
+    """Return the filled address; "" if it names an application and the checkpoint's is unknown."""
     if APPLICATION in address and not checkpoint.application:
         return ""
     run = checkpoint.run

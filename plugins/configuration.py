@@ -1,4 +1,4 @@
-"""The settings of a pipeline as they count, those that nobody has chosen too, and where each comes from."""
+"""The effective settings of a pipeline, including defaults, and the origin of each."""
 
 from __future__ import annotations
 

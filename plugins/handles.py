@@ -1,8 +1,8 @@
-"""Handles on operator state that outlive a request, and the bounds of what requests read from files.
+"""Handles on operator state that outlive a request, and the limits of what requests read from files.
 
-A handle keeps open what it has read, so that the next look at the same checkpoint costs a lookup. It is lent to one
-request at a time, and closed when another checkpoint is asked for, when others need its place, and when nobody has
-asked for a while: an open file of a snapshot keeps its disk space, also when Spark has removed it.
+A handle keeps its files open, so the next look at the same checkpoint costs a lookup. One request at a time uses it.
+It is closed when another checkpoint is requested, when others need its place, and after an idle time: an open file of
+a snapshot keeps its disk space, even after Spark has removed it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Handles:
         self._keep(position, handle)
 
     def close_idle(self) -> int:
-        """Closes those that nobody has asked for a while; how many are left."""
+        """Close idle handles; returns how many are left."""
         with self._lock:
             self._drop(lambda since, _: self._clock() - since >= self._idle)
             self._timer = None
@@ -96,7 +96,7 @@ class Handles:
 
 
 def _close(handle: State) -> None:
-    """What goes wrong keeps no other from being closed, now or when the timer rings again."""
+    """Close a handle. Only logs errors, so that the others and later calls still close theirs."""
     try:
         handle.close()
     except Exception as error:

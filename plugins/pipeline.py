@@ -1,4 +1,4 @@
-"""One pipeline: how it stands, its checkpoints, how long they take, and what they were made with."""
+"""One pipeline: its state, its checkpoints, their durations, and its specification."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ router = conditional()
 
 @router.get("/pipelines/{name}")
 def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
-    """How it stands: who is at work, what is open, what came last; and which acts the user may do, by which DAG."""
+    """Return its state: the run that works, open checkpoints, the last results; and the acts that the user may do, by
+    DAG.
+    """
     visible = visible_dags(user)
     with seen(name, visible) as (store, dags), configured():
         row = store.pipeline(name)

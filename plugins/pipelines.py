@@ -102,9 +102,9 @@ def pipelines(
 def runs(
     dag: str, run: str, user: GetUserDep, limit: Annotated[int, Query(ge=1, le=100)] = RECENT, task: str = ""
 ) -> answers.Runs:
-    """Return what a DAG's run has to do with each pipeline: its newest checkpoints, by map index.
+    """Return the newest checkpoints of a DAG's run for each pipeline, by map index.
 
-    task: with what this task of it has settled, in epochs of its own, as far as the newest events tell.
+    `task`: adds checkpoints that this task settled in epochs of its own, as far as the newest events show.
     """
     visible = visible_dags(user)
     with decision_log() as store, configured():

@@ -1,7 +1,7 @@
-"""Routes whose answers carry an ETag: who asks again, as the page does, gets 304 while nothing has changed.
+"""Routes whose answers carry an ETag: a client that asks again, as the page does, gets 304 while nothing has changed.
 
-An answer is made before it can be compared. Where that is dear, the route says first what its answer is made of
-(`made_of`): while that is the same, the client's answer still holds, and the decision log is asked nothing more.
+An answer must be made before it can be compared. If that is expensive, the route first names what its answer depends
+on (`made_of`). While that is unchanged, the client's answer is valid, and the decision log is not queried again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Given:
         return timedelta(0) < left <= AT_MOST  # more: the clock was put back
 
     def note(self, path: str, tag: str, state: str, until: datetime) -> None:
-        """It was given; the ones of longest ago are forgotten, and only made anew."""
+        """Remember a given answer; the oldest ones are forgotten, and only made again."""
         with self._lock:
             self._until[path, tag, state] = until
             self._until.move_to_end((path, tag, state))
@@ -75,7 +75,7 @@ def made_of(request: Request, now: datetime, *state: str) -> None:
 
 
 def holds_until(request: Request, at: datetime) -> None:
-    """From then on the answer is made anew, whatever it was made of."""
+    """Expire the answer at that time, whatever it was made of."""
     request.state.until = min(request.state.until, at)
 
 

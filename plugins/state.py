@@ -106,7 +106,7 @@ def look_up(
 
 
 def _ask(store: Store, name: str, at: int | None, ask: Callable[[State], T]) -> tuple[int, T]:
-    """The answer of a handle, and its checkpoint; once more if the pipeline has gone on and removed the files."""
+    """Return the answer of a handle, and its checkpoint; tries again if the pipeline removed the files meanwhile."""
     position = _position(store, name, at)
     try:
         with handles.lent(name, position) as handle:

@@ -1,7 +1,7 @@
-"""So many requests at once of a kind, of all that the API server answers.
+"""Limit the number of simultaneous requests of a kind in the API server.
 
-Each holds one of the server's threads, which Airflow's own API needs, too: that of its tasks above all. So what does
-not answer (a database, a file system) holds no more of them.
+Each holds one of the server's threads, which Airflow's own API needs too, especially for tasks. So a system that does
+not answer (a database, a file system) can block only a limited number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Turns:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """For the block; 503 when there are so many others, and none of them ends."""
+        """Take a place for the block; 503 when all are taken and none becomes free."""
         if not self._free.acquire(timeout=WAIT_SECONDS):
             raise RefusedError(503, self._busy, code="server_busy", remedy=self._remedy)
         try:

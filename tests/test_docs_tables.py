@@ -29,7 +29,7 @@ from airflow_ft import (
     SqliteSink,
     pipeline_params,
 )
-from airflow_ft.hooks.connection_types import CONNECTION_TYPES
+from airflow_ft.clients.connection_types import CONNECTION_TYPES
 from airflow_ft.operators.maintenance import maintenance_dag
 from airflow_ft.operators.savepoint import savepoint_params
 from airflow_ft.pipeline.actions.names import ACTIONS

@@ -21,7 +21,7 @@ from airflow.cli.cli_config import (
 
 
 def _arg(*flags: str, help: str, **options: Any) -> Arg:
-    """Airflow's formatter takes brackets in a help text for markup, but for this: escape what stands in them."""
+    """Return an argument. Airflow's formatter reads brackets in a help text as markup, so they are escaped."""
     return Arg(flags, help=help.replace("[", r"\["), **options)  # type: ignore[no-untyped-call]
 
 

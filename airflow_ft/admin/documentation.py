@@ -128,7 +128,7 @@ def _imported(name: str) -> Any:
 
 
 def _members(item: Any, wanted: str | None) -> list[str]:
-    """Of `:members:` all that is public and its own, in the order of the source; or those that it names."""
+    """Return the members for `:members:`: all public ones of its own, in the order of the source, or the named ones."""
     if wanted is None:
         return []
     if named := re.findall(r"\w+", wanted):

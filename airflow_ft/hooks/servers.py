@@ -1,7 +1,7 @@
-"""The connection types `mysql`, `sqlite`, `postgres` and `spark`: their forms in the UI, and what its Test button does.
+"""The connection types `mysql`, `sqlite`, `postgres` and `spark`: their forms in the UI, and their Test button.
 
-They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). So
-these hooks only test; queries in tasks of one's own are what those providers are for.
+They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). These
+hooks only test; use those providers for queries in other tasks.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class PostgresServerHook(_TestedHook):
 
 
 class SparkMasterHook(_TestedHook):
-    """Where Spark's executors run, for `[airflow_ft] spark_master = conn:<id>`."""
+    """Master for Spark's executors, for `[airflow_ft] spark_master = conn:<id>`."""
 
     conn_name_attr: ClassVar[str] = "conn_id"
     default_conn_name: ClassVar[str] = "spark_default"

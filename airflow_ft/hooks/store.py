@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointStoreHook(BaseHook):
-    """Read access to the decision log in tasks of one's own::
+    """Read access to the decision log in your own tasks::
 
         with closing(CheckpointStoreHook().get_conn()) as store:
             newest = store.latest_confirmed("orders")

@@ -4,8 +4,8 @@ For `init` of a StatefulProcessor, in both forms (`transformWithState` and `tran
 state are tuples of the columns of `schema`, as everywhere in Spark's API. Value, list and map state with their time to
 live need nothing of ours: `handle.getValueState`, `getListState`, `getMapState`.
 
-Each look at the state, and each change, is a call from Python to the JVM. So many rows of a key go into it together
-(`add_all`): one call to read and one to write, however many rows.
+Each look at the state, and each change, is a call from Python to the JVM. So `add_all` adds many rows of a key
+together: one call to read and one to write for any number of rows.
 
 It imports no pyspark: processors are made in the driver, and run in Python workers, which have to find this module.
 """
@@ -26,10 +26,10 @@ __all__ = ["AggregatingState", "ReducingState"]
 
 
 class ReducingState:
-    """One value for each key, into which values of its own kind are folded: a sum, a maximum, the newest row.
+    """One value for each key that combines values of its own kind: a sum, a maximum, the newest row.
 
-    `reduce(value, other)` gives the value of both; it must not depend on how values are grouped. `ttl`: a value that
-    nothing was added to for so long is gone; it needs the time mode "processingTime". Raises ConfigurationError.
+    `reduce(value, other)` gives the value of both; it must not depend on how values are grouped. `ttl`: lifetime of a
+    value after the last addition; it needs the time mode "processingTime". Raises ConfigurationError.
     """
 
     def __init__(

@@ -54,13 +54,13 @@ def parse_json(
     keep: Sequence[str] = (),
     on_malformed: Literal["fail", "keep"] = "fail",
 ) -> DataFrame:
-    """The fields of one JSON object a row as columns, after the columns named in `keep`.
+    """Parse one JSON object per row into columns, after the columns named in `keep`.
 
-    `column` is text or binary (UTF-8); `schema` a DDL string or StructType. A value counts only if it is exactly what
-    was written. Malformed is: null, no UTF-8, no JSON object (RFC 8259: no comments, single quotes or NaN), anything
-    behind the object, a declared field or the key of a map that comes twice, or a value that its type cannot hold
-    exactly. A field that is absent is null, and malformed if it is declared NOT NULL; one that is not declared is
-    ignored. docs/jobs.md has a table of what each type takes.
+    `column` is text or binary (UTF-8); `schema` a DDL string or StructType. Values must be exact. A row is malformed
+    if it is null, not UTF-8, or not one JSON object (RFC 8259: no comments, single quotes or NaN), or if text follows
+    the object. It is also malformed if a declared field or the key of a map occurs twice, or if a type cannot hold a
+    value exactly. A field that is absent is null, and malformed if it is declared NOT NULL; one that is not declared
+    is ignored. docs/jobs.md has a table of what each type takes.
 
     on_malformed: "fail" ends the job with a JobError which names topic, partition and offset (of other sources: the
     beginning of the text); "keep" adds the column `_malformed`, null for good rows, else a struct of reason, topic,

@@ -1,8 +1,8 @@
-"""How the splits of a source of one's own are given to its parallel readers: Flink's redistribution of operator state.
+"""Distribution of a custom source's splits over its parallel readers: Flink's redistribution of operator state.
 
 The state of a source is its offset: for each split (a file, a partition, a shard) how far it was read. Spark keeps it,
-and asks the source for each micro-batch which readers there are (`partitions`). So whatever is handed out here is
-handed out anew for each micro-batch, by the number of readers of that moment. It imports no pyspark.
+and asks the source for the readers of each micro-batch (`partitions`). So splits are distributed again for each
+micro-batch, by its number of readers. It imports no pyspark.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ class Redistribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the reader `reader` of `readers` (from 0) gets: splits by their names, with what is to be read of each."""
+    """Share of the reader `reader` of `readers` (from 0): splits by their names, with what to read of each."""
 
     reader: int
     readers: int
     splits: Mapping[str, Any]
 
     def takes(self, what: object) -> bool:
-        """Whether this reader is the one among all that takes `what` (a row's key, a number): the same each time."""
+        """Return whether this reader takes `what` (a row's key, a number): stable, and true for exactly one reader."""
         return zlib.crc32(str(what).encode()) % self.readers == self.reader
 
 
 def redistribute(splits: Mapping[str, Any], readers: int, how: Redistribution) -> list[Share]:
-    """A share for each of so many readers; of an even split only for those that have something.
+    """Return a share for each of `readers` readers; of an even split only for those with a split.
 
-    The same for the same splits, in whatever order they come. ConfigurationError when there is no reader.
+    Independent of the order of the splits.
+
+    Raises:
+        ConfigurationError: there is no reader.
     """
     if readers < 1:
         raise ConfigurationError(

@@ -50,7 +50,7 @@ _SESSION = "sessionWindowStateStoreSaveExec"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells an operator from others. kind: Spark's name of what it is. uid: the job's name of it ("": none)."""
+    """Identity of an operator. `kind`: Spark's name of its kind. `uid`: the job's name of it ("": none)."""
 
     kind: str
     uid: str = ""

@@ -1,1 +1,1 @@
-"""Notifiers: what tells a person that a pipeline needs one."""
+"""Notifiers that report pipelines that need a person."""

@@ -27,26 +27,28 @@ log = logging.getLogger(__name__)
 
 
 class ProblemNotifier(BaseNotifier):
-    """Looks at the decision log when it is called, and hands on each problem that it finds; none: it says nothing.
+    """Look for problems in the decision log, and pass each one on; without problems send nothing.
 
-    As the `on_failure_callback` of a pipeline's tasks it tells of that pipeline, as that of `RecoverAllOperator` of
-    all. Messages go by any notifier of Airflow's providers, whose templates know `problem`::
+    As the `on_failure_callback` of a pipeline's tasks it reports that pipeline, as that of `RecoverAllOperator` all
+    pipelines. Any notifier of Airflow's providers can send messages; its templates know `problem`::
 
         ProblemNotifier(SmtpNotifier(to="ops@example.com", subject="{{ problem.headline }}", html_content="..."))
 
-    `problem` has `pipeline`, `condition`, `cause`, `remedy`, `headline` and `text`. Whoever is called once more, by the
-    next run of the recovery, tells what is still so once more.
+    `problem` has `pipeline`, `condition`, `cause`, `remedy`, `headline` and `text`. Each further call, by the next run
+    of the recovery, reports remaining problems again.
 
     In a `DeadlineAlert` all arguments are plain data: `to` is the path of a notifier's class, or of a function, and
     `arguments` are those of the class.
 
     Args:
-        to: a notifier; or a function that takes a `Problem`; or the path of either as text. None: the log, as an error.
+        to: a notifier; or a function that takes a `Problem`; or the path of either as text. None: the log, as an
+            error.
         arguments: with a class's path, its arguments.
-        pipelines: tells of these; None: of the task's own pipeline, and of all where it has none.
+        pipelines: to report; None: the task's own pipeline, or all if it has none.
         conditions: of "HALTED", "QUARANTINED", "FAILED", "NOT_RUNNING", "LATE"; None: all.
-        late_after: for so long (or for so many seconds) nothing was confirmed, of a pipeline that says no `late_after`.
-        patience: for so long (or for so many seconds) published rows were not delivered; None: that is no problem.
+        late_after: time (or seconds) without a confirmation after which a pipeline without its own `late_after` is
+            late.
+        patience: time (or seconds) after which undelivered, published rows are a problem; None: never.
         store: as in `CheckpointedPipeline`.
         context: given by Airflow, where it awaits a notifier.
     """
@@ -84,7 +86,7 @@ class ProblemNotifier(BaseNotifier):
         self.store = check_store(store)
 
     def notify(self, context: Context) -> None:
-        """Tells each problem; if one cannot be told, the others are, and then that error is raised."""
+        """Report each problem; if one report fails, send the others, and then raise that error."""
         with closing(open_configured_store(self.store)) as store:
             found = list(
                 problems(
@@ -100,7 +102,7 @@ class ProblemNotifier(BaseNotifier):
         for problem in found:
             try:
                 self._tell(problem, context)
-            except Exception as error:  # of somebody else's notifier
+            except Exception as error:  # of a foreign notifier
                 log.exception("%s. The notification failed", problem.headline)
                 failures.append(error)
         if failures:

@@ -65,13 +65,13 @@ class ActingOperator(BaseOperator):
         raise NotImplementedError
 
     def actor(self, context: Context, asked: Asked) -> Actor:
-        """Whoever has triggered the run. A task cannot ask back: what would be asked is logged."""
+        """Return the requester: the person who triggered the run. A task cannot ask back, so it logs its questions."""
         act = asked.action if asked.number is None else f"{asked.action} {asked.number}"
         return actor_of(self.log, context, act, asked.reason)
 
 
 def actor_of(log: Any, context: Context, act: str, reason: str = "") -> Actor:
-    """Whoever has triggered the run of a task that does `act`."""
+    """Return the person who triggered the run of a task that does `act`."""
     person = asked_by(context) + (f": {reason}" if reason else "")
     return Actor(
         signature=f"`{act}` by {person}",

@@ -120,9 +120,10 @@ class CheckpointOperator(BaseOperator):
         return name if left is None and not is_late(name) else ""
 
     def rendered(self) -> PipelineSpec:
-        """The specification with what was rendered of it, checked anew; from then on `pipeline` is whole.
+        """Return the specification with its rendered fields, checked again; then `pipeline` is complete.
 
-        ConfigurationError when something in it cannot be.
+        Raises:
+            ConfigurationError: a field is invalid.
         """
         spec = self.spec.rendered({name: getattr(self, name) for name in self.carried()})
         self.pipeline, self.suffix = spec.pipeline, spec.suffix
@@ -157,8 +158,8 @@ class CheckpointOperator(BaseOperator):
             raise AirflowSkipException(f"Airflow skipped {' and '.join(begins)} in this run")
 
     def rehearse(self, spec: PipelineSpec) -> Any:
-        """The task's part of a dry run, and of a test run. One that has none is skipped, and what stands behind the
-        pipeline with it.
+        """Run the task's part of a dry run or a test run. A task without one is skipped, and so are tasks behind the
+        pipeline.
         """
         raise AirflowSkipException(f"{spec.pipeline}: a dry run delivers nothing")
 

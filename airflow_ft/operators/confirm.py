@@ -1,4 +1,4 @@
-"""`confirmed`: succeeds on proof alone (I9); what stands behind it in the DAG may rely on every row."""
+"""`confirmed`: succeeds only on proof (I9), so downstream tasks may rely on every row."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class ConfirmOperator(CheckpointOperator):
     Updates the pipeline's asset and those of the sinks that got rows, unless the run had nothing to deliver. Gives the
     pipeline's turn to the next run.
 
-    The arguments are those of `CheckpointOperator`.
-    Result: {"numbers": [...], "count", "first", "last": of these, "latest": newest confirmed number of the pipeline,
-    "rows": confirmed in this run, "set_aside": of these, rows by sink that the sink refused and a person has set aside
-    (`airflow ft in-doubt`)}. Of more than 1,000 numbers `numbers` is None, and the others tell.
+    The arguments are those of `CheckpointOperator`. Result: {"numbers": [...], "count", "first", "last": of these,
+    "latest": newest confirmed number of the pipeline, "rows": confirmed in this run, "set_aside": of these, rows by
+    sink that the sink refused and a person set aside (`airflow ft in-doubt`)}. Of more than 1,000 numbers `numbers` is
+    None, and the other fields remain.
     """
 
     role = "confirmed"

@@ -30,10 +30,10 @@ def declare_inlets(operator: CheckpointOperator) -> None:
 
 
 def emit(operator: CheckpointOperator, context: Context, run: steps.Context, confirmed: Confirmed) -> None:
-    """Says in the assets' events which numbers were confirmed; what got nothing is not updated.
+    """Name the confirmed numbers in the assets' events; assets without new rows are not updated.
 
-    Airflow updates whatever is in `outlets` when a task has succeeded, so a no-op takes it out. That concerns this
-    process's copy of the task alone. An alias stands for an asset whose name is known only in a run.
+    Airflow updates everything in `outlets` when a task succeeds, so a task without rows removes it, only in this
+    process's copy. An alias represents an asset whose name is known only in a run.
     """
     from airflow.sdk import AssetAlias
 

@@ -1,4 +1,4 @@
-"""What a run may be told in Airflow's trigger form, and a pipeline that takes it: `pipeline_params`, `by_params`."""
+"""Fields of Airflow's trigger form for a run, and a pipeline that uses them: `pipeline_params`, `by_params`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _STARTS = (
 
 
 def pipeline_params() -> dict[str, Any]:
-    """Fields of Airflow's trigger form for whatever a run of a pipeline may be told: `DAG(params=pipeline_params())`.
+    """Return the fields of Airflow's trigger form for a run of a pipeline: `DAG(params=pipeline_params())`.
 
-    Give the pipeline `from_params=True`, and it goes by them. A field that is left empty changes nothing. They are: dry
+    Give the pipeline `from_params=True`, and it uses them. A field that is left empty changes nothing. They are: dry
     run, rewind, full refresh, the size of a checkpoint (records of Kafka, files), where a pipeline that never ran
     begins to read Kafka, and those of `savepoint_params`.
     """

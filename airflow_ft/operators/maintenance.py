@@ -30,11 +30,11 @@ _MAY_BE_REPEATED = READING | {"recover"}
 
 
 class MaintenanceOperator(ActingOperator):
-    """Does one act on a pipeline: what `airflow ft` does, with the same lines in the task's log.
+    """Do one act on a pipeline, as `airflow ft` does, with the same lines in the task's log.
 
-    It is not retried (`retries=0`), and a try after the first one, of a task that was cleared, acts no more: the act
-    was asked for once, for a pipeline as it stood then, by the person whose name goes into the event log. A new run
-    asks anew. Only recover, verify and doctor may be repeated.
+    It is not retried (`retries=0`), and a later try of a cleared task does nothing. A person requested the act once,
+    for the pipeline's state at that time, and the event log names that person. A new run is a new request. Only
+    recover, verify and doctor may be repeated.
 
     Args:
         action: the act: one of `airflow_ft.pipeline.actions.names.ACTIONS`.
@@ -49,8 +49,7 @@ class MaintenanceOperator(ActingOperator):
         wait: seconds that a stream may take to stop; then the task fails, and the request stays.
 
     The other arguments are those of `TriggerSavepointOperator`. Each may be Jinja, but for `actions` and `wait`.
-    Result: of savepoint its URI, of restore {"checkpoint": number, "later": numbers}, of a stop what the stream has
-    answered.
+    Result: of savepoint its URI, of restore {"checkpoint": number, "later": numbers}, of a stop the stream's answer.
     """
 
     template_fields: Sequence[str] = (
@@ -161,10 +160,11 @@ class MaintenanceOperator(ActingOperator):
 
 
 def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, **dag_arguments: Any) -> DAG:
-    """A DAG whose runs do one act each, chosen in its trigger form, or on the page (`[airflow_ft] maintenance_dags`).
+    """Return a DAG whose runs do one act each, chosen in its trigger form, or on the page (`[airflow_ft]
+    maintenance_dags`).
 
-    Whoever may trigger it may do its acts, on every pipeline of the decision log: give each group of people a DAG of
-    its own (docs/ui.md).
+    Users who may trigger it may do its acts on every pipeline of the decision log: give each group of people its own
+    DAG (docs/ui.md).
 
     Args:
         dag_id: its id.
@@ -197,7 +197,7 @@ def maintenance_dag(dag_id: str = DAG_ID, actions: Sequence[str] | None = None, 
 
 
 def _params(actions: Sequence[str]) -> dict[str, Any]:
-    """The trigger form. Neither pipeline nor act has a default: nothing happens that nobody has chosen."""
+    """Return the trigger form. Neither pipeline nor act has a default, so nothing happens without a choice."""
     return {
         "pipeline": Param("", type="string", minLength=1, title="Pipeline"),
         "action": Param(

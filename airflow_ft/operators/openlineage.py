@@ -1,7 +1,8 @@
-"""What OpenLineage is told of a pipeline's tasks, by `apache-airflow-providers-openlineage`: the extra `openlineage`.
+"""Facets of a pipeline's tasks for OpenLineage, through `apache-airflow-providers-openlineage`: the extra
+`openlineage`.
 
-Imported when that provider asks an operator, or is there to be told, and by nobody else. All of it is read from the
-decision log and the write-ahead log: what a run has staged, and what is confirmed of it.
+Imported only when that provider asks an operator, or can receive events. Everything is read from the decision log and
+the write-ahead log: staged and confirmed checkpoints of a run.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ def lineage(operator: CheckpointOperator, task_instance: Any, *, writes: bool) -
 
 
 def tell_running(operator: CheckpointOperator, task_instance: Any, number: int) -> None:
-    """A RUNNING event of a stream whose newest confirmed checkpoint is `number`; without rows, which the end tells.
+    """Send a RUNNING event of a stream whose newest confirmed checkpoint is `number`; without rows, which the end
+    sends.
 
-    Whatever goes wrong is a warning.
+    Only logs errors, as warnings.
     """
     try:
         read = _inputs(operator)
@@ -94,7 +96,7 @@ def tell_running(operator: CheckpointOperator, task_instance: Any, number: int) 
             additional_run_facets=facets,
             raise_on_error=True,
         )
-    except Exception as error:  # of a transport, too: the stream goes on
+    except Exception as error:  # of a transport, too: the stream continues
         log.warning("could not report checkpoint %d to OpenLineage: %s: %s", number, type(error).__name__, error)
 
 
@@ -177,7 +179,7 @@ def _columns_made_of(
 
 
 def _input_fields(inputs: Inputs, read: Mapping[str, list[Dataset]]) -> list[InputField]:
-    """Of a source with several topics the column is one of each."""
+    """Return the input fields; a column of a source with several topics belongs to each of them."""
     uses: dict[tuple[str, str], list[column_lineage_dataset.Transformation]] = {}
     for each in sorted(inputs, key=lambda each: (each.source, each.column, each.how)):
         kind = "DIRECT" if each.how.is_direct else "INDIRECT"

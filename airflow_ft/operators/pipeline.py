@@ -46,25 +46,23 @@ _OF_RESTART = ("retries", "retry_delay", "retry_exponential_backoff", "max_retry
 class CheckpointedPipeline(TaskGroup):
     """Runs a PySpark job and delivers its rows exactly once into every sink, all sinks or none.
 
-    The tasks are `recover`, `stage`, `prepare.<connection>`, `commit.<connection>` and `confirmed`; whatever stands
-    behind the group in the DAG starts when `confirmed` has succeeded, so on proven data only. With `streaming=True`
-    there is one task, `stream` (`StreamingPipelineOperator`), which goes on until it is stopped.
+    The tasks are `recover`, `stage`, `prepare.<connection>`, `commit.<connection>` and `confirmed`; tasks behind the
+    group in the DAG start when `confirmed` has succeeded, so only on proven data. With `streaming=True` there is one
+    task, `stream` (`StreamingPipelineOperator`), which runs until it is stopped.
 
     Args:
         spec: the pipeline; or, instead of it, the arguments of `PipelineSpec` by name.
-        from_params: take what whoever triggers a run says in the fields of `pipeline_params`, which are the DAG's
-            params.
+        from_params: use the fields of `pipeline_params` in a run's trigger form, which are the DAG's params.
         group_id: of the task group; None: the pipeline's name, without what is Jinja in it.
         default_args: for the tasks; they go before the specification's `restart`, which goes before those of the DAG
-            and of groups around this one. Where nobody says anything, there are 3 retries
-            (1,000 of a stream), 15 seconds apart.
+            and of groups around this one. By default there are 3 retries (1,000 of a stream), 15 seconds apart.
 
     The other arguments are those of Airflow's TaskGroup, and what Airflow's operators have in common: `retries`,
     `retry_delay`, `pool`, `queue`, `execution_timeout`, `priority_weight`, callbacks and the like. These are given to
     each task, as if they were in `default_args`.
 
     Raises:
-        ConfigurationError: when the DAG is parsed, for whatever cannot work.
+        ConfigurationError: when the DAG is parsed, for settings that cannot work.
     """
 
     spec: PipelineSpec

@@ -1,7 +1,7 @@
-"""Which pipeline an operator works on, and what its place in the DAG says about that.
+"""The pipeline of an operator, and rules for its place in the DAG.
 
-A pipeline reads its sources once in a DAG run: whoever comes second finds nothing left. So two that would share one are
-refused, when the DAG is parsed if it shows there, else by the task that comes second (`steps.require_own_stage`).
+A pipeline reads its sources once in a DAG run: a second operator would find nothing left. So two operators that share
+a pipeline are refused, when the DAG is parsed if it shows there, else by the second task (`steps.require_own_stage`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def mapped_group(group: TaskGroup | None) -> TaskGroup | None:
 
 
 def own_stage(operator: BaseOperator, role: str, task: str) -> Callable[[str], bool]:
-    """Tells whether the task that staged a run is this operator's: itself, or one before or behind it in the DAG.
+    """Return a function that checks whether the task that staged a run is this operator's: itself, or one before or
+    behind it in the DAG.
 
     `task` is this task instance, "dag/run/task[map index]". A task that the DAG no longer has was renamed since.
     """

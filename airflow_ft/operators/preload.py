@@ -1,9 +1,9 @@
-"""Imports what the tasks of a pipeline's group use, for the process that Airflow forks them from.
+"""Import the modules that a pipeline's tasks use, in the process that Airflow forks them from.
 
-A task of Airflow is a fork of its executor's process: of the scheduler (LocalExecutor) or of Celery's worker. What that
-one has imported, its tasks have; else each of them imports clients and PyArrow anew. The plugin imports this module
-where `[airflow_ft] preload` is set. Celery's worker loads no plugins: there it is one of Celery's `imports`.
-No client is opened here.
+A task of Airflow is a fork of its executor's process: of the scheduler (LocalExecutor) or of Celery's worker. Tasks
+inherit its imports; otherwise each of them imports clients and PyArrow itself. The plugin imports this module where
+`[airflow_ft] preload` is set. Celery's worker loads no plugins: there it is one of Celery's `imports`. No client is
+opened here.
 """
 
 from importlib import import_module

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class RecoverOperator(CheckpointOperator):
-    """Redoes what was decided and settles what is in doubt; a no-op when the pipeline is clean.
+    """Deliver decided checkpoints and settle those in doubt; does nothing when there are none.
 
-    While another run, or another process, is at work on the pipeline it defers, and goes on when that one is over.
-    Before that it rewinds the pipeline, once, if the specification says so (`rewind`). Updates the pipeline's asset if
-    it completed a checkpoint.
+    While another run or process works on the pipeline it defers, and continues when that one is over. Before that it
+    rewinds the pipeline, once, if the specification says so (`rewind`). Updates the pipeline's asset if it completed a
+    checkpoint.
 
     Args:
         poll_interval: seconds between two looks at the decision log while it is deferred.
-        turn_timeout: how long it waits for others in all, None: without end. Then the task fails.
+        turn_timeout: longest wait for others in total, None: without end. Then the task fails.
 
     The other arguments are those of `CheckpointOperator`. Result: {"completed": [numbers]}.
     """
@@ -63,7 +63,7 @@ class RecoverOperator(CheckpointOperator):
         declare_outlets(self)
 
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
-        """Recovers, or defers while somebody else is at work."""
+        """Recover, or defer while another process works on the pipeline."""
         recovery = recover_or_wait(
             self, run, self.poll_interval, self.turn_timeout, rewind=rewinding(self, spec, context)
         )
@@ -77,7 +77,7 @@ class RecoverOperator(CheckpointOperator):
         return {"completed": []}
 
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Goes on after the trigger; looks at everything anew, since a trigger proves nothing."""
+        """Continue after the trigger; checks everything again, since a trigger proves nothing."""
         return self.execute(context)
 
 
@@ -99,9 +99,9 @@ def recover_or_wait(
     again: bool = False,
     rewind: Actor | None = None,
 ) -> Recovery:
-    """Recovers; while somebody else is at work it defers the task, which goes on in its method `resume`.
+    """Recover. While another process works on the pipeline, defer the task, which continues in its method `resume`.
 
-    `rewind`: who has the pipeline rewound before that; None: nobody.
+    `rewind`: requester of a rewind before that; None: no rewind.
     """
     try:
         if rewind is not None:

@@ -24,9 +24,9 @@ EACH_SECONDS = 60.0
 
 
 def tell_lineage(operator: CheckpointOperator, run: Context, task_instance: Any) -> None:
-    """From now on this process tells what it confirms, where Airflow's provider of OpenLineage is set up.
+    """Report confirmed checkpoints from this process on, where Airflow's provider of OpenLineage is set up.
 
-    Whatever goes wrong is a warning.
+    Only logs errors, as warnings.
     """
     if find_spec("airflow.providers.openlineage") is None:
         return
@@ -42,7 +42,7 @@ def tell_lineage(operator: CheckpointOperator, run: Context, task_instance: Any)
 
 
 class ReportingCounters(Counters):
-    """Counts, and has a thread tell the number of a completed checkpoint, unless the last one was told just before."""
+    """Counts, and reports the number of a completed checkpoint from a thread, at limited frequency."""
 
     def __init__(self, tell: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._clock = tell, clock
@@ -57,5 +57,5 @@ class ReportingCounters(Counters):
             self._told = now
             try:
                 self.telling = beside(partial(self._tell, timing.number), "lineage")
-            except RuntimeError as error:  # there can be no more threads
+            except RuntimeError as error:  # no more threads can start
                 log.warning("could not report checkpoint %d to OpenLineage: %s", timing.number, error)

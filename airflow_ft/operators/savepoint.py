@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 
 def savepoint_params() -> dict[str, Any]:
-    """Fields of Airflow's trigger form, for a run that goes on from a savepoint: `DAG(params=savepoint_params())`.
+    """Return fields of Airflow's trigger form, for a run that starts from a savepoint:
+    `DAG(params=savepoint_params())`.
 
-    Give the pipeline `from_savepoint=FromSavepoint.from_params()`. A run that says nothing goes on where it stands.
+    Give the pipeline `from_savepoint=FromSavepoint.from_params()`. A run without values continues from the pipeline's
+    own state.
     """
     path, later_on, claim, allow, rename, changed = PARAMS
     return {
@@ -95,9 +97,9 @@ class TriggerSavepointOperator(ActingOperator):
 
 
 class RestoreSavepointOperator(ActingOperator):
-    """Has a pipeline go on from a savepoint; its next run does. The run of this DAG does it once, however often tried.
+    """Restore a pipeline from a savepoint, for its next run. The run of this DAG restores once, over all tries.
 
-    A pipeline whose own DAG is to say so takes `CheckpointedPipeline(from_savepoint=)` instead.
+    In the pipeline's own DAG, use `CheckpointedPipeline(from_savepoint=)` instead.
 
     Args:
         pipeline: its name; it may be new, and begins with the savepoint then, as a copy or (`FromSavepoint.rename`) in

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 
 class StageOperator(CheckpointOperator):
-    """Reads what is new, computes it, and publishes it as checkpoints: frozen from then on (I1), delivered by others.
+    """Read new input, compute its rows, and publish them as checkpoints: frozen from then on (I1), delivered by other
+    tasks.
 
-    When the run has staged before, nothing is computed and nobody is fenced. Needs the pipeline's turn, which
+    If the run has staged before, it computes nothing and fences no process. Needs the pipeline's turn, which
     `RecoverOperator` takes.
 
     Before anything is computed the sinks' tables and topics are compared with the job's columns, as far as they can be
     reached.
 
-    The arguments are those of `CheckpointOperator`.
-    Result: {"numbers": published, "count", "first", "last": of these, "rows": by sink}; None when there was nothing to
-    do. Of more than 1,000 numbers `numbers` is None. Of a dry run what `DryRun.to_json` tells.
+    The arguments are those of `CheckpointOperator`. Result: {"numbers": published, "count", "first", "last": of these,
+    "rows": by sink}; None when there was nothing to do. Of more than 1,000 numbers `numbers` is None. Of a dry run the
+    result of `DryRun.to_json`.
     """
 
     role = "stage"
@@ -73,9 +74,12 @@ class StageOperator(CheckpointOperator):
         return pipeline_steps.stage(spec, run, task_connections, self.spec, self._remember)
 
     def rehearse(self, spec: PipelineSpec) -> Any:
-        """Computes what would be delivered, and tells it; FoundProblemsError when a sink would refuse it.
+        """Compute and log what would be delivered.
 
-        Rows only where the author has asked for them: more people may read logs than the tables.
+        Shows rows only if the author asks for them: more people may read logs than the tables.
+
+        Raises:
+            FoundProblemsError: a sink would refuse it.
         """
         from airflow_ft.pipeline.actions.examining import require
         from airflow_ft.pipeline.dry_run import rehearse

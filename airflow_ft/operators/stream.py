@@ -1,4 +1,4 @@
-"""`StreamingPipelineOperator`: a pipeline that goes on, in one long task."""
+"""`StreamingPipelineOperator`: a stream in one long task."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ KILLED = "someone marked, cleared or killed the task; Spark is stopped"
 
 
 class StreamingPipelineOperator(StageOperator):
-    """Runs a stream: cuts a checkpoint every `CheckpointConfig.interval`, delivers it while the next one is computed,
-    and goes on for as long as nobody stops it.
+    """Run a stream: trigger a checkpoint every `CheckpointConfig.interval`, and deliver it while the next one is
+    computed, until the stream is stopped.
 
-    It settles first what earlier runs left. A job that raises, a driver that dies and servers that are away are
-    restarted in this task, by the pipeline's `restart`; what that gives up on fails the task for good. Airflow's
-    `retries` are for workers that die, and a decision log that is away for longer.
+    It first settles checkpoints of earlier runs. After an exception of the job, a dead driver or unavailable servers
+    it restarts in this task, by the pipeline's `restart`. When that is exhausted, the task fails for good. Airflow's
+    `retries` are for workers that die, and a longer outage of the decision log.
 
-    It stops after the checkpoint under way, delivers what is staged and succeeds, when it is asked to
-    (`airflow ft stop`), or when somebody pauses its DAG. When the task is marked or cleared, it ends at once, and
-    whatever was not published is computed again. A new run, or the same one cleared, goes on where it stopped.
-    With `CheckpointingMode.AT_MOST_ONCE` either begins where the sources stand then.
+    On a request (`airflow ft stop`), or when a user pauses its DAG, it stops after the current checkpoint, delivers
+    staged rows and succeeds. When the task is marked or cleared, it ends at once, and unpublished rows are computed
+    again. A new run, or the same one cleared, continues there. With `CheckpointingMode.AT_MOST_ONCE` either starts at
+    the sources' current positions.
 
     Args:
         spec: the pipeline, with `streaming=True`.
 
-    Result: as that of `ConfirmOperator`, of all that was confirmed in this run.
+    Result: as that of `ConfirmOperator`, over all checkpoints confirmed in this run.
     """
 
     role = "stage"
@@ -104,12 +104,12 @@ class StreamingPipelineOperator(StageOperator):
         return why
 
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> Any:
-        """Goes on after it has waited for another run; looks at everything anew, since a trigger proves nothing."""
+        """Continue after waiting for another run; checks everything again, since a trigger proves nothing."""
         return self.execute(context)
 
 
 class _Paused:
-    """Why the stream is to stop: somebody has paused its DAG. Airflow is asked now and then."""
+    """Reason to stop the stream: a user has paused its DAG. Asks Airflow from time to time."""
 
     def __init__(self, dag_id: str) -> None:
         self._dag_id, self._asked, self._why = dag_id, 0.0, ""
@@ -117,6 +117,6 @@ class _Paused:
     def __call__(self) -> str:
         if not self._why and time.monotonic() - self._asked > _LOOK_SECONDS:
             self._asked = time.monotonic()
-            with suppress(AirflowException, AirflowRuntimeError, RuntimeError, OSError):  # its server is away: go on
+            with suppress(AirflowException, AirflowRuntimeError, RuntimeError, OSError):  # its server is down: continue
                 self._why = f"the DAG {self._dag_id} is paused" if is_paused(self._dag_id) else ""
         return self._why

@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 
 
 class RecoverAllOperator(BaseOperator):
-    """Settles what has been in doubt for `orphan_age` in all pipelines of a decision log, and says how they stand.
+    """Settle checkpoints that have been in doubt for `orphan_age` in all pipelines of a decision log, and report their
+    health.
 
-    Runs beside the pipelines' own DAGs: whoever is at work is left alone, and STAGED checkpoints are. While the
-    decision log is out of reach it does nothing. It fails, after all was done, when a pipeline needs a person or is
-    late, so that an `on_failure_callback` (`ProblemNotifier`) is the alert.
+    Runs beside the pipelines' own DAGs: it skips running pipelines and STAGED checkpoints. While the decision log is
+    unavailable it does nothing. It fails at the end if a pipeline needs a person or is late, so that an
+    `on_failure_callback` (`ProblemNotifier`) is the alert.
 
     Args:
         pipelines: only these; None: all that the decision log knows.
         store: as of `CheckpointOperator`.
         orphan_age: how long something must have been in doubt.
-        patience: an undelivered checkpoint that is older needs a person; None: for ever young.
+        patience: an older undelivered checkpoint needs a person; None: no limit.
         threads: how many pipelines are settled side by side.
 
     Result: {pipeline: {"settled": {number: state}, "undelivered_age": seconds, "left_alone": why, "error": what}}.
@@ -82,7 +83,7 @@ class RecoverAllOperator(BaseOperator):
         self.threads = threads
 
     def execute(self, context: Context) -> Any:
-        """Recovers, sends gauges, and fails when somebody has to act."""
+        """Recover, send gauges, and fail if a person has to act."""
         try:
             return self._sweep(context)
         except AirflowFtError as error:

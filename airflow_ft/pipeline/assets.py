@@ -61,7 +61,7 @@ def declared_asset(pipeline: str, suffix: object = None) -> Asset | AssetAlias:
 
 
 def sink_assets(spec: PipelineSpec) -> Mapping[str, AssetAlias]:
-    """What a task that confirms declares for each sink, as its outlets; without sinks that lineage does not know."""
+    """Return the outlets that a confirming task declares for each sink; omits sinks unknown to lineage."""
     found: dict[str, AssetAlias] = {}
     for name, sink in spec.sinks.items():
         of = system(sink.kind)

@@ -25,14 +25,14 @@ class Alignment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GateStatus:
-    """How far one pipeline has come.
+    """Progress of one pipeline.
 
-    barrier: the barrier's moment in this pipeline, by the store's clock; None: it was not injected.
-    covered: everything that was in the sources at that moment is confirmed, in checkpoints up to `number`.
-    number: all checkpoints up to it are settled, and what was not rewound of them is confirmed; 0: nothing is.
-    delivered_by: the number under which the newest of them was delivered: itself, or a later one that carries it.
-    as_of: everything that was in the sources at this time is in checkpoints up to `number`; None: no such time known.
-    known: the decision log has such a pipeline.
+    barrier: the barrier's moment in this pipeline, by the store's clock; None: it was not injected. covered:
+    everything that was in the sources at that moment is confirmed, in checkpoints up to `number`. number: all
+    checkpoints up to it are settled, and what was not rewound of them is confirmed; 0: nothing is. delivered_by: the
+    number under which the newest of them was delivered: itself, or a later one that carries it. as_of: everything that
+    was in the sources at this time is in checkpoints up to `number`; None: no such time known. known: the decision log
+    has such a pipeline.
     """
 
     pipeline: str
@@ -75,13 +75,13 @@ class GateStatus:
 
 @dataclass(frozen=True, slots=True)
 class BarrierGate:
-    """Opens when the barrier has passed all pipelines: `barrier` is its id, or `at` the moment that it stands for.
+    """Open when the barrier has passed all pipelines: `barrier` is its id, or `at` its moment.
 
     ALIGNED: each pipeline has confirmed everything that was in its sources at the barrier. Its number is the first one
         that is known to cover that.
     AT_LEAST_ONCE: opens at the same moment; the number is the newest one up to which all is confirmed.
-    UNALIGNED: as ALIGNED until `opens_at` (by the store's clock); then it opens all the same. What is not covered is
-        said to be so, with the newest number up to which all is confirmed.
+    UNALIGNED: as ALIGNED until `opens_at` (by the store's clock); then it opens anyway. Uncovered pipelines are
+    marked, with the newest number up to which all is confirmed.
     """
 
     pipelines: tuple[str, ...]

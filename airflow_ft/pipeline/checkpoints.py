@@ -47,7 +47,7 @@ class Gate:
 
     @classmethod
     def published(cls, store: Store, pipeline: str) -> Gate:
-        """What the pipeline has published by now is confirmed; before the first publication: its first whole run."""
+        """Return a gate for everything published by now; before the first publication for its first whole run."""
         try:
             number = store.pipeline(pipeline).last_published
         except KeyError:
@@ -143,7 +143,7 @@ def _is_confirmed_through(store: Store, pipeline: str, number: int) -> bool:
 
 
 def _run_is_confirmed(store: Store, pipeline: str, key: RunKey) -> bool:
-    """Of a key without a map index: whichever index has the pipeline."""
+    """Return whether the run is confirmed; for a key without a map index, any index that has the pipeline."""
     runs = [r for r in store.runs(pipeline, key.dag_id, key.run_id) if key.map_index in (-1, r.key.map_index)]
     settled = all(
         run.staged

@@ -14,7 +14,7 @@ from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver
 
 
 class _Connection(Protocol):
-    """What Airflow's two classes of connections (task and server) have in common."""
+    """Shared fields of Airflow's two classes of connections (task and server)."""
 
     conn_type: Any
     host: Any
@@ -26,10 +26,11 @@ class _Connection(Protocol):
 
 
 def task_connections(conn_id: str) -> ConnectionInfo:
-    """The connection, as a task or trigger may read it.
+    """Return the connection, as a task or trigger may read it.
 
-    SinkAccessError when there is none: Airflow's workers cannot tell 'not defined' from 'the API server did not
-    answer just now', so trying again may help.
+    Raises:
+        SinkAccessError: there is none. A retry may help, because Airflow's workers cannot distinguish 'not defined'
+            from an API server that did not answer.
     """
     from airflow.sdk.bases.hook import BaseHook
     from airflow.sdk.exceptions import AirflowException

@@ -120,7 +120,7 @@ def open_configured_store(setting: str | None = None, connections: ConnectionRes
 
 
 def find_configured_store(setting: str | None, connections: ConnectionResolver) -> Store | None:
-    """As `open_configured_store`, for whoever only looks: see `airflow_ft.store.find_store`."""
+    """As `open_configured_store`, for read-only use: see `airflow_ft.store.find_store`."""
     from airflow_ft.store import find_store
 
     return find_store(store_url(setting, connections))

@@ -42,9 +42,9 @@ _NAME_IT = "name the file of its DAG: `airflow ft doctor {} --dag FILE`."
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """What to examine. Without `participants` the decision log says which there are; `sources` only a DAG knows.
+    """Pipeline to examine. Without `participants` the decision log lists them; only a DAG knows `sources`.
 
-    `left_out` are parts of the DAG that cannot be examined, and why. `dag_file` is for remedies; "": it is not known.
+    `left_out` are parts of the DAG that cannot be examined, and why. `dag_file` is for remedies; "": unknown.
     """
 
     pipeline: str
@@ -274,7 +274,7 @@ def _memory(
     else:
         epoch = row.epoch
         if found is not None and row.former is not None and found.number == row.former.number:
-            delivered = found.number  # by the pipeline that goes on as this one
+            delivered = found.number  # by the pipeline that this one replaces
     if found is None and delivered:
         exam.warn(
             "memory",
@@ -318,7 +318,7 @@ def _doubt(store: Store, pipeline: str, number: int) -> CheckpointState | None:
 
 
 def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, store: Store) -> None:
-    """Whether prepared rows were committed before anybody had decided."""
+    """Check whether prepared rows were committed before the decision."""
     try:
         opened = store.open_checkpoints(pipeline)
     except KeyError:

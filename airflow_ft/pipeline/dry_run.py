@@ -1,10 +1,9 @@
-"""`airflow_ft.dry_run`: what the next run of a pipeline would deliver, computed for real and delivered nowhere.
+"""`airflow_ft.dry_run`: compute what the next run of a pipeline would deliver, and deliver nothing.
 
-The job runs as it would, from where the pipeline stands (a copy of Spark's location, with its state), over a decision
-log and a write-ahead log of its own, which are deleted afterwards. No epoch is taken from the pipeline, no number is
-used up, no sink is written, and no offset committed: other runs go on meanwhile. The pipeline's own decision log is
-read, and neither made nor brought up to date. What was staged is then examined against the sinks as `airflow ft doctor`
-does.
+The job runs as usual, from the pipeline's position (a copy of Spark's location, with its state), with its own
+temporary decision log and write-ahead log. It takes no epoch and no number of the pipeline, writes no sink and commits
+no offset; other runs continue meanwhile. It only reads the pipeline's own decision log, and neither creates nor
+migrates it. Then it checks the staged rows against the sinks as `airflow ft doctor` does.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ spark_log = logging.getLogger("airflow_ft.spark")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What a dry run has found.
+    """Result of a dry run.
 
-    rows: by sink. checkpoints: how many there would be; has_more: that was only the beginning of what is there to read.
-    columns: by sink, name and type of each (Arrow's), where they are known. samples: by sink, its first rows, values as
-    Python has them. checks: what the sinks would say (`airflow ft doctor`) of these columns and rows, and whether there
-    are too many dead letters. waiting: rows by sink of checkpoints that are published and not delivered, by number: the
-    next run delivers them first, and they are not among `rows`.
+    rows: by sink. checkpoints: how many there would be; has_more: that was only the beginning of what is there to
+    read. columns: by sink, name and type of each (Arrow's), where they are known. samples: by sink, its first rows,
+    values as Python has them. checks: what the sinks would say (`airflow ft doctor`) of these columns and rows, and
+    whether there are too many dead letters. waiting: rows by sink of checkpoints that are published and not delivered,
+    by number: the next run delivers them first, and they are not among `rows`.
     """
 
     pipeline: str
@@ -86,7 +85,7 @@ class DryRun:
 
     @property
     def waiting_rows(self) -> Mapping[str, int]:
-        """Of `waiting`, over all of these checkpoints."""
+        """Return the rows of `waiting`, over all of these checkpoints."""
         found: Counter[str] = Counter()
         for rows in self.waiting.values():
             found.update(rows)
@@ -181,7 +180,7 @@ def rehearse(
     on_line: Callable[[str], None] = spark_log.info,
     on_start: Callable[[Driver], None] = lambda _: None,
 ) -> DryRun:
-    """`dry_run` with connections of one's own; `on_line` gets Spark's lines, `on_start` its process."""
+    """Run `dry_run` with the given connections; `on_line` receives Spark's lines, `on_start` its process."""
     from airflow_ft.pipeline.decision_log import check_store, participant_factory
     from airflow_ft.pipeline.doctor import examine_sinks
     from airflow_ft.pipeline.steps import require_log, require_sources
@@ -238,7 +237,7 @@ def rehearse(
 
 
 def columns_of(spec: PipelineSpec, connections: ConnectionResolver) -> Mapping[str, pa.Schema]:
-    """The columns that each sink gets, without any row; of sinks of which only rows can tell there is nothing.
+    """Return the columns of each sink without any row; omits sinks whose columns depend on rows.
 
     Raises what `dry_run` does.
     """
@@ -268,7 +267,7 @@ class _Attempt:
     def stage(
         self, on_line: Callable[[str], None], on_start: Callable[[Driver], None]
     ) -> tuple[list[Segment], StageResult | None, dict[str, pa.Schema]]:
-        """What was staged; None: nothing was computed; the columns by sink, as far as they are known without rows."""
+        """Return what was staged; None: nothing was computed; the columns by sink, where known without rows."""
         from airflow_ft.spark.task.launcher import run_stage
         from airflow_ft.store import open_store
 
@@ -380,7 +379,7 @@ def _scratch(spec: PipelineSpec) -> Iterator[tuple[str, str]]:
 def _schema_problems(
     spec: PipelineSpec, connections: ConnectionResolver, schemas: Mapping[str, pa.Schema]
 ) -> list[Check]:
-    """Of columns alone, where there are no rows."""
+    """Return the checks of columns alone, without rows."""
     from airflow_ft.sinks.fitting import schema_problems
 
     return [

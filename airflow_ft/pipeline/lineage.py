@@ -1,4 +1,4 @@
-"""Which tables, topics and folders a run has written, and which rows: what assets and OpenLineage are told of it."""
+"""Tables, topics and folders that a run has written, with row counts: the input of assets and OpenLineage."""
 
 from __future__ import annotations
 

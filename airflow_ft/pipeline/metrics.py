@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Kind(StrEnum):
-    """What a backend makes of a metric."""
+    """Kind of a metric in a backend."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`unit` is what one is; `tags` are those beside the pipeline, in the order in which they stand in the name."""
+    """A metric. `unit` is its unit; `tags` are those beside the pipeline, in the order of the name."""
 
     kind: Kind
     unit: str
@@ -76,7 +76,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def emit(health: Health) -> None:
-    """Sends the gauges of how a pipeline stands. Works within tasks."""
+    """Send the gauges of a pipeline's health. Works within tasks."""
     gauges: dict[str, float] = {
         "undecided_age": health.undecided.total_seconds(),
         "undelivered_age": health.undelivered.total_seconds(),
@@ -113,7 +113,7 @@ class Counters:
         _send("failed", 1, pipeline, reason)
 
     def confirmed(self, pipeline: str, count: int) -> None:
-        """So many more."""
+        """Add newly confirmed checkpoints to the counter."""
         _send("confirmed", count, pipeline)
 
     def completed(self, pipeline: str, timing: Timing) -> None:
@@ -126,7 +126,7 @@ class Counters:
         _send("log_bytes", timing.bytes, pipeline)
 
     def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
-        """So many more were staged."""
+        """Add newly staged dead letters to the counter."""
         _send("dead_letters", rows, pipeline, sink)
 
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
@@ -140,7 +140,7 @@ class Counters:
             _send(name, value, pipeline)
 
     def taken(self, pipeline: str, taken: Taken) -> None:
-        """Gauges of a sink whose delivery takes long: rows that are taken, of so many."""
+        """Send the gauges of a long delivery into a sink: rows taken, and rows to take."""
         for name, value in {"taken_rows": taken.rows, "rows_to_take": taken.of}.items():
             _send(name, value, pipeline, taken.sink)
 

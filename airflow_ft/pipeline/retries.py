@@ -16,10 +16,13 @@ OF_A_STREAM = FixedDelay(attempts=1000, delay=timedelta(seconds=15))
 
 
 def airflow_arguments(strategy: RestartStrategy) -> dict[str, Any]:
-    """`retries`, `retry_delay`, `retry_exponential_backoff` and `max_retry_delay` (docs/restarts.md).
+    """Return `retries`, `retry_delay`, `retry_exponential_backoff` and `max_retry_delay` (docs/restarts.md).
 
-    They count for each task of each run by itself. Jitter is Airflow's own, and there is nothing to reset: each run
-    counts anew. ConfigurationError for what Airflow cannot do: a rate of failures, and retries without end.
+    They count for each task of each run separately. Jitter is Airflow's own, and nothing needs a reset, because each
+    run starts a new count.
+
+    Raises:
+        ConfigurationError: Airflow does not support it: a rate of failures, or retries without end.
     """
     match strategy:
         case NoRestart():

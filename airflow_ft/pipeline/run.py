@@ -1,7 +1,7 @@
 """`airflow_ft.run`: a pipeline in this process, without a running Airflow: a script, a notebook, cron.
 
 It does what the tasks of `CheckpointedPipeline` do, in their order, over the same decision log, write-ahead log and
-sinks. What if the process dies is what it is there: whoever comes next goes on, under the same run id or another one.
+sinks. If the process dies, the same rules hold: the next process continues, under the same run id or another one.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ def run(
     turn_timeout: timedelta | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Runs a pipeline once, here: reads what is new, and delivers it exactly once into all its sinks, or into none.
+    """Run a pipeline once, here: read new input, and deliver it exactly once into all its sinks, or into none.
 
     Args:
         spec: the pipeline.
-        run_id: a name of this run that stays the same when it is repeated, such as the day: a run that died goes on,
-            and one that is finished does nothing again. None: a new one by the clock; what an earlier run has left is
-            delivered in any case.
-        turn_timeout: how long it waits for others who are at work on the pipeline, None: without end.
+        run_id: a name of this run that is stable over repetitions, such as the day: a run that died continues, and a
+            finished one does nothing. None: a new one by the clock. Checkpoints of earlier runs are delivered in any
+            case.
+        turn_timeout: longest wait for other runs of the pipeline, None: without end.
         arguments: instead of `spec` those of `PipelineSpec`, by name. Nothing is rendered: no Jinja.
 
     Connections are those that the `airflow` command finds: environment variables (AIRFLOW_CONN_<ID>), secrets
-    backends, Airflow's database if there is one. `restart` counts for each step; transient errors are tried again
-    three times, 15 seconds apart, if it says nothing.
+    backends, Airflow's database if there is one. `restart` counts for each step; by default transient errors are
+    retried three times, 15 seconds apart.
 
     Returns {"numbers": [...], "count", "first", "last": of the checkpoints confirmed in this run, "latest": newest
     confirmed number of the pipeline, "rows": confirmed in this run, "set_aside"}, as `CheckpointedPipeline.output`.
 
-    Raises what went wrong, an AirflowFtError: what is decided is delivered nevertheless, or by the next run.
+    Raises an AirflowFtError after a failure: decided rows are delivered nevertheless, or by the next run.
     """
     from airflow_ft.pipeline.connections import server_connections
 
@@ -137,7 +137,7 @@ class PlainRun:
                 return self._steps(store)
             except BaseException as error:
                 note_failure(store, self._spec.pipeline, self._key, error)
-                # It has ended: nobody has to find out by waiting.
+                # It has ended: others need not wait for its lease.
                 with suppress(AirflowFtError, KeyError):
                     store.leave_turn(self._spec.pipeline, self._key)
                 raise
@@ -179,7 +179,7 @@ class PlainRun:
         return pipeline.told(confirmation)
 
     def _again(self, store: Store, step: Callable[[steps.Context], T]) -> T:
-        """Does a step; after an error that may go away, and while others are at work, it is tried again."""
+        """Run a step; retries it after a transient error, and while other runs work on the pipeline."""
         restarts = (self._spec.strategy if self._spec.restart is not None else USUAL).begin(time.monotonic())
         abandoned = Abandoned(store, self._spec.pipeline, settings.lease_seconds())
         number = 1
@@ -220,10 +220,10 @@ class PlainRun:
 
 @dataclass
 class Abandoned:
-    """Tells whether another plain run is over without having said so: its process has died.
+    """Check whether another plain run has ended without a record: its process has died.
 
     While it works it renews a lease. So it is over when no lease of the pipeline has moved for `seconds`. If it is not
-    dead but asleep, it is fenced when it wakes up (I5). Of a DAG run Airflow alone knows, so none is ever over here.
+    dead but asleep, it is fenced when it wakes up (I5). Only Airflow knows about a DAG run, so none is ever over here.
     """
 
     store: Store
@@ -244,7 +244,7 @@ class Abandoned:
 
 
 def new_run_id() -> str:
-    """Of now; no other process gets the same one."""
+    """Return a unique run id of the current time."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}-{uuid.uuid4().hex[:8]}"
 
 

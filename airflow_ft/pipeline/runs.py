@@ -25,11 +25,11 @@ _WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 
 def test_command(context: Context) -> str:
-    """Return what has begun a test run that must not be a real one; "": it is none, or the settings allow it.
+    """Return the command of a test run that must not use real data; "": it is none, or the settings allow it.
 
-    `airflow tasks test`, `airflow dags test` and `DAG.test()` work on the real decision log and sinks: they would take
-    up, deliver and confirm what other runs have staged. And nobody ends such a run in Airflow's database when it is
-    interrupted, so that it would keep the pipeline's turn.
+    `airflow tasks test`, `airflow dags test` and `DAG.test()` work on the real decision log and sinks: they would
+    deliver and confirm what other runs have staged. And an interrupted test run never ends in Airflow's database, so
+    it would keep the pipeline's turn.
     """
     dag_run = context.get("dag_run")
     if os.environ.get("AIRFLOW_TEST_MODE") == "True":  # set by `airflow tasks test`
@@ -66,9 +66,9 @@ def task_of(context: Context) -> str:
 
 
 def asked_by(context: Context) -> str:
-    """Who asks for what a task does: the person who has triggered its run, where Airflow names one, and the task.
+    """Return the requester of a task: the person who triggered its run, where Airflow names one, and the task.
 
-    Nobody is named for runs of a schedule, an asset or a backfill that no person has asked for.
+    Runs of a schedule, an asset or a backfill name no person.
     """
     person = getattr(context.get("dag_run"), "triggering_user_name", None)
     return f"{person} ({task_of(context)})" if person else task_of(context)
@@ -77,8 +77,8 @@ def asked_by(context: Context) -> str:
 def run_is_over(run: RunKey) -> bool:
     """Return whether the run can no longer continue: it failed, succeeded, or was deleted.
 
-    Counting the runs that can go on says so in one question, and a deleted one raises nothing. TransientError while
-    Airflow's server does not answer.
+    One request counts the runs that can continue, and a deleted one raises nothing. TransientError while Airflow's
+    server does not answer.
     """
     from airflow.sdk.exceptions import AirflowRuntimeError
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -115,7 +115,7 @@ def were_skipped(run: RunKey, task_ids: Collection[str]) -> bool:
 
 
 def interval_end(dag_run: Any) -> datetime | None:
-    """Where the data interval of a scheduled run, or of a backfill's, ends; None: it has none that was planned."""
+    """Return the end of the data interval of a scheduled run, or of a backfill's; None: it has none."""
     run_type = getattr(dag_run.run_type, "value", dag_run.run_type)
     return plain_utc(dag_run.data_interval_end) if run_type in _WITH_AN_INTERVAL else None
 

@@ -101,7 +101,7 @@ def maintenance_dags() -> tuple[str, ...]:
 
 
 def lease_seconds() -> float:
-    """`[airflow_ft] lease_seconds`: how long a process that stands still keeps its lease, in seconds."""
+    """Return `[airflow_ft] lease_seconds`: how long a process without renewal keeps its lease, in seconds."""
     text = _read("lease_seconds")
     if not text:
         return LEASE_SECONDS

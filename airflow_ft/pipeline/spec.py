@@ -71,52 +71,52 @@ class PipelineSpec:
             `@airflow_ft.job`, of which the driver gets the source.
         sources: what the job reads, by the names it uses (`KafkaSource`, `FileSource`, `SocketSource`,
             `CustomSource`).
-        sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are
-            one participant, and become visible together.
-        dead_letters: the sink that gets what the job cannot use, by its name; or `DeadLetters`, which says how many
+        sinks: what its rows go into, by the names it uses (`MySqlSink`, `KafkaSink`). Sinks of one connection are one
+            participant, and become visible together.
+        dead_letters: the sink for rows that the job cannot use, by its name; or `DeadLetters`, which says how many
             such rows a checkpoint may have. The job may leave it out. Without a `split` of its own it gets what
             `parse_json(..., on_malformed="keep")` has marked (docs/jobs.md).
         optional_sinks: names of sinks that `split` may leave out, besides that of `dead_letters`.
         checkpointing: time-out, retention and size of deliveries: `CheckpointConfig`, or its settings by name (times
             in seconds), where one is to be rendered: {"timeout": "{{ params.timeout }}"}.
-        restart: how often, and after which wait, a failed task is tried again (docs/restarts.md): a `RestartStrategy`,
-            or its settings by name (times in seconds): {"type": "fixed-delay", "attempts": 5, "delay": 30}. None:
-            3 times, 15 s apart, unless the DAG says otherwise. `CheckpointedPipeline` needs it when the DAG is parsed,
+        restart: how often, and after which wait, a failed task is retried (docs/restarts.md): a `RestartStrategy`, or
+            its settings by name (times in seconds): {"type": "fixed-delay", "attempts": 5, "delay": 30}. None: 3
+            times, 15 s apart, unless the DAG says otherwise. `CheckpointedPipeline` needs it when the DAG is parsed,
             so without Jinja. Operators that are used one by one go by Airflow's own arguments instead.
         commit_point: the connection whose own transaction decides; None: the first ATOMIC one declared, else the
             decision log.
-        store: decision log: a URL without a password, or the id of a PostgreSQL connection; None:
-            `[airflow_ft] store`.
+        store: decision log: a URL without a password, or the id of a PostgreSQL connection; None: `[airflow_ft]
+            store`.
         wal_root: folder (path or URI) of the write-ahead log; None: `[airflow_ft] wal_root`.
         spark_master: for spark-submit, or "conn:<id>" of a Spark connection; None: `[airflow_ft] spark_master`.
         spark_conf: settings that go before those of `[airflow_ft] spark_conf`, one by one.
         jars: jar files or folders of them (a list, or text with commas); None: `[airflow_ft] spark_jars`.
         packages: Maven coordinates that Spark fetches besides.
         job_args: plain data for the job.
-        keep_session: for how long Spark waits for the next run of this pipeline on the same machine, which then
-            needs no start of a JVM: a small run takes a fraction of the time. It holds the driver's memory meanwhile;
-            zero: it ends with its run. None: `[airflow_ft] keep_session`.
-        overlap: deliver what is staged while the stage goes on, in its process; the tasks behind it deliver the rest.
-            A run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
+        keep_session: for how long Spark waits for the next run of this pipeline on the same machine, which then needs
+            no start of a JVM: a small run takes a fraction of the time. It holds the driver's memory meanwhile; zero:
+            it ends with its run. None: `[airflow_ft] keep_session`.
+        overlap: deliver staged checkpoints during the stage, in its process; the tasks behind it deliver the rest. A
+            run of many checkpoints is done sooner, and confirms the first ones long before its end. One difference:
             refused rows end the stage.
-        streaming: the pipeline goes on until it is stopped: one long task cuts a checkpoint every
+        streaming: the pipeline runs until it is stopped: one long task triggers a checkpoint every
             `CheckpointConfig.interval`, and delivers it while the next one is computed.
-        dry_run: a run computes what it would deliver, tells it and what the sinks would say in its log, and delivers
-            nothing (docs/jobs.md): True, or Jinja that becomes "True" or "False", such as "{{ params.dry_run }}" with
+        dry_run: a run computes what it would deliver, logs it with the sinks' objections, and delivers nothing
+            (docs/jobs.md): True, or Jinja that becomes "True" or "False", such as "{{ params.dry_run }}" with
             `dry_run_params`.
-        dry_run_samples: how many rows of each sink the log of such a run shows, to whoever may read it; 0: none.
-        rewind: a run computes once more, before anything else, what is published and not delivered, as
-            `airflow ft rewind` does, once: True, or Jinja as of `dry_run`.
-        from_savepoint: the savepoint from which a run goes on, once, instead of where the pipeline stands: its path, or
-            a `FromSavepoint`, in general Jinja: `FromSavepoint.from_params()` goes by the DAG run's parameters
-            (`savepoint_params`). Empty text, None: where it stands.
-        late_after: the pipeline is late (LATE on the page, among the problems) when for so long nothing was confirmed,
-            and its sources were not found to be read either; for a schedule, a little more than its interval. None:
-            nobody looks.
+        dry_run_samples: number of rows of each sink in the log of such a run, visible to its readers; 0: none.
+        rewind: a run computes once more, before anything else, what is published and not delivered, as `airflow ft
+            rewind` does, once: True, or Jinja as of `dry_run`.
+        from_savepoint: the savepoint that a run starts from, once, instead of the pipeline's own state: its path, or a
+            `FromSavepoint`, usually Jinja: `FromSavepoint.from_params()` uses the DAG run's parameters
+            (`savepoint_params`). Empty text, None: its own state.
+        late_after: time after which the pipeline is late (LATE on the page, among the problems) without a confirmation
+            and without a look that found its sources read; for a schedule, a little more than its interval. None:
+            never.
         emit_asset: declare the assets of the pipeline, its sources and its sinks, and update `airflow-ft://<pipeline>`
             and those of sinks that got rows when checkpoints are confirmed.
 
-    Raises ConfigurationError for whatever cannot work, as soon as it shows: in general when the DAG is parsed.
+    Raises ConfigurationError for settings that cannot work, as soon as possible: usually when the DAG is parsed.
     """
 
     pipeline: str
@@ -193,7 +193,7 @@ class PipelineSpec:
             self.job.check_arguments(list(self.job_args))
 
     def _check_split(self) -> None:
-        """Of a job of the DAG file, which is known; a module is for the driver to import."""
+        """Check the split of a job of the DAG file, which is known; the driver checks a module after the import."""
         apart = [name for name in self.sinks if name not in self.optional]
         if isinstance(self.job, InlineJob) and not self.job.divides and len(apart) > 1:
             raise ConfigurationError(
@@ -420,7 +420,7 @@ class PipelineSpec:
         return value.to_json() if told else plain(value)
 
     def rendered(self, values: Mapping[str, Any]) -> PipelineSpec:
-        """With what Airflow has rendered of some fields (as `plain` gave them), checked anew."""
+        """Return the specification with rendered fields (in the form of `plain`), checked again."""
         changed = dict(values)
         if self.suffix is not None and changed.get("suffix", self.suffix) is None:
             raise no_suffix(self.pipeline, None)  # the name without one is another pipeline's
@@ -464,7 +464,7 @@ SPEC_FIELDS = tuple(each.name for each in fields(PipelineSpec) if each.name != "
 
 
 def defaults() -> dict[str, Any]:
-    """What a field is when nobody says anything, as in `PipelineSpec.to_json`; without fields that have to be given."""
+    """Return the default of each field, as in `PipelineSpec.to_json`; omits required fields."""
     given = {each.name: each for each in fields(PipelineSpec)}
     found = {name: each.default for name, each in given.items() if each.default is not MISSING}
     found |= {name: each.default_factory() for name, each in given.items() if each.default_factory is not MISSING}
@@ -473,9 +473,10 @@ def defaults() -> dict[str, Any]:
 
 
 def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[PipelineSpec, dict[str, Any]]:
-    """A specification out of keyword arguments, and what is left of them: arguments named in `others`.
+    """Return a specification from keyword arguments, and the rest of them: arguments named in `others`.
 
-    ConfigurationError for those that nobody knows, and for those that are missing.
+    Raises:
+        ConfigurationError: arguments are unknown or missing.
     """
     known = {name: value for name, value in arguments.items() if name in SPEC_FIELDS}
     left = {name: value for name, value in arguments.items() if name not in SPEC_FIELDS}

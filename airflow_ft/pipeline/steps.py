@@ -48,9 +48,12 @@ spark_log = logging.getLogger("airflow_ft.spark")
 
 
 def rewind(run: steps.Context, by: Actor, *, again: bool = False) -> None:
-    """As `airflow ft rewind`, for a run that is told to, before it begins to stage; later it does nothing.
+    """Rewind as `airflow ft rewind`, for a run that asks for it before its stage; later it does nothing.
 
-    Raises what `recover` raises, and StateConflictError while something is decided and not delivered.
+    Raises what `recover` raises.
+
+    Raises:
+        StateConflictError: a decided checkpoint is undelivered.
     """
     from airflow_ft.pipeline.actions import pipelines
 
@@ -67,7 +70,11 @@ def rewind(run: steps.Context, by: Actor, *, again: bool = False) -> None:
 
 
 def recover(run: steps.Context, *, again: bool = False) -> Recovery:
-    """Settles what earlier runs left, and takes the turn; TurnHeldError, LeaseHeldError: somebody else is at work."""
+    """Settle checkpoints of earlier runs, and take the turn.
+
+    Raises:
+        TurnHeldError, LeaseHeldError: another process works on the pipeline.
+    """
     recovery = steps.recover_step(run, again=again)
     for number, state in recovery.settled:
         log.info("checkpoint %d was in doubt: it is %s now", number, state)
@@ -75,7 +82,7 @@ def recover(run: steps.Context, *, again: bool = False) -> Recovery:
 
 
 def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
-    """Restores the savepoint that this run is to go on from, if there is one, and it has not done so."""
+    """Restore this run's savepoint, if it has one and has not restored it yet."""
     told = spec.savepoint
     if told is None or not told.is_given:
         return
@@ -96,7 +103,7 @@ def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
 
 
 def _require_beginnings(spec: PipelineSpec) -> None:
-    """ConfigurationError when a source would not be read anew, but go on where it stands, or where others write now."""
+    """Raise ConfigurationError if a source would not be read again, but from its current end or a group's offsets."""
     for name, source in spec.sources.items():
         if isinstance(source, KafkaSource) and (start := source.starting_offsets) in ("latest", GROUP_OFFSETS):
             raise ConfigurationError(
@@ -133,7 +140,7 @@ def staging(
     declared: PipelineSpec,
     on_start: Callable[[Driver], None],
 ) -> dict[str, Any]:
-    """What the step is told, in any case; `spec` has its defaults, `declared` is what nothing was rendered of."""
+    """Return the arguments of each stage; `spec` has its defaults, `declared` is not rendered."""
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
     from airflow_ft.protocol.warning import warn
@@ -162,7 +169,7 @@ def staging(
         "spec": redact(kept(spec, declared)),  # hides what Airflow knows to be secret, wherever Jinja has put it
         "preflight": preflight,
         "judge": judge,
-        # With AT_MOST_ONCE nothing is gone on with, so nothing can come once more.
+        # AT_MOST_ONCE continues nothing, so no row is delivered twice.
         "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
     }
 
@@ -220,12 +227,11 @@ def require_ready(
     opener: ParticipantFactory | None = None,
     installation: str = "",
 ) -> None:
-    """Raises all that keeps the sinks from taking rows, as one error, before Spark is started.
+    """Raise all problems that keep the sinks from taking rows, as one error, before Spark is started.
 
-    `former`: the pipeline that goes on as this one, and whose place it may take in them. With `opener`, which opens
-    their participants, they must belong to this `installation`.
-    A server that does not answer is only told, unless something else is wrong, too: rows are staged while sinks are
-    away, and delivered when they are back.
+    `former`: the pipeline that this one replaces in them. With `opener`, which opens their participants, they must
+    belong to this `installation`. An unavailable server is only logged, unless there are other problems: rows are staged
+    meanwhile, and delivered later.
     """
     from airflow_ft.sinks.ready import lacking
 
@@ -264,10 +270,12 @@ def delivering(
 def request(
     spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, attempt: int, connections: ConnectionResolver
 ) -> StageRequest:
-    """Return what the Spark driver is told; it holds credentials of sources and of the decision log, none of sinks.
+    """Return the request for the Spark driver; it holds credentials of sources and of the decision log, none of sinks.
 
-    `spec` has its defaults. SinkAccessError, ConfigurationError for connections of sources that cannot be read by:
-    here, since Spark takes its time to start.
+    `spec` has its defaults. Checks the sources' connections here, since Spark takes its time to start.
+
+    Raises:
+        SinkAccessError, ConfigurationError: a source cannot be read with its connection.
     """
     from airflow_ft.spark.request import StageRequest, listed
     from airflow_ft.spark.state.locations import behind_the_beginning

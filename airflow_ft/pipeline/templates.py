@@ -77,9 +77,12 @@ def plain(value: Any) -> Any:
 def rebuild(
     declared: Mapping[str, S], rendered: Mapping[str, Mapping[str, Any]], *, kind: str = "sink"
 ) -> dict[str, S]:
-    """The specifications by name, validated anew. ConfigurationError names the one that cannot work.
+    """Return the specifications by name, validated again.
 
-    kind: what they are, "sink" or "source".
+    `kind`: "sink" or "source".
+
+    Raises:
+        ConfigurationError: names the one that cannot work.
     """
     specs = {}
     for name, values in rendered.items():
@@ -98,7 +101,7 @@ def rebuild(
 
 
 def _check_rendered(spec: Any, values: Mapping[str, Any]) -> None:
-    """ConfigurationError for Jinja that is left, and for what became None: a table of that name is nobody's wish."""
+    """Raise ConfigurationError for Jinja that is left, and for values that became None, such as a table's name."""
     if left := _unrendered(values):
         raise ConfigurationError(
             f"{left!r} still contains Jinja after rendering.",

@@ -50,11 +50,10 @@ def is_on() -> bool:
 
 
 def ended(checkpoint: Checkpoint, events: Sequence[Event]) -> None:
-    """Records a checkpoint that is COMPLETED or ABORTED below the span of the task, or as a trace of its own where none
-    is; `events` are its own, the newest first.
+    """Record a COMPLETED or ABORTED checkpoint below the task's span, or as a separate trace without one; `events` are
+    its own, the newest first.
 
-    The latter is so in a stream, whose task goes on for as long as it likes, and in plain processes. Whatever goes
-    wrong is a warning.
+    Streams, whose task has no end, and plain processes use separate traces. Only logs errors, as warnings.
     """
     from opentelemetry import trace
 
@@ -116,7 +115,7 @@ def _steps(timing: Timing, end: datetime, failed: str, below: Sequence[_Span]) -
 
 
 def _parts(timing: Timing, events: Sequence[Event]) -> Iterator[_Span]:
-    """Of the stage: what the driver has measured, and publication, which is the rest."""
+    """Yield the parts of the stage: those that the driver measured, and publication, which is the rest."""
     staged = next((event for event in events if event.kind == EventKind.STAGED), None)
     if staged is None or not (parts := staged.detail.get("parts")):
         return

@@ -1,6 +1,6 @@
-"""The protocol: values, decisions and recovery. Imports neither Airflow nor Spark, and does no input or output itself.
+"""The protocol: values, decisions and recovery. Imports neither Airflow nor Spark, and does no I/O.
 
-Read in this order: `model` (values), `transitions` (the state machine as one table), `ports` (what the store and
-the sinks must offer), `planning` (who carries the commit point), `coordinator` (one checkpoint, step by step),
-`recovery` (what earlier runs left behind).
+Read in this order: `model` (values), `transitions` (the table of allowed state changes), `ports` (protocols of the
+store and the sinks). Then `planning` (choice of the commit point), `coordinator` (the steps of one checkpoint),
+`recovery` (checkpoints that earlier runs left).
 """

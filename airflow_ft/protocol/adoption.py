@@ -1,8 +1,8 @@
-"""Taking a pipeline over from another installation, on a person's word (`airflow ft adopt`).
+"""Adopt a pipeline from another installation when a person asks for it (`airflow ft adopt`).
 
-After a decision log was lost, the sinks still remember the old installation and refuse the new one (FOREIGN_OWNER), so
-that nothing is doubled in silence. Adoption accepts what the sinks hold as delivered and goes on above it. It may be
-repeated: dying between any two steps leaves the pipeline HALTED, and the next call begins again.
+After a decision log was lost, the sinks still remember the old installation and refuse the new one (FOREIGN_OWNER).
+That prevents silent duplicates. Adoption accepts what the sinks hold as delivered and continues with higher numbers.
+It is repeatable: if the process dies between two steps, the pipeline stays HALTED and the next call starts over.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What the sinks remembered (None: nothing), and the epoch that owns them now."""
+    """The head of each sink before the adoption (None: no memory of the pipeline), and the epoch that owns the sinks
+    now.
+    """
 
     heads: Mapping[str, SinkHead | None]
     epoch: int
 
     @property
     def uneven(self) -> bool:
-        """The sinks stood at different numbers: the lost log had a checkpoint under way, which some sinks lack."""
+        """Return whether the sinks' last numbers differed: the lost log had a checkpoint that only some sinks hold."""
         return len({head.number if head else 0 for head in self.heads.values()}) > 1
 
 
@@ -47,7 +49,7 @@ def participants_of(store: Store, pipeline: str) -> Mapping[str, ParticipantPlan
 
 @dataclass(frozen=True, slots=True)
 class Estate:
-    """What a sink holds of the pipeline: its head (None: it remembers nothing), and what former owners left undone."""
+    """A sink's memory of the pipeline: its head (None: no memory), and the orphans of former owners."""
 
     head: SinkHead | None
     orphans: Sequence[Orphan]
@@ -77,21 +79,21 @@ def adopt(
     ending: PreparedEnding | None = None,
     accept_partial: bool = False,
 ) -> Adoption:
-    """Takes every sink of the pipeline over and resumes it; what is staged is delivered under new numbers.
+    """Take over every sink of the pipeline and resume it. Staged rows are delivered under new numbers.
 
-    `ending` says what becomes of what the former owner has left prepared, `accept_partial` that numbers may stay of
-    which a part is visible, or becomes visible, and the rest cannot be delivered from here. Neither has a default where
-    it is needed.
+    `ending` decides how the former owner's prepared rows end. `accept_partial` accepts numbers of which only a part is
+    or becomes visible, because the rest cannot be delivered from here. The caller must choose both where they are
+    needed.
 
-    A number of this log that is PREPARED or COMMITTING keeps its place: the former owner's marks give way to it.
+    A number of this log that is PREPARED or COMMITTING keeps its place: the former owner's marks are removed.
 
     Raises:
-        ConfigurationError: a choice is lacking; nothing was changed.
-        StateConflictError: the pipeline is not HALTED, or for what adopting does not mend; or the former owner is still
-            at work.
+        ConfigurationError: a choice is missing; nothing was changed.
+        StateConflictError: the pipeline is not HALTED, or its reason needs another remedy, or the former owner is
+            still active.
     """
     plans = participants_of(store, pipeline)
-    row = store.pipeline(pipeline)  # first: whoever else adopts, or delivers, while the sinks are looked at, moves it
+    row = store.pipeline(pipeline)  # read first: another adoption or delivery meanwhile changes it
     require_understood(row)
     found = look(store, pipeline, participants)
     if row.status is not PipelineStatus.HALTED:

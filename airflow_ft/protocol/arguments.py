@@ -181,7 +181,7 @@ def check_plain(argument: str, value: object) -> None:
     elif isinstance(value, list | tuple):
         for index, each in enumerate(value):
             check_plain(f"{argument}[{index}]", each)
-    else:  # it may be a secret: only its type is told
+    else:  # it may be a secret: show only its type
         raise wrong(
             argument,
             _kind(value),
@@ -196,8 +196,13 @@ def _kind(value: object) -> str:
 
 
 def bound(argument: str, value: object, of: str, what: str) -> int | str | None:
-    """How many at most: a whole number, at least 1, also as Jinja makes text of it ("", "None": no bound); Jinja as it
-    is, for it is rendered later. ConfigurationError.
+    """Return an upper bound: a whole number of at least 1, or None for no bound.
+
+    Accepts text that Jinja renders ("" and "None" mean no bound), and returns Jinja templates unchanged because they
+    are rendered later.
+
+    Raises:
+        ConfigurationError: the value is neither a bound nor a template.
     """
     if value is None or is_template(value):
         return value  # type: ignore[return-value]
@@ -270,7 +275,7 @@ def check_options(argument: str, value: object, *, of: str = "") -> None:
     assert isinstance(value, Mapping)
     for name, each in value.items():
         check_key(argument, name, of=of)
-        # Its value may be a secret: only the type is told.
+        # Its value may be a secret: show only the type.
         if isinstance(each, str):
             refuse_object(f"{argument}[{name!r}]", each, of=of)
         if not isinstance(each, str | int | float | bool) and not is_resolved_later(each):

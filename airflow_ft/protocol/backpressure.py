@@ -1,6 +1,6 @@
-"""When a stream may trigger its next checkpoint, and what it waits for: its driver asks, and so does whoever looks.
+"""When a stream may trigger its next checkpoint, and the reason for a wait.
 
-Both come to the same from the decision log, so nobody has to tell the other.
+The driver and the status views compute both from the decision log, so they need no message between them.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ def capacity(store: Store, pipeline: str, config: CheckpointConfig, retained: in
         return Wait(WaitReason.TOO_MANY_QUEUED, newest or store.now())
     if config.min_pause and (latest := store.latest_confirmed(pipeline)) and latest.completed_at:
         passed = store.now() - latest.completed_at
-        if timedelta(0) <= passed < config.min_pause:  # below 0: the clock was put back, which nobody waits for
+        if timedelta(0) <= passed < config.min_pause:  # below 0: the clock was put back
             return Wait(WaitReason.MIN_PAUSE, latest.completed_at)
     return left
 
 
 def held_back(store: Store, pipeline: str) -> Wait | None:
-    """Why a stream that is at work triggers nothing, although its sources have more; None: it need not wait.
+    """Return why a running stream triggers nothing although its sources have more; None: it need not wait.
 
-    None as well of a stream that has read everything as far as its driver has told, and where nobody knows what it
-    runs with: that is what its newest checkpoint was made with.
+    Returns None also when the stream has read everything that its driver reported, and when the settings are unknown.
+    The settings are those of the newest checkpoint.
     """
     if store.pipeline(pipeline).turn is None:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class How(StrEnum):
-    """What becomes of a column on its way: its value is there (direct), or has a part in which rows are (indirect)."""
+    """Use of a column: direct (its value is in the output) or indirect (it selects, groups or orders rows)."""
 
     IDENTITY = "IDENTITY"
     TRANSFORMATION = "TRANSFORMATION"
@@ -27,7 +27,7 @@ class How(StrEnum):
         return self in _DIRECT
 
     def then(self, later: How) -> How:
-        """Both, one after the other: an indirect use stays one, and of two direct ones the stronger tells."""
+        """Return the combined use of two steps: indirect wins over direct, and of two direct uses the stronger wins."""
         if not self.is_direct or not later.is_direct:
             return later if self.is_direct else self
         return max(self, later, key=_DIRECT.index)

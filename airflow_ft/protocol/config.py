@@ -34,46 +34,45 @@ def check_name(kind: str, name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """How a pipeline's checkpoints are made and kept (names as in Flink's CheckpointConfig).
+    """Settings for a pipeline's checkpoints and their retention (names as in Flink's CheckpointConfig).
 
-    What is not given is `[airflow_ft] checkpointing`'s, or else has the default that stands here.
+    A missing setting comes from `[airflow_ft] checkpointing`, or else from the default below.
 
-    Those from `interval` to `externalized_retention` are for streams (`streaming=True`); a scheduled pipeline is cut by
-    its schedule and its sources, and its runs end by themselves.
+    The settings from `interval` to `externalized_retention` are for streams (`streaming=True`). For a scheduled
+    pipeline its schedule and sources set the checkpoints, and its runs end when they have read everything.
 
     Args:
-        mode: how often a row becomes visible when something dies: a `CheckpointingMode`. With AT_MOST_ONCE, for streams
-            alone, nothing is remembered from one attempt to the next: each begins where its sources stand then.
-        interval: a stream is cut so often; 0: as fast as it goes. Where a source is bounded (`max_offsets_per_trigger`,
-            `max_files_per_trigger`, `max_bytes_per_trigger`) and has more, slices follow each other without a pause.
-        min_pause: so long after a checkpoint was confirmed the next one is triggered at the earliest. More than 0
-            allows one checkpoint at a time.
-        max_concurrent: so many checkpoints may be between TRIGGERED and COMPLETED: while sinks deliver one, the next is
-            computed. When there are that many the stream waits, and its source with it (backpressure).
-        tolerable_failures: so many checkpoints in a row may fail (EXPIRED, SEAL_FAILED) before the stream itself fails,
-            and is restarted by its strategy; -1: all. One that is confirmed begins the count anew.
-        unaligned: rows on their way to a slow sink lie in the write-ahead log and belong to their checkpoint, so the
-            next one is triggered without waiting for it. Allows one checkpoint to be computed at a time, and needs
-            EXACTLY_ONCE.
-        aligned_timeout: an unaligned stream waits so long for the sinks first.
-        externalized_retention: what is kept of the confirmed checkpoints when the stream was asked to stop, or has
-            failed for good: rows, manifests and operator state, or nothing of them. Where it has read to is kept in any
-            case.
-        timeout: from TRIGGERED to STAGED, and in a stream to the decision. A checkpoint that takes longer is
-            ABORTED(EXPIRED): nothing of it is visible. If it was not staged it is computed again, else its rows are
-            delivered with the next one.
-        num_retained: the newest delivered checkpoints that are kept whole, with rows and operator state; at least 1.
-        max_delivery_rows: several staged checkpoints are delivered as one up to this many rows (a single larger
-            checkpoint is delivered alone). 0: each checkpoint by itself.
-        num_retained_events: the newest checkpoints of which the decision log keeps each event. Of older ones it keeps
-            what was decided and proven, for ever.
-        quarantine_after: a checkpoint that has been in doubt for this long, although its sinks answer, is QUARANTINED:
-            kept whole for a person, nothing later is delivered, every gate stays closed. None: it is tried again for
-            ever.
-        drain: a scheduled run that has read everything ends with a checkpoint of what is still open in windows, joins
-            and event-time timers, as it stands. A stream is drained by `airflow ft stop --drain`.
-        resume_drained: a run goes on from the state before a drain, and what that has emitted comes once more when it
-            closes; without it a run after a drain is refused.
+        mode: delivery guarantee after a failure: a `CheckpointingMode`. With AT_MOST_ONCE, for streams only, attempts
+            share no progress: each attempt starts at the sources' current positions.
+        interval: time between two checkpoints of a stream; 0: no pause. While a limited source
+            (`max_offsets_per_trigger`, `max_files_per_trigger`, `max_bytes_per_trigger`) has more, checkpoints follow
+            each other without a pause.
+        min_pause: shortest time between a confirmed checkpoint and the next trigger. More than 0 allows one checkpoint
+            at a time.
+        max_concurrent: most checkpoints between TRIGGERED and COMPLETED. The driver computes the next one while sinks
+            deliver. At the limit the stream waits, and so does its source (backpressure).
+        tolerable_failures: consecutive checkpoints that may fail (EXPIRED, SEAL_FAILED) before the stream itself fails
+            and its strategy restarts it; -1: any number. A confirmed checkpoint resets the count.
+        unaligned: trigger the next checkpoint without waiting for slow sinks. Their rows wait in the write-ahead log
+            as part of their checkpoint. Allows one checkpoint to be computed at a time, and needs EXACTLY_ONCE.
+        aligned_timeout: how long an unaligned stream waits for the sinks before it triggers without them.
+        externalized_retention: which confirmed checkpoints remain after the stream was stopped or failed for good:
+            rows, manifests and operator state, or nothing of them. Source positions always remain.
+        timeout: longest time from TRIGGERED to STAGED, and in a stream to the decision. A slower checkpoint is
+            ABORTED(EXPIRED) and nothing of it becomes visible. If it was staged, the next one delivers its rows;
+            otherwise they are computed again.
+        num_retained: number of newest delivered checkpoints that are kept whole, with rows and operator state; at
+            least 1.
+        max_delivery_rows: deliver several staged checkpoints as one up to this many rows (a single larger checkpoint
+            is delivered alone). 0: deliver each checkpoint alone.
+        num_retained_events: number of newest checkpoints of which the decision log keeps every event. Of older ones it
+            keeps the decisions and proofs without limit.
+        quarantine_after: quarantine a checkpoint that has been in doubt for this long although its sinks answer. A
+            person then decides; later checkpoints wait and every gate stays closed. None: retry without limit.
+        drain: end a scheduled run that has read everything with a checkpoint that emits open windows, joins and
+            event-time timers. `airflow ft stop --drain` drains a stream.
+        resume_drained: let a run continue from the state before a drain, so drained results are emitted again when
+            they close. Without it a run after a drain is refused.
     """
 
     mode: CheckpointingMode = field(
@@ -184,7 +183,7 @@ class CheckpointConfig:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CheckpointConfig:
-        """The inverse of `to_json`; numbers may be text, as Jinja makes it, and "never" stands for None."""
+        """Return the inverse of `to_json`. Numbers may be text, as Jinja renders them; "never" means None."""
         return cls(**read_settings(cls, data, "checkpointing"))
 
     @classmethod

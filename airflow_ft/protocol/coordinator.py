@@ -221,7 +221,7 @@ class Coordinator:
             except DeclinedError as error:
                 self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
                 raise
-            except UnfitTargetError as error:  # the rows wait for the target, unless somebody says otherwise
+            except UnfitTargetError as error:  # the rows wait for the target, unless a person decides otherwise
                 error.remedy += (
                     f" The staged rows are kept. If you change the job instead, `airflow ft rewind {self._pipeline}`"
                     " computes them again."
@@ -236,9 +236,9 @@ class Coordinator:
         return checkpoint
 
     def _vote_of(self, sink: Participant, plan: Plan, name: str, fence: Fence) -> Mapping[str, Any]:
-        """The participant's notes. A token that vanished while all is settled is seeded anew.
+        """Return the participant's notes. Seeds a vanished token again if every earlier checkpoint is settled.
 
-        Group offsets vanish some days after their last commit: a monthly DAG meets this each time.
+        Group offsets expire some days after their last commit, so each run of a monthly DAG meets this.
         """
         try:
             return sink.prepare(plan, fence)
@@ -259,10 +259,12 @@ class Coordinator:
     # --- decide and commit ---------------------------------------------------------------------------------------
 
     def commit(self, number: int, participant: str, *, set_aside: bool = False) -> Checkpoint:
-        """Delivers one participant's rows if that is decided, or if this participant's part is to decide.
+        """Deliver one participant's rows if the checkpoint is decided, or if this participant carries the commit
+        point.
 
-        Returns the checkpoint as it then stands; nothing is done before the decision for those that follow it. With
-        `set_aside`, for a person: rows that the participant refuses of what is decided are set aside (I2).
+        Returns the checkpoint's new state. Participants after the commit point do nothing before the decision. With
+        `set_aside`, at a person's request, rows of a decided checkpoint that the participant refuses are set aside
+        (I2).
         """
         checkpoint = self._store.checkpoint(self._pipeline, number)
         plan = checkpoint.plan
@@ -290,7 +292,7 @@ class Coordinator:
             # Only what is decided: before that a refusal aborts, and the rows are computed again.
             set_aside = set_aside and checkpoint.state is S.COMMITTING
             try:
-                if not plan.mode.waits:  # nobody has asked before
+                if not plan.mode.waits:  # no vote was requested before
                     sink.prepare(plan, self._fence(attempt))
                 sink.commit(plan, self._fence(attempt), checkpoint.votes[participant], set_aside=set_aside)
             except DeclinedError as error:
@@ -324,10 +326,10 @@ class Coordinator:
         return self._settle(checkpoint, plan, proof)
 
     def _has_forgotten(self, checkpoint: Checkpoint, plan: Plan, participant: str) -> bool:
-        """Return whether a follower lost, since an old vote, what its delivery would rest on: tokens vanish in time.
+        """Return whether a follower with an old vote has lost the memory that its delivery needs: tokens expire.
 
-        Then it is asked anew before the decision: found out after it, nobody could tell the loss from a delivery, and
-        the carrier's rows would stand there alone. Time only makes look; what is found decides (I6).
+        If so, the coordinator asks for a new vote before the decision. After it a loss would look like a delivery, and
+        only the commit point's rows would be visible. Age only triggers the look; the sink's answer decides (I6).
         """
         at = checkpoint.prepared_at
         if participant == plan.commit_point or at is None or self._store.now() - at < VOTES_LAST:
@@ -495,9 +497,10 @@ class Coordinator:
     # --- abort ---------------------------------------------------------------------------------------------------
 
     def abort(self, number: int, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
-        """Aborts a number and, newest first, every later planned one (they counted on it as their predecessor).
+        """Abort a number and first, newest first, every later planned one, since they expect it as their predecessor.
 
-        HeuristicCommitError, and nothing is aborted, when somebody has committed prepared rows of one of them by hand.
+        Raises:
+            HeuristicCommitError: prepared rows of one of them were committed by hand. Nothing is aborted.
         """
         later_ones = [c for c in live_plans(self._store.open_checkpoints(self._pipeline)) if c.number > number]
         for concerned in [self._store.checkpoint(self._pipeline, number), *later_ones]:

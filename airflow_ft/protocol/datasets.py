@@ -30,7 +30,7 @@ def table(scheme: str, connection: ConnectionInfo, port: int, *parts: str) -> Da
 
 
 def _host(given: str) -> str:
-    """As a URI has it: a socket's folder is on this machine, and an address of IPv6 stands in brackets."""
+    """Return the host as in a URI: `localhost` for a socket folder, and an IPv6 address in brackets."""
     if not given or given.startswith(("/", "@")):
         return "localhost"
     return f"[{given}]" if ":" in given and not given.startswith("[") else given

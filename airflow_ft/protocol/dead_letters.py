@@ -12,15 +12,16 @@ from airflow_ft.protocol.numbers import count_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetters:
-    """The sink of dead letters, and what a checkpoint may have of them. More than that fails it, before any row of it
-    is published: the run ends, and nothing of the checkpoint is visible anywhere.
+    """The sink of dead letters, and how many a checkpoint may have. Beyond the limit the checkpoint fails before any
+    row is published: the run ends, and nothing of the checkpoint becomes visible.
 
     Args:
-        sink: one of the pipeline's sinks, which gets what `split` returns under its name. A job without `split` sends
-            there what `parse_json(..., on_malformed="keep")` has marked, and all other rows to the other sink.
-        max_rows: so many dead letters a checkpoint may have; None: any number.
-        max_share: such a part of its rows, from 0 to 1: 0.01 is one in a hundred; None: any. One dead letter is always
-            allowed, unless it is 0.
+        sink: one of the pipeline's sinks, which receives the rows that `split` returns under its name. Without `split`
+            it receives the rows that `parse_json(..., on_malformed="keep")` marks, and the other sink receives the
+            rest.
+        max_rows: most dead letters in a checkpoint; None: any number.
+        max_share: largest share of a checkpoint's rows, from 0 to 1: 0.01 is one in a hundred; None: any. One dead
+            letter is always allowed unless it is 0.
     """
 
     sink: str
@@ -62,7 +63,7 @@ class DeadLetters:
         return f"{dead:,} of {count_text(rows, 'row')} {are}, more than {' and '.join(allowed)} allow."
 
     def check(self, pipeline: str, number: int, dead: int, rows: int) -> None:
-        """DeadLettersError when so many of a checkpoint's rows are too many."""
+        """Raise DeadLettersError if a checkpoint has more dead letters than the limits allow."""
         if told := self.exceeded(dead, rows):
             raise DeadLettersError(
                 told,

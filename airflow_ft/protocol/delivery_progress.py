@@ -1,4 +1,4 @@
-"""How far the deliveries of this process have come: for its lease, which tells it to whoever looks, and for metrics."""
+"""Progress of the deliveries in this process, for its lease (which others read) and for metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Taken:
 
 
 class DeliveryProgress:
-    """What each participant of each pipeline told last; what is older than half a minute is over, or stands still."""
+    """The last progress that each participant of each pipeline reported. Reports older than 30 seconds are dropped."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

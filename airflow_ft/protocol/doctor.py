@@ -1,7 +1,7 @@
-"""What an examination finds: checks in words, with remedies. Whoever examines a system reads, and leaves nothing there.
+"""Results of an examination: checks with remedies. An examination only reads, and changes no system.
 
-A system's own part is its module `doctor` (`airflow_ft.sinks.<kind>.doctor` and so on), which fills an
-`Examination`; `airflow_ft.pipeline.doctor` puts them together for a pipeline.
+Each system has a module `doctor` (such as `airflow_ft.sinks.<kind>.doctor`), which fills an `Examination`.
+`airflow_ft.pipeline.doctor` combines them for a pipeline.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_DAG = "`airflow ft doctor {} --dag FILE`"
 
 
 class Verdict(StrEnum):
-    """What a check came to. A PROBLEM would stop the pipeline, a WARNING would not."""
+    """Result of a check. A PROBLEM would stop the pipeline, a WARNING would not."""
 
     OK = "ok"
     WARNING = "warning"

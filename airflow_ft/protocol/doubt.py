@@ -32,14 +32,14 @@ THREADS = 8
 
 
 class Finding(StrEnum):
-    """What a sink's own memory says of a number."""
+    """State of a number according to the sink itself."""
 
     DELIVERED = "delivered"
-    REFUSED = "refused"  # its tombstone stands there
+    REFUSED = "refused"  # the sink holds its abort marker
     ABSENT = "absent"  # nothing is there now, and everything before it is
     WAITING = "waiting"  # something before it is not there yet
-    HEURISTIC = "heuristic"  # somebody has committed prepared rows by hand, though nobody has decided
-    CONTRADICTION = "contradiction"  # the sink and the decision log tell different histories
+    HEURISTIC = "heuristic"  # prepared rows were committed by hand before a decision
+    CONTRADICTION = "contradiction"  # the sink and the decision log have different histories
     UNKNOWN = "unknown"  # it cannot be read
 
 
@@ -55,8 +55,8 @@ class Evidence:
 class Doubt:
     """One unsettled thing: a number in one participant, or (number 0) a whole pipeline that is HALTED.
 
-    `since` is when it came into this state, by the store's clock; `age` is counted by the same clock. `last_error` is
-    the error of the newest attempt at the participant, `last_error_code` its stable code; "": none is known.
+    `since` is when it entered this state and `age` how long ago that was, by the store's clock. `last_error` is the
+    error of the participant's newest attempt, `last_error_code` its stable code; "": no known error.
     """
 
     pipeline: str
@@ -89,7 +89,7 @@ def doubts(store: Store, pipelines: Sequence[str], participants: ParticipantFact
             found.append(_halted(store, row))
         try:
             opened = store.open_checkpoints(name)
-        except NewerReleaseError as error:  # those of the others are told all the same
+        except NewerReleaseError as error:  # report those of the others anyway
             unknown = Evidence(Finding.UNKNOWN, error.what)
             found.append(
                 Doubt(name, error.checkpoint, "", "not known", store.now(), timedelta(0), unknown, error.remedy)
@@ -189,9 +189,10 @@ def _ask(name: str, checkpoints: Sequence[Checkpoint], participants: Participant
 
 
 def read_evidence(plan: Plan, name: str, participants: ParticipantFactory, *, undecided: bool = False) -> Evidence:
-    """Return what a participant's marker, token and head say of a planned number; never raises for the sink's sake.
+    """Return the evidence of a planned number from a participant's marker, token and head. Sink errors become
+    evidence.
 
-    `undecided`: nobody has decided it, so that what is committed there was committed by hand.
+    `undecided`: the number has no decision, so committed rows there were committed by hand.
     """
     try:
         with closing(participants(plan.participant(name))) as sink:
@@ -236,7 +237,7 @@ def _without_marker(plan: Plan, name: str, head: SinkHead | None) -> Evidence:
     if head.installation != plan.installation:
         return Evidence(Finding.CONTRADICTION, f"it belongs to installation {head.installation}")
     if planned.former is not None and head.number == planned.former.number:
-        predecessor = head.number  # of the pipeline that goes on as this one
+        predecessor = head.number  # of the pipeline that this one replaces
     newest = f"its newest is {head.number} (epoch {head.epoch})"
     if head.number == predecessor and predecessor < plan.number:
         return Evidence(Finding.ABSENT, f"{newest}, so this one is not delivered yet")

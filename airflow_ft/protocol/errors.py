@@ -189,7 +189,7 @@ class FencedError(TransientError):
 
 
 class LeaseHeldError(TransientError):
-    """Another process is at work on the pipeline right now."""
+    """Another process holds a lease on the pipeline."""
 
     code = "lease_held"
 
@@ -205,7 +205,7 @@ class TurnHeldError(TransientError):
 
 
 class StateConflictError(TransientError):
-    """A conditional write did not apply: somebody else moved the checkpoint on. Read the state again."""
+    """A conditional write did not apply because another process changed the checkpoint. Read the state again."""
 
     code = "state_conflict"
     abort_reason = AbortReason.PUBLISH_FAILED
@@ -280,7 +280,7 @@ class SinkUnavailableError(TransientError):
 class SinkAccessError(TransientError):
     """Reached, but refused: wrong password, missing privilege, missing table or topic, unsafe server setting.
 
-    Mending the environment is enough; the staged rows stay valid.
+    Correct the environment; the staged rows stay valid.
     """
 
     code = "sink_access"
@@ -338,7 +338,7 @@ class NotDeliveredError(TerminalError):
 
 
 class FoundProblemsError(TerminalError):
-    """What was to be looked at is not as it should be: rows are missing or doubled, or a system would stop a run."""
+    """A check failed: rows are missing or duplicated, or a system would stop a run."""
 
     code = "problems_found"
 
@@ -374,7 +374,7 @@ class ForeignOwnerError(HaltError):
 
 
 class HeuristicCommitError(HaltError):
-    """Somebody has committed prepared rows by hand before the decision, and they can no longer be rolled back.
+    """Prepared rows were committed by hand before the decision, and can no longer be rolled back.
 
     The X/Open XA specification calls it a heuristic outcome: XA_HEURCOM, or XA_HEURMIX when it is a part.
     """
@@ -396,16 +396,16 @@ class StageError(TransientError):
 
 
 class RestartsExhaustedError(TerminalError):
-    """A stream has failed more often than its restart strategy allows, by what trying again may have mended.
+    """A stream failed with transient errors more often than its restart strategy allows.
 
-    Nothing is lost: a new run goes on at the newest checkpoint.
+    Nothing is lost: a new run continues at the newest checkpoint.
     """
 
     code = "restarts_exhausted"
 
 
 class SealError(StageError):
-    """What a checkpoint has written cannot be sealed, or made durable: nothing of it is published.
+    """A checkpoint's rows cannot be sealed or made durable: nothing of it is published.
 
     In a stream it counts for `CheckpointConfig.tolerable_failures`.
     """
@@ -415,10 +415,10 @@ class SealError(StageError):
 
 
 class DataLossError(TerminalError):
-    """What a source still had to give is gone: a topic was deleted or recreated under its name. Or it would be passed
-    over: a full refresh begins behind where the source was read up to.
+    """Unread records of a source are gone because a topic was deleted or recreated under its name. Or a full refresh
+    would skip records, because it starts after the source's last position.
 
-    Nothing is lost by this error, and nothing is published; a person says whether to go on without those records.
+    Nothing was published. A person decides whether to continue without those records.
     """
 
     code = "data_loss"

@@ -1,7 +1,7 @@
-"""Flink's own keys for checkpoints and restarts (those of Flink 2, and older names): what each means here, or why it is
+"""Flink's keys for checkpoints and restarts (those of Flink 2, and older names): the meaning of each, or why it is
 refused.
 
-docs/from-flink.md tells the same for people; a test compares the two.
+docs/from-flink.md explains the same for people; a test compares the two.
 """
 
 from __future__ import annotations
@@ -264,11 +264,13 @@ def _bounds(kind: Kind) -> str:
 
 
 def settings_of(given: Mapping[str, Any]) -> Given:
-    """The settings of `CheckpointConfig` that Flink's keys stand for; nested keys are taken, as in its config.yaml.
+    """Return the settings of `CheckpointConfig` for Flink's keys; accepts nested keys, as in its config.yaml.
 
-    Keys of restart strategies are left to `restart_of`. An interval of 0 or less, by which Flink makes no checkpoints,
-    is AT_MOST_ONCE, as fast as it goes. ConfigurationError names every key that is not known, or would promise what is
-    not done, with the reason. A key without an effect is logged as a warning.
+    Skips the keys of restart strategies (see `restart_of`). An interval of 0 or less, which disables checkpoints in
+    Flink, becomes AT_MOST_ONCE without a pause. Logs a warning for each key without an effect.
+
+    Raises:
+        ConfigurationError: keys are unknown or promise something unsupported; names each one with the reason.
     """
     found = Given()
     refused: list[_Refusal] = []
@@ -323,11 +325,14 @@ def _unknown(key: str) -> str:
 
 
 def restart_of(given: Mapping[str, Any]) -> tuple[str, Given]:
-    """The type of the restart strategy that Flink's keys stand for, and its settings.
+    """Return the type of the restart strategy for Flink's keys, and its settings.
 
-    Keys of checkpoints are left to `settings_of`. Without any key of restarts it is what Flink takes for a job with
-    checkpoints: exponential-delay. ConfigurationError names every key that is not known, and every value that cannot be
-    read. Settings of another strategy than the one chosen have no effect in Flink either: a warning names them.
+    Skips the keys of checkpoints (see `settings_of`). Without any key of restarts it is Flink's default for jobs with
+    checkpoints: exponential-delay. Logs a warning for settings of another strategy than the chosen one, which Flink
+    ignores too.
+
+    Raises:
+        ConfigurationError: names every unknown key and every unreadable value.
     """
     given = {key: value for key, value in _flat(given) if key not in _NAMES}
     types = {key: given[key] for key in (f"{_RESTART}type", _RESTART.removesuffix(".")) if key in given}

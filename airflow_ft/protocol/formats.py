@@ -1,8 +1,8 @@
-"""What is stored may outlive the release that wrote it: plans, tokens, manifests and savepoints name their format.
+"""Format numbers of stored data. Plans, tokens, manifests and savepoints may outlive the release that wrote them.
 
-A later release reads what an earlier one has written; an earlier one refuses what it does not know, by name, before it
-touches anything. What carries no format is of the first one. The tables of a sink's ledger have none of their own: the
-decision log that owns them has a version, and a release that does not know it reaches no sink.
+A later release reads what an earlier one wrote. An earlier release refuses an unknown format by name before it touches
+anything. Data without a format number has the first format. The ledger tables of a sink have no number: the decision
+log that owns them has a version, and a release that does not know it reaches no sink.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pipeline goes on from, when somebody says so: a savepoint, and how it is taken over."""
+"""Settings for a run that starts from a savepoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEGACY = "LEGACY"
 
 
 class Later(StrEnum):
-    """What becomes of checkpoints that were confirmed after the savepoint, whose rows are in the sinks."""
+    """Handling of checkpoints that were confirmed after the savepoint, whose rows are in the sinks."""
 
     REFUSE = "refuse"
     """Nothing is restored while there are such."""
@@ -27,7 +27,7 @@ class Later(StrEnum):
 
 
 class ClaimMode(StrEnum):
-    """Whose the savepoint is afterwards (Flink's `RestoreMode`)."""
+    """Ownership of the savepoint after the restore (Flink's `RestoreMode`)."""
 
     NO_CLAIM = "NO_CLAIM"
     """It stays as it is; the pipeline works in a copy of its own."""
@@ -37,17 +37,17 @@ class ClaimMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FromSavepoint:
-    """The savepoint from which a run goes on, once: its retries, and the run when it is cleared, do not do it again.
+    """The savepoint that a run starts from, once: its retries, and the run when it is cleared, do not restore again.
 
     Args:
-        path: folder of the savepoint (an absolute path or a URI); empty: none, the pipeline goes on where it stands;
-            "beginning": everything is read anew, from where the sources begin.
-        later: what becomes of checkpoints that were delivered after the savepoint: "refuse", "continue" or
-            "write-again" (`Later`).
+        path: folder of the savepoint (an absolute path or a URI); empty: continue from the pipeline's own state;
+            "beginning": read everything again from where the sources begin.
+        later: handling of checkpoints that were delivered after the savepoint: "refuse", "continue" or "write-again"
+            (`Later`).
         claim_mode: NO_CLAIM or CLAIM.
-        allow_non_restored_state: the job may lack operators whose state is in the savepoint; that is left behind.
-        rename: the savepoint's pipeline gets this one's name, and no run of it begins under its old one any more.
-        allow_changed_state: the job may give the state another meaning (other keys, functions or settings).
+        allow_non_restored_state: drop the state of operators that the job no longer has.
+        rename: give the savepoint's pipeline this pipeline's name. No run starts under its old name afterwards.
+        allow_changed_state: the job may change the meaning of the state (other keys, functions or settings).
 
     Each may be Jinja.
     """

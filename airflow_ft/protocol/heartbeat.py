@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Sums up what was delivered, and tells it every `SECONDS`: rows, checkpoints, latency, what waits."""
+    """Sums up deliveries and logs them every `SECONDS`: rows, checkpoints, latency, waiting rows."""
 
     def __init__(self, store: Store, pipeline: str) -> None:
         self._store, self._pipeline = store, pipeline

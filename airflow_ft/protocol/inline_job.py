@@ -32,13 +32,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class InlineJob:
-    """A function or class by source: what is needed to have it in a process that does not import its file.
+    """Source of a function or class, enough to create it in a process that does not import its file.
 
-    name: its own. file: the whole path, for tracebacks. parts: in the order in which they are to be executed; the last
-    one is the job. postponed: its file says `from __future__ import annotations`. divides: it has a `split`, or may
+    `name`: of the function or class. `file`: whole path, for tracebacks. `parts`: in the order of execution; the last
+    one is the job. `postponed`: its file has `from __future__ import annotations`. `divides`: it has a `split`, or may
     have one.
 
-    ConfigurationError when the source is longer than 256 KB.
+    Raises:
+        ConfigurationError: the source is longer than 256 KB.
     """
 
     name: str
@@ -66,13 +67,13 @@ class InlineJob:
 
     @property
     def source(self) -> str:
-        """All of it as one text; where its parts stand in the file makes no difference."""
+        """Return the whole source as one text, independent of where its parts are in the file."""
         first = ("from __future__ import annotations",) if self.postponed else ()
         return "\n\n".join([*first, *(part.text for part in self.parts)])
 
     @property
     def sha256(self) -> str:
-        """Of `source`."""
+        """Return the SHA-256 of `source`, in hex."""
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     @property
@@ -114,7 +115,7 @@ class InlineJob:
         )
 
     def __str__(self) -> str:
-        """As Airflow shows it, and tells versions of a DAG by it."""
+        """Return the text that Airflow shows and uses to detect a new version of a DAG."""
         return f"{self.reference} (sha256 {self.sha256[:16]})"
 
     __repr__ = __str__

@@ -1,4 +1,6 @@
-"""Pipelines with what Airflow knows of their runs and DAGs: the decision log alone cannot tell that a run is dead."""
+"""Combine pipelines with what Airflow knows of their runs and DAGs: the decision log alone cannot see that a run is
+dead.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A timedelta; as plain data seconds. `never`: None stands for no end."""
+    """A timedelta; seconds as plain data. `never`: None means no limit."""
 
     least: timedelta
     never: bool = False
@@ -44,7 +44,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A whole number. `endless`: None stands for no end; as text "infinite", the word of Flink's documentation."""
+    """A whole number. `endless`: None means no limit; as text "infinite", the word of Flink's documentation."""
 
     least: int
     endless: bool = False

@@ -1,7 +1,7 @@
-"""The storage roots that the decision logs of this process know, with the id that each root's marker file has to hold.
+"""Storage roots that the decision logs of this process know, each with the id that its marker file must hold.
 
-A storage root is the folder of a write-ahead log, or of savepoints. Opening a decision log adds what it remembers, so
-that any reader of files can tell a lost file from a root that is away (`airflow_ft.wal.roots`).
+A storage root is the folder of a write-ahead log, or of savepoints. Opening a decision log adds its roots, so that
+readers of files can distinguish a lost file from an unavailable root (`airflow_ft.wal.roots`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from airflow_ft.protocol.rate import told
 
 
 class Unit(StrEnum):
-    """What a source is counted in."""
+    """Unit in which a source is counted."""
 
     RECORDS = "records"
     """Of topics: offsets, among them those of transactions' markers."""
@@ -20,11 +20,11 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a source has, and no published checkpoint: `behind`, as of `at` (UTC, by the store's clock; None: now).
+    """Unpublished input of a source: `behind`, at the time `at` (UTC, store's clock; None: now).
 
-    `unit` is a `Unit`; as it stands where only a newer release knows it. `rate` is what was read a second in the
-    last minute (None: too early to tell). `expected` was there when a scheduled stage began, and `done` of it is
-    read; both are 0 where that is not known, and of a stream.
+    `unit` is a `Unit`, or the plain text of a unit that a newer release wrote. `rate` is what was read per second in
+    the last minute (None: too early to measure). `expected` is how much there was when a scheduled stage began, `done`
+    how much of it is read. Both are 0 for a stream, and where unknown.
     """
 
     source: str
@@ -37,7 +37,7 @@ class Lag:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until all of it is read, if it goes on as in the last minute; None: nobody knows."""
+        """Return the seconds until all input is read at the rate of the last minute; None: unknown."""
         left = self.expected - self.done if self.expected else self.behind
         if left <= 0:
             return 0.0

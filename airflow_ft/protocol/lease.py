@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Who is at work: `task` names the Airflow task instance without its try ("" outside Airflow)."""
+    """The process that works. `task` is the Airflow task instance without its try ("" outside Airflow)."""
 
     task: str = ""
     try_number: int = 1
 
     def lease(self) -> Lease:
-        """A fresh lease; its holder, "host:pid:random", is no other process's and tells people where to look."""
+        """Return a new lease. Its holder, "host:pid:random", is unique and shows people where to look."""
         holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
         return Lease(holder=holder, epoch=0, task=self.task, try_number=self.try_number, counter=0)
 
@@ -54,10 +54,12 @@ def take_epoch(
     sleep: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Takes the next epoch once every other holder stood still for `lease_seconds`, or is an older try of mine.
+    """Take the next epoch once every other holder is an older try of this task or did not renew for `lease_seconds`.
 
-    LeaseHeldError as soon as one of them is seen alive; StoreUnavailableError as the store raises it. FencedError, and
-    none is taken, when another one than `after` is the newest.
+    Raises:
+        LeaseHeldError: another holder renewed its lease meanwhile.
+        StoreUnavailableError: the store is unavailable.
+        FencedError: the newest epoch is not `after`; no epoch was taken.
     """
     watched: dict[str, tuple[int, float]] = {}
     while True:
@@ -90,7 +92,7 @@ def take_epoch(
             try:
                 return store.take_epoch(pipeline, epoch, {other.holder: other.counter for other in leases}, lease, why)
             except (LeaseHeldError, StateConflictError, FencedError):
-                continue  # somebody moved while we looked: look again
+                continue  # another process changed it meanwhile: look again
         else:
             log.debug("waiting for the lease of %s on %s to run out", waiting_for.task, pipeline)
         sleep(min(1.0, lease_seconds / 10))
@@ -121,7 +123,9 @@ class LeaseKeeper:
                 log.warning("cannot renew the lease on %s: %s", self._pipeline, error)
 
     def _measure(self, taken: Sequence[Taken]) -> None:
-        """What is over goes back to nothing. Whatever goes wrong with it, the lease is renewed on."""
+        """Report progress to the meter; finished deliveries go back to 0. Only logs errors, so the lease is still
+        renewed.
+        """
         now = {each.sink: each for each in taken}
         over = [replace(each, rows=0, of=0) for sink, each in self._measured.items() if sink not in now]
         self._measured = now

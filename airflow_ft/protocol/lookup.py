@@ -1,4 +1,4 @@
-"""Pipelines and checkpoints that somebody names; ConfigurationError says what there is instead."""
+"""Find pipelines and checkpoints by name. A ConfigurationError lists what exists instead."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ def checkpoint_of(store: Store, pipeline: str, number: int) -> Checkpoint:
 
 
 def confirmed_position(store: Store, pipeline: str, number: int | None = None) -> tuple[int, SparkPosition]:
-    """The newest confirmed checkpoint, or the retained one of that number, and where Spark stood after it.
+    """Return the newest confirmed checkpoint, or the retained one of that number, and Spark's position after it.
 
-    Another process may sweep it the next moment, if it is not the newest: see `require_moved`. ConfigurationError for a
-    `number` at which another state was put since (`is_replaced`).
+    Unless it is the newest, another process may sweep it at any time: see `require_moved`.
+
+    Raises:
+        ConfigurationError: it does not exist, or its state was replaced since (`is_replaced`).
     """
     asked = number
     newest = store.latest_confirmed(pipeline)
@@ -127,10 +129,10 @@ def retained(store: Store, pipeline: str, most: int) -> list[Checkpoint]:
 def require_moved(
     store: Store, pipeline: str, number: int | None, found: tuple[int, SparkPosition], error: Exception
 ) -> None:
-    """When files of what `confirmed_position(number)` has `found` are missing: returns if another look finds others.
+    """Return if another look finds a different position after files of `confirmed_position(number)` were missing.
 
-    A later checkpoint was confirmed meanwhile, or another place restored. Else raises why: pruned; of the newest, what
-    nobody sweeps, the error itself.
+    Then a later checkpoint was confirmed meanwhile, or another position was restored. Otherwise raises: that the
+    checkpoint was pruned, or for the newest one, which no sweep touches, `error` itself.
     """
     if confirmed_position(store, pipeline, number) != found:
         return

@@ -1,7 +1,7 @@
-"""Memory that was freed goes back to the machine.
+"""Return freed memory to the operating system.
 
-Glibc keeps it for the heap that it was taken from, and has one for each of many threads: what a stream has freed adds
-up for days, though it holds no more than in its first hour (docs/chaos.md).
+Glibc keeps freed memory in the heap it came from, and each thread may have its own heap. In a stream this adds up for
+days, although the live memory does not grow (docs/chaos.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _trim() -> Callable[[int], int] | None:
 
 
 def give_back() -> None:
-    """Of all heaps of this process; takes some milliseconds. Nothing happens where the C library is not glibc."""
+    """Trim all heaps of this process, in some milliseconds. Does nothing unless the C library is glibc."""
     trim = _trim()
     if trim is not None:
         trim(0)

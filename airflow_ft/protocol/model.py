@@ -16,7 +16,7 @@ from airflow_ft.protocol.reasons import Reason as Reason
 
 
 class CheckpointState(StrEnum):
-    """Where a checkpoint stands. Which transition is allowed is the table in `airflow_ft.protocol.transitions`."""
+    """State of a checkpoint. `airflow_ft.protocol.transitions` lists the allowed transitions."""
 
     TRIGGERED = "TRIGGERED"
     STAGED = "STAGED"
@@ -29,10 +29,10 @@ class CheckpointState(StrEnum):
 
 
 class CheckpointingMode(StrEnum):
-    """How often a row that was read becomes visible when something dies. Flink has the first two.
+    """Delivery guarantee for each row after a failure. Flink has the first two.
 
     EXACTLY_ONCE: once, in all sinks or in none. AT_LEAST_ONCE: once or more often, never lost. AT_MOST_ONCE: once, or
-    lost with what died before it was published; so are Flink's jobs without checkpoints.
+    lost with a process that died before it published the row, as in Flink's jobs without checkpoints.
     """
 
     EXACTLY_ONCE = "EXACTLY_ONCE"
@@ -46,14 +46,14 @@ class CheckpointingMode(StrEnum):
 
 
 class AfterAbort(StrEnum):
-    """What becomes of the rows of an aborted, published checkpoint."""
+    """Handling of the rows of an aborted, published checkpoint."""
 
     CARRIED = "carried"  # delivered by the next number, before that one's own rows
     REWOUND = "rewound"  # computed again: the next attempt starts from the last delivered checkpoint
 
 
 class ExternalizedRetention(StrEnum):
-    """What is kept of a stream's confirmed checkpoints when it has ended (Flink: ExternalizedCheckpointRetention)."""
+    """Which confirmed checkpoints remain after a stream ended (Flink: ExternalizedCheckpointRetention)."""
 
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"  # all that `num_retained` keeps
     DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"  # nothing when it was asked to stop; all when it has failed
@@ -61,7 +61,7 @@ class ExternalizedRetention(StrEnum):
 
 
 class HaltReason(StrEnum):
-    """Why a pipeline stands still until `airflow ft resume` (or `adopt`)."""
+    """Why a pipeline is halted until `airflow ft resume` (or `adopt`)."""
 
     STORE_BEHIND_SINK = "STORE_BEHIND_SINK"
     TOKEN_LOST = "TOKEN_LOST"
@@ -70,7 +70,9 @@ class HaltReason(StrEnum):
 
 
 class PipelineStatus(StrEnum):
-    """ACTIVE. HALTED with a `HaltReason`, or RENAMED (it goes on as another one): nothing is staged or delivered."""
+    """ACTIVE, HALTED with a `HaltReason`, or RENAMED (another name continues it). Only ACTIVE pipelines stage or
+    deliver.
+    """
 
     ACTIVE = "ACTIVE"
     HALTED = "HALTED"
@@ -78,7 +80,7 @@ class PipelineStatus(StrEnum):
 
 
 class Promise(StrEnum):
-    """What a participant can promise."""
+    """Guarantee that a participant can give."""
 
     TWO_PHASE = "TWO_PHASE"
     ATOMIC = "ATOMIC"
@@ -89,7 +91,7 @@ class Promise(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a sink's own marker says of a checkpoint."""
+    """Outcome of a checkpoint according to the sink's own marker."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -106,9 +108,9 @@ PLAIN = "python:"
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunKey:
-    """The Airflow run a checkpoint was staged in; outside Airflow any two strings that stay the same over retries.
+    """The Airflow run that staged a checkpoint; outside Airflow any two strings that are stable over retries.
 
-    `map_index` tells the expansions of a mapped task (or of a task in a mapped group) apart; -1: not mapped.
+    `map_index` distinguishes the expansions of a mapped task (or of a task in a mapped group); -1: not mapped.
     """
 
     dag_id: str
@@ -126,9 +128,9 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Who is acting: newer (epoch, attempt) pairs shut older ones out of the store and of every sink (I5).
+    """Fencing token: newer (epoch, attempt) pairs shut older ones out of the store and of every sink (I5).
 
-    `attempt` is drawn from a counter of the pipeline, so within an epoch a later step always has the larger one.
+    `attempt` comes from a counter of the pipeline, so within an epoch a later step has a larger one.
     """
 
     pipeline: str
@@ -144,7 +146,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class SparkPosition:
-    """Where Spark's own state of a published checkpoint lies: checkpoint location (URI) and micro-batch."""
+    """Position of Spark's state of a published checkpoint: checkpoint location (URI) and micro-batch."""
 
     location: str
     batch: int
@@ -172,11 +174,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class StateSizes:
-    """The state after one micro-batch, over all operators and partitions.
+    """State after one micro-batch, over all operators and partitions.
 
-    changes: bytes that this micro-batch has changed. snapshot: bytes of the newest full snapshots, as they lie in the
-    location (0: there is none). replayed: micro-batches since the oldest of these; whoever loads the state replays
-    their changes.
+    `changes`: bytes that this micro-batch changed. `snapshot`: bytes of the newest full snapshots in the location (0:
+    no snapshot). `replayed`: micro-batches since the oldest of these snapshots; loading the state replays their
+    changes.
     """
 
     changes: int
@@ -195,8 +197,8 @@ def plan_digest(segments: tuple[Segment, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """The pipeline that goes on under another name: `number` was delivered last, in all sinks, and all of its numbers
-    are lower than `below`, with which those of the new name begin.
+    """A pipeline that continues under another name. `number` was delivered last, in all sinks. All its numbers are
+    lower than `below`, the first number of the new name.
     """
 
     pipeline: str
@@ -208,11 +210,10 @@ class Former:
 class ParticipantPlan:
     """One transactional system in a plan: everything needed to reach and settle it without the DAG.
 
-    `name` is the Airflow connection id, or what a sink without a connection is called; `kind` names the system
-    (`airflow_ft.sinks.registry`); `sinks` maps a sink's name to its settings (plain JSON, never a secret), in the
-    declared order, in which their rows are sent;
-    `predecessor` is the number that this system must have delivered last (0: none yet). `former`: whose place this
-    pipeline takes there when it begins (None: nobody's).
+    `name` is the Airflow connection id, or the name of a sink without a connection. `kind` names the system
+    (`airflow_ft.sinks.registry`). `sinks` maps a sink's name to its settings (plain JSON, never a secret), in the
+    declared order, in which rows are sent. `predecessor` is the number that this system must have delivered last (0:
+    none yet). `former` is the pipeline that this one replaces there when it begins (None: no pipeline).
     """
 
     name: str
@@ -260,12 +261,11 @@ PLAN_FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one checkpoint is delivered; fixed once stored.
+    """Plan of one checkpoint's delivery; immutable once stored.
 
     `segments` are in delivery order: carried ones, subsumed ones, its own. `participants` are in commit order.
-    `commit_point` is the participant whose own transaction decides, or None when the store decides; with the mode
-    AT_LEAST_ONCE it has decided as soon as this is stored.
-    `reasons` tell a person why it was planned like this.
+    `commit_point` is the participant whose own transaction decides, or None when the store decides. With the mode
+    AT_LEAST_ONCE storing the plan is the decision. `reasons` explain the plan to people.
     """
 
     pipeline: str
@@ -329,11 +329,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """An outcome as read from a sink's own marker or token (I6), never guessed.
+    """Outcome read from a sink's own marker or token (I6), never guessed.
 
     `counts` are what the server returned inside the delivering transaction, by sink name: affected rows, or
-    acknowledged records. `detail` is plain JSON for people: attempts, connection, slow path taken, reason of
-    a tombstone.
+    acknowledged records. `detail` is plain JSON for people: attempts, connection, slow path taken, reason of an abort
+    marker.
     """
 
     participant: str
@@ -347,7 +347,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class SinkHead:
-    """What a sink itself remembers of a pipeline: its owner, its newest epoch and the number it delivered last."""
+    """A sink's own memory of a pipeline: its owner, its newest epoch and the number it delivered last."""
 
     installation: str
     epoch: int
@@ -356,10 +356,10 @@ class SinkHead:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A process at work on a pipeline.
+    """Claim of a process on a pipeline.
 
     `counter` grows at each renewal; a challenger watches it over its own monotonic clock. `task` names the Airflow
-    task instance without its try ("" outside Airflow). `doing`: for people, how far a long delivery has come.
+    task instance without its try ("" outside Airflow). `doing` shows people the progress of a long delivery.
     """
 
     holder: str
@@ -372,15 +372,16 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A pipeline's row in the store.
+    """Row of a pipeline in the store.
 
-    `base` is Spark's position of the newest published (or, after a rewind, delivered) checkpoint; `base_is_clean`
-    says that the process that wrote it ended properly, so that its location may be continued in place.
-    `turn` is the run that is at work from its `recover` to its `confirmed` (politeness, not safety).
-    `last_published` is the highest number ever published, the predecessor of the next publication (0: none);
-    `last_attempt` the highest attempt that was given out. `former`: the pipeline that goes on as this one.
-    `newer`: what a newer release has written as its status, or as the reason to halt it, and this one does not know
-    (""): it counts as HALTED then, and whoever acts on it refuses (`errors.require_understood`).
+    `base` is Spark's position of the newest published (or, after a rewind, delivered) checkpoint. `base_is_clean` says
+    that the process that wrote it ended properly, so its location may be continued in place. `turn` is the run between
+    its `recover` and its `confirmed` (politeness, not safety). `last_published` is the highest number ever published,
+    the predecessor of the next publication (0: none). `last_attempt` is the highest attempt. `former` is the pipeline
+    that this one replaces.
+
+    `newer` is a status or halt reason that a newer release wrote and this one does not know (""). The pipeline then
+    counts as HALTED, and every action refuses it (`errors.require_understood`).
     """
 
     name: str
@@ -399,7 +400,7 @@ class Pipeline:
 
     @property
     def why(self) -> str:
-        """The reason why it is HALTED, as it stands there."""
+        """Return why it is HALTED, as stored."""
         return self.newer or str(self.halt_reason)
 
     @property
@@ -411,19 +412,19 @@ class Pipeline:
 
 
 def halted_text(why: str, message: str, *, newer: bool) -> str:
-    """What people are told of a pipeline that is HALTED; `newer`: for something that this release does not know."""
+    """Return the text for people of a HALTED pipeline. `newer`: this release does not know the reason."""
     told = " (A newer airflow-ft has written this; until this one is as new, nothing here acts on it.)" if newer else ""
     return f"{why}: {message}{told}"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run's row: `epoch` is the one its delivery tasks share (0: none taken yet), `staged` that its stage ended.
+    """Row of a run. `epoch` is the one its delivery tasks share (0: none yet); `staged`: its stage ended.
 
-    `stage_task` is the task that staged it ("": not known), `stage_began` when its newest attempt began. `through` is
-    the highest number that was published when its stage ended. `complete`: that stage has read everything that its
-    sources held when it began, and no number up to `through` was rewound since. `spec` is the digest of what it was
-    staged with (`Store.spec`; "": not known). `restored_from`: the savepoint from which it has gone on ("": none).
+    `stage_task` is the task that staged it ("": unknown), `stage_began` when its newest attempt began. `through` is
+    the highest published number when its stage ended. `complete`: the stage read everything that its sources held when
+    it began, and no number up to `through` was rewound since. `spec` is the digest of its specification (`Store.spec`;
+    "": unknown). `restored_from` is the savepoint that it started from ("": none).
     """
 
     pipeline: str
@@ -443,9 +444,9 @@ class Run:
 class Vote:
     """A participant's newest attempt at a checkpoint's step, numbered before the sink was touched.
 
-    `prepared` is the attempt that voted yes (0: none), `notes` what it said when it did: plain JSON, from which
-    another process can finish a TWO_PHASE participant. `proof` is set once its outcome was read. `problem`, for people
-    alone: the error that the newest attempt met (None: it met none).
+    `prepared` is the attempt that voted yes (0: none). `notes` are that vote's plain JSON, from which another process
+    can finish a TWO_PHASE participant. `proof` is set once its outcome was read. `problem`, only for people, is the
+    error of the newest attempt (None: no error).
     """
 
     participant: str
@@ -458,16 +459,16 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint's row in the store, with its votes.
+    """Row of a checkpoint in the store, with its votes.
 
     `delivered_by` is the COMPLETED number whose plan contained this one's segment. `after_abort` is set on ABORTED
-    only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold what it had prepared.
+    only. `rollback_pending`: it was aborted, and a TWO_PHASE participant may still hold prepared rows of it.
     `positions` are the source positions by source name (plain JSON). Times are UTC by the store's clock. `spec` is the
-    digest of the specification that it was made with (`Store.spec`; "": not known).
+    digest of its specification (`Store.spec`; "": unknown).
 
-    For people alone: `lag`, what each source had beyond this checkpoint while it was the newest one (empty where nobody
-    has looked); `application`, Spark's id of the application that was to compute it ("": not known); `state_sizes`, how
-    large the state was after it (None: nobody has measured it, or there is none).
+    Only for people: `lag`, what each source had beyond this checkpoint while it was the newest one (empty: not
+    measured); `application`, Spark's id of the application that computed it ("": unknown); `state_sizes`, the size of
+    the state after it (None: not measured, or no state).
     """
 
     pipeline: str
@@ -534,17 +535,17 @@ DRAINED = "*drained"
 
 
 class RequestKind(StrEnum):
-    """What a person may ask of a stream that runs."""
+    """Request that a person may make of a running stream."""
 
     STOP = "STOP"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that was asked of whoever runs the pipeline; `id` counts within a pipeline.
+    """A request to the process that runs the pipeline; `id` counts within a pipeline.
 
-    `kind` is as it stands where only a newer release knows it: nobody answers that here.
-    `outcome` says what became of it ("": nobody has answered yet). Times are UTC by the store's clock.
+    `kind` is plain text where only a newer release knows it; this release does not answer it. `outcome` is the answer
+    ("": no answer yet). Times are UTC by the store's clock.
     """
 
     pipeline: str

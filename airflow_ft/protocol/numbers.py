@@ -21,7 +21,7 @@ class Numbers:
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
-        """Of these, which are ascending."""
+        """Return the numbers of an ascending iterable."""
         found = tuple(numbers)
         return cls(found[-MOST_LISTED:], len(found), found[0] if found else 0)
 
@@ -38,11 +38,13 @@ class Numbers:
         return self.newest[-1] if self.newest else 0
 
     def __contains__(self, number: int) -> bool:
-        """Of those that are not kept one by one: whether it lies between them."""
+        """Return whether a number is one of these. Numbers that are not kept one by one match by range."""
         return number in self.newest or (bool(self.newest) and self.first <= number < self.newest[0])
 
     def told(self) -> dict[str, Any]:
-        """Plain data for other tasks. `numbers` is None when they are too many: nobody takes a part for the whole."""
+        """Return plain data for other tasks. `numbers` is None when there are too many, so a part cannot pass for the
+        whole.
+        """
         listed = list(self.newest) if self.count == len(self.newest) else None
         return {"numbers": listed, "count": self.count, "first": self.first, "last": self.last}
 

@@ -8,15 +8,15 @@ from enum import StrEnum
 
 
 class OrphanKind(StrEnum):
-    """What stands there."""
+    """Kind of remnant that a sink holds."""
 
     COMMITTED = "committed"  # a branch whose rows are visible, of a number that was not delivered as a whole
     ABORTED = "aborted"  # a tombstone: nothing is visible
-    PREPARED = "prepared"  # durable and invisible; it keeps its locks until somebody ends it
+    PREPARED = "prepared"  # durable and invisible; it keeps its locks until it is ended
 
 
 class PreparedEnding(StrEnum):
-    """How a person ends what was left prepared."""
+    """End of rows that were left prepared, chosen by a person."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
@@ -24,10 +24,10 @@ class PreparedEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """One branch (or, with `branch` "", a whole number) of a former owner.
+    """One branch of a former owner, or with `branch` "" a whole number.
 
     `number` is 0 when it cannot be known. `of` is how many branches the number has (0: not known). `text` is for
-    people; `commit` and `roll_back` are statements that end what is prepared ("": the sink has none).
+    people. `commit` and `roll_back` are statements that end prepared rows ("": the sink has none).
     """
 
     number: int

@@ -1,7 +1,7 @@
-"""Delivery beside a stage that goes on: what is published is planned and delivered at once, in the stage's process.
+"""Delivery beside a running stage: published checkpoints are planned and delivered at once, in the stage's process.
 
-It works with the stage's own epoch, so for every sink and for the decision log it is one more task of that run (I5).
-What it leaves undone, the tasks behind the stage do; if the process dies anywhere in here, it is a delivery that died.
+It uses the stage's own epoch, so for every sink and for the decision log it is one more task of that run (I5). The
+tasks behind the stage deliver what it leaves. If the process dies here, recovery handles it as any delivery that died.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ PRUNED_EACH, PRUNED_BYTES = 60.0, 256_000_000
 
 
 class Overlap:
-    """Delivers from a thread for the duration of the block; `check` raises what ended it.
+    """Deliver from a thread for the duration of the block; `check` raises the error that ended it.
 
-    A sink that is away is tried again, with growing pauses (seconds, from `interval`; in a stream none is so long that
-    what is published meanwhile could expire before it was tried). With AT_LEAST_ONCE the others do not wait so long:
-    each publication is delivered to them. Anything that trying again does not mend ends it: refused rows have rewound
-    the pipeline, and then the stage has to end too.
+    Retries an unavailable sink with growing pauses (seconds, from `interval`). In a stream a pause never outlasts the
+    timeout of a published checkpoint. With AT_LEAST_ONCE the other sinks do not wait: each publication is delivered to
+    them. An error that a retry cannot solve ends the block: refused rows have rewound the pipeline, and then the stage
+    must end too.
 
-    In a stream a checkpoint that is not decided in time expires; more of these in a row than
-    `config.tolerable_failures` end it. What goes well is told as `Heartbeat` does, not each by itself.
+    In a stream a checkpoint that is not decided in time expires. More of these in a row than
+    `config.tolerable_failures` end the block. `Heartbeat` logs successes in summaries.
     """
 
     def __init__(
@@ -93,9 +93,9 @@ class Overlap:
         self._thread = threading.Thread(target=self._run, name=f"overlap-{context.pipeline}", daemon=True)
 
     def settle_plans(self) -> None:
-        """To be called before the stage: plans for other sinks give way, and what carries their rows gets its number.
+        """Drop plans for other sinks and number their carried rows. Call it before the stage.
 
-        While the stage goes on such a number would come between two of its own, and end it.
+        During the stage such a number would fall between two of the stage's own numbers and end it.
         """
         try:
             if has_work(self._context):
@@ -138,7 +138,7 @@ class Overlap:
             raise away
 
     def _retain(self) -> None:
-        """What `confirmed` does at the end of a run: one that goes on for long must not keep all that it has staged.
+        """Apply retention as `confirmed` does at the end of a run, so that a long run does not keep all staged rows.
 
         The stage works in folders of the present epoch, or in that of the base: the sweep leaves both alone.
         """
@@ -161,7 +161,9 @@ class Overlap:
             raise self._error
 
     def _look(self) -> None:
-        """Delivers; and tells the sources what is confirmed, also while a sink is away. Raises as `deliver`."""
+        """Deliver, and report confirmed positions to the sources, also while a sink is unavailable. Raises as
+        `deliver`.
+        """
         try:
             self.deliver()
         except FencedError:
@@ -176,7 +178,9 @@ class Overlap:
             self._tell_sources()
 
     def _run(self) -> None:
-        """Until the block ends. Whatever else ends it is kept: in silence the stage would go on delivering nothing."""
+        """Deliver until the block ends. Keeps any error: otherwise the stage would continue without delivery and
+        without a sign.
+        """
         try:
             self._deliver_on()
         except Exception as error:
@@ -210,7 +214,7 @@ class Overlap:
                 pause, waiting = self._interval, self._wake  # a pause beyond the time-out lets the next one expire, too
             except TransientError as error:
                 if isinstance(error, FencedError) and self._is_replaced():
-                    return  # whoever watches the stage's lease hears of it too
+                    return  # any reader of the stage's lease sees it too
                 pause = min(self._longest_pause, 2 * pause)
                 # With AT_LEAST_ONCE the other sinks take what is published meanwhile.
                 waiting = self._stop if self._delivery.mode.waits else self._wake
@@ -219,10 +223,12 @@ class Overlap:
                     said = now + pause
 
     def _is_replaced(self) -> bool:
-        """Whether a newer owner is there. A sink may refuse without one: as when others take a transactional id."""
+        """Return whether a newer owner exists. A sink may also refuse without one, as when others take a transactional
+        id.
+        """
         try:
             return self._context.store.pipeline(self._context.pipeline).epoch != self._coordinator.epoch
-        except StoreUnavailableError:  # the next look tells
+        except StoreUnavailableError:  # the next look shows it
             return False
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a list of many pipelines says of each: how it stands."""
+"""Summaries of pipelines for lists: condition, figures and times of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Condition(StrEnum):
-    """How a pipeline stands; in the order in which a person should look."""
+    """Condition of a pipeline, in the order in which a person should look."""
 
     HALTED = "HALTED"
     QUARANTINED = "QUARANTINED"
@@ -64,17 +64,16 @@ SILENT_AFTER = timedelta(seconds=90)
 
 
 class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasses are slow at
-    """A pipeline in few words.
+    """Summary of a pipeline.
 
-    `halted`: the reason and what is said of it, or "". `renamed`: as which it goes on, or "".
-    `dags` are the first and the last one, by name, of those that have made its checkpoints: none, one, or two of
-    several. The numbers are of checkpoints that are open. `late`: for so long nothing was confirmed, where that is more
-    than the pipeline's `late_after`; None: it is in time, or nobody has said when it is not (then that is None, too).
-    `late_at`: from then on it is late, unless something is confirmed before.
+    `halted`: the reason and its message, or "". `renamed`: the name that continues it, or "". `dags` are the first and
+    the last by name of the DAGs that made its checkpoints: none, one, or two of several. The numbers count open
+    checkpoints. `late`: time since the last confirmation, if longer than the pipeline's `late_after`; None: in time,
+    or no `late_after`. `late_at`: when it becomes late unless a checkpoint is confirmed before.
 
     `failure`: why the newest run failed. `streaming`: its newest stage is one of a stream. `retired`: a person retired
-    it since. `leases`: processes that hold one. `changed_at`: when anything of it was written last, a renewed lease
-    too. `silent`: for how long nothing was, while a run has the turn; longer than `silent_after`: no process is alive.
+    it since. `leases`: processes that hold one. `changed_at`: time of the last write, including lease renewals.
+    `silent`: time since then while a run has the turn; longer than `silent_after` means that no process is alive.
 
     Airflow knows the state of DAGs and their runs, the decision log does not (`airflow_ft.admin.dag_runs.judged`).
     `ended`: the run that has the turn and cannot continue. `paused`: each of its DAGs is paused or deleted, so none
@@ -212,10 +211,10 @@ def failed_text(failure: Failure) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many checkpoints a pipeline has had, since its first one, by how they ended; and how often it was restored.
+    """Number of checkpoints of a pipeline by their end, since its first one; and how often it was restored.
 
-    `subsumed` were delivered with a later one. `failed` were aborted: rows that they had published were delivered with
-    a later one too, or computed again.
+    `subsumed` were delivered with a later one. `failed` were aborted; their published rows were delivered with a later
+    one or computed again.
     """
 
     in_progress: int
@@ -232,7 +231,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who has made a checkpoint ("": no run), and the digest of what it was made with ("": not known)."""
+    """The DAG that made a checkpoint ("": no run), and the digest of its specification ("": unknown)."""
 
     dag_id: str
     spec: str

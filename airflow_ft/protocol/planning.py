@@ -29,7 +29,7 @@ from airflow_ft.protocol.reasons import reason_of
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the DAG declares: participants in commit order, the carrier of the commit point, and why."""
+    """The DAG's declaration: participants in commit order, the carrier of the commit point, and the reasons."""
 
     participants: tuple[ParticipantPlan, ...]
     commit_point: str | None
@@ -64,10 +64,12 @@ def plan_delivery(
     commit_point: str | None = None,
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE,
 ) -> Delivery:
-    """Groups sinks into participants, chooses the carrier of the commit point and the order of commits.
+    """Group sinks into participants, and choose the carrier of the commit point and the order of commits.
 
-    `commit_point` is the connection id of the ATOMIC participant that shall carry it; by default the first declared
-    one does. ConfigurationError when the declaration cannot work.
+    `commit_point` is the connection id of the ATOMIC participant that carries it; by default the first declared one.
+
+    Raises:
+        ConfigurationError: the declaration cannot work.
     """
     if not sinks:
         raise ConfigurationError(
@@ -260,9 +262,9 @@ def wants_vote(checkpoint: Checkpoint, participant: str) -> bool:
 
 
 def may_be_heuristic(checkpoint: Checkpoint, participant: ParticipantPlan) -> bool:
-    """Whether the participant may hold prepared rows that nobody has decided upon: found committed, it was by hand.
+    """Return whether the participant may hold undecided prepared rows: if those are committed, a person did it.
 
-    Whoever asks the sink has to read the checkpoint again afterwards: it may be decided meanwhile.
+    After asking the sink, read the checkpoint again: it may be decided meanwhile.
     """
     undecided = checkpoint.decided_at is None and checkpoint.state is not CheckpointState.SUBSUMED
     settled = checkpoint.state is CheckpointState.ABORTED and not checkpoint.rollback_pending

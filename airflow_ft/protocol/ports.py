@@ -81,7 +81,7 @@ class Meter(Protocol):
 
     @property
     def traces(self) -> bool:
-        """Return whether `ended` is to be told: that takes a look at the decision log."""
+        """Return whether `ended` needs a call, which costs a read of the decision log."""
 
     def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
         """One is COMPLETED or ABORTED; with what has happened to it, the newest first."""
@@ -90,25 +90,25 @@ class Meter(Protocol):
         """One was aborted."""
 
     def confirmed(self, pipeline: str, count: int) -> None:
-        """So many more are proven to be in every sink: a COMPLETED one, and those that it delivered with itself."""
+        """Add checkpoints that are proven to be in every sink: a COMPLETED one, and those delivered with it."""
 
     def completed(self, pipeline: str, timing: Timing) -> None:
         """A checkpoint is COMPLETED: how long it took, and its own rows."""
 
     def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
-        """So many rows were staged for the sink of dead letters."""
+        """Add rows that were staged for the sink of dead letters."""
 
     def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
-        """For so long none was triggered, although one was due."""
+        """Add seconds without a trigger although a checkpoint was due."""
 
     def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
-        """How large its state is, as `airflow_ft.protocol.model.StateSizes` says."""
+        """Report the size of the state, as in `airflow_ft.protocol.model.StateSizes`."""
 
     def taken(self, pipeline: str, taken: Taken) -> None:
-        """How far a delivery that takes long has come."""
+        """Report the progress of a long delivery."""
 
     def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
-        """How much a source has that no published checkpoint has."""
+        """Report how much input of a source no published checkpoint contains."""
 
 
 class Unmetered:
@@ -167,10 +167,10 @@ class Versioned(Protocol):
 class Store(RootLog, Versioned, Protocol):
     """The decision log.
 
-    Every write is one transaction: it locks the pipeline's row, checks its conditions (pipeline ACTIVE where rows
-    are staged, planned or decided; `epoch` equal to the pipeline's; the table of `core.transitions`), changes the
-    rows and appends one event. A condition that fails raises FencedError (the epoch is newer), PipelineHaltedError or
-    StateConflictError, and changes nothing. A write whose answer was lost raises
+    Every write is one transaction: it locks the pipeline's row, checks its conditions, changes the rows and appends
+    one event. The conditions are: the pipeline is ACTIVE where rows are staged, planned or decided; `epoch` is the
+    pipeline's; `core.transitions` allows the change. A condition that fails raises FencedError (the epoch is newer),
+    PipelineHaltedError or StateConflictError, and changes nothing. A write whose answer was lost raises
     StoreUnavailableError(unanswered=True). Names of pipelines that do not exist raise KeyError in reads.
     """
 
@@ -199,39 +199,43 @@ class Store(RootLog, Versioned, Protocol):
     def pipelines(self) -> Sequence[Pipeline]: ...
 
     def overview(self, dag_id: str = "") -> Sequence[Overview]:
-        """All pipelines by name, or those of which a DAG has made checkpoints.
+        """Return all pipelines by name, or those of which a DAG made checkpoints.
 
-        The cost is that of so many rows; of those of a DAG, a look-up more where others have made some, too.
+        Reads one row for each returned pipeline, and with `dag_id` one more where other DAGs made checkpoints too.
         """
 
     def standing(self, pipeline: str) -> Overview:
         """One pipeline in short."""
 
     def mark(self, pipeline: str = "") -> str:
-        """A text that is another one after each write to the pipeline, or to any ("").
+        """Return a version token that changes on every write to the pipeline, or to any ("").
 
-        So whoever has asked something before knows whether to ask again. Costs one look at the end of an index.
+        A client compares it to decide whether to query again. Reads one entry at the end of an index.
         """
 
     def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
-        """Of the newest checkpoints, newest first. Reads no plan and no vote."""
+        """Return the origins of the newest checkpoints, newest first. Reads no plan and no vote."""
 
     def timings(self, pipeline: str, limit: int, only: Only | None = None) -> Sequence[Timing]:
-        """How long the newest checkpoints took, newest first; with `only` those alone. Reads no plan and no vote."""
+        """Return the timings of the newest checkpoints, newest first, filtered by `only`. Reads no plan and no vote."""
 
     def recent(self, pipelines: Collection[str], limit: int) -> Mapping[str, Sequence[Delivered]]:
         """The newest completed checkpoints of each of these pipelines (100 at most), newest first. One statement."""
 
     def doing(self, pipelines: Collection[str]) -> Mapping[str, Sequence[str]]:
-        """What those who hold leases on these pipelines say of themselves, by holder; without those who say nothing."""
+        """Return the progress texts of lease holders on these pipelines, by holder; omits holders without one."""
 
     def lags(self, pipelines: Collection[str]) -> Mapping[str, Sequence[Lag]]:
-        """What was told last of the sources of these pipelines, by source; without those of which nothing was told."""
+        """Return the last reported lags of the sources, by pipeline; omits pipelines without a report."""
 
     def tell_lags(self, pipeline: str, epoch: int, number: int, lags: Sequence[Lag]) -> None:
-        """Replaces what was told of the sources, and notes it with the checkpoint `number` (0: with none). No event.
+        """Replace the lags of the sources, and store them with the checkpoint `number` (0: with none). Writes no
+        event.
 
-        FencedError when the epoch is newer. Nothing is decided by it, so it may be late, or not come at all.
+        Nothing is decided by it, so it may be late or missing.
+
+        Raises:
+            FencedError: the epoch is newer.
         """
 
     def tell_state(self, pipeline: str, epoch: int, number: int, sizes: StateSizes) -> None:
@@ -276,9 +280,9 @@ class Store(RootLog, Versioned, Protocol):
 
         Conditions: the epoch is still `expected`, and every lease on the pipeline is in `seen` (holder -> counter)
         with that very counter, else LeaseHeldError; and it is ACTIVE (PipelineHaltedError), or RENAMED with nothing
-        published, so that a pipeline may be renamed to it. In the same transaction: all other leases are dropped, and
-        TRIGGERED checkpoints become ABORTED, since they can no longer be published: FENCED where another holder's lease
-        of their epoch was dropped, else ATTEMPT_ENDED.
+        published, so that a pipeline may be renamed to it. The same transaction drops all other leases and aborts
+        TRIGGERED checkpoints, which can no longer be published. The reason is FENCED where another holder's lease of
+        their epoch was dropped, else ATTEMPT_ENDED.
         """
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
@@ -297,9 +301,10 @@ class Store(RootLog, Versioned, Protocol):
     def enter_turn(
         self, pipeline: str, run: RunKey, interval_end: datetime | None, ended: Collection[RunKey] = ()
     ) -> RunKey:
-        """Registers the run, and gives it the turn if nobody has it or its holder is in `ended`; returns the holder.
+        """Register the run, and give it the turn if the turn is free or its holder is in `ended`. Returns the holder.
 
-        ConfigurationError when another map index of the same DAG run is registered.
+        Raises:
+            ConfigurationError: another map index of the same DAG run is registered.
         """
 
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
@@ -321,10 +326,11 @@ class Store(RootLog, Versioned, Protocol):
     def begin_stage(
         self, pipeline: str, epoch: int, run: RunKey, task: str = "", spec: Mapping[str, Any] | None = None
     ) -> int:
-        """Gives the run this epoch, `staged` false, marks the base unclean; returns a new attempt number.
+        """Give the run this epoch with `staged` false, and mark the base unclean. Returns a new attempt number.
 
-        `task` is kept as the run's `stage_task`, the time as its `stage_began`: nothing is read before.
-        `spec` (plain JSON, no secret) is what the run, and each number that it triggers, is made with.
+        `task` becomes the run's `stage_task`, and the current time its `stage_began`. The stage reads its sources only
+        after this call. `spec` (plain JSON, no secret) is the specification of the run and of each number that it
+        triggers.
         """
 
     def trigger(self, pipeline: str, epoch: int, run: RunKey | None, application: str = "") -> int:
@@ -347,10 +353,10 @@ class Store(RootLog, Versioned, Protocol):
     ) -> None:
         """TRIGGERED -> STAGED, and the pipeline's base becomes `position` (unclean) unless that is None.
 
-        Conditions: `predecessor` is the highest number ever published before (0: none). `segment` is None for a
-        number that only carries earlier segments. `as_of`: all that was in the sources at that time, by the store's
-        clock, is in this number or in one before it (None: nobody knows). `parts`: for traces, seconds of what it
-        consists of, one after the other.
+        Conditions: `predecessor` is the highest number ever published before (0: none). `segment` is None for a number
+        that only carries earlier segments. `as_of`: everything that the sources held at that time, by the store's
+        clock, is in this or an earlier number (None: unknown). `parts`: for traces, the seconds of its consecutive
+        parts.
         """
 
     def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:
@@ -361,10 +367,14 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def give_up(self, pipeline: str, epoch: int, reason: AbortReason, message: str) -> None:
-        """What is TRIGGERED becomes ABORTED(`reason`), so it can no longer be published: its attempt has ended."""
+        """Abort TRIGGERED checkpoints with `reason`, because their attempt ended and they can no longer be
+        published.
+        """
 
     def read_all(self, pipeline: str, epoch: int, run: RunKey, as_of: datetime) -> None:
-        """A stream that goes on: what was in the sources at `as_of` is in the numbers that are published by now."""
+        """Record for a running stream that the published numbers contain everything that the sources held at
+        `as_of`.
+        """
 
     def end_stage(
         self, pipeline: str, epoch: int, run: RunKey, position: SparkPosition | None, *, complete: bool = True
@@ -376,10 +386,10 @@ class Store(RootLog, Versioned, Protocol):
 
     # requests
     def ask(self, pipeline: str, kind: RequestKind, arguments: Mapping[str, Any], by: str) -> int:
-        """Leaves a request (plain JSON, no secret) for whoever runs the pipeline; returns its id."""
+        """Store a request (plain JSON, no secret) for the process that runs the pipeline; returns its id."""
 
     def open_requests(self, pipeline: str) -> Sequence[Request]:
-        """Those that nobody has answered, ascending."""
+        """Return the unanswered requests, ascending."""
 
     def request(self, pipeline: str, id: int) -> Request: ...
 
@@ -473,33 +483,43 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def finalise(self, pipeline: str, number: int) -> None:
-        """What follows COMPLETED was done (group offsets, retention). Not fenced: it may be repeated by anyone."""
+        """Record that the work after COMPLETED is done (group offsets, retention). Not fenced: any process may repeat
+        it.
+        """
 
     def halt(self, pipeline: str, reason: HaltReason, message: str) -> None: ...
 
     def resume(self, pipeline: str, who: str, reason: HaltReason | None = None) -> None:
-        """A person has settled why it was HALTED. StateConflictError: by now for something else than `reason`.
+        """Record that a person settled the reason of the halt.
 
-        A RENAMED one has its name back: in the same write what it goes on as loses its place, is fenced, and RENAMED in
-        its turn. StateConflictError when that has published checkpoints: both would deliver the same rows.
+        A RENAMED pipeline takes its name back: the same write fences the pipeline that continued it and makes that one
+        RENAMED.
 
-        After STORE_BEHIND_SINK the epoch grows by one: attempts of the old one would stay below the sink's head, and
+        After STORE_BEHIND_SINK the epoch grows by one. Attempts of the old epoch would stay below the sink's head and
         halt the pipeline again, as many times as the lost log had drawn attempts.
+
+        Raises:
+            StateConflictError: it is HALTED for another reason than `reason` by now; or the pipeline that continues a
+                RENAMED one has published checkpoints, so both would deliver the same rows.
         """
 
     def retire(self, pipeline: str, who: str, ended: RunKey | None = None) -> None:
-        """Silences the pipeline: it is neither late nor failed until its next run takes the turn, or fails before that.
+        """Silence the pipeline: it is neither late nor failed until its next run takes the turn, or fails before that.
 
-        A turn of `ended` is free then. StateConflictError: another run is at work.
+        Frees a turn of `ended`.
+
+        Raises:
+            StateConflictError: another run has the turn.
         """
 
     def adopt(self, pipeline: str, epoch: int, delivered: Mapping[str, int], who: str, *, expected: int) -> int:
-        """Goes past the sinks of a lost decision log, by participant the number delivered last; returns a new epoch.
+        """Continue above the sinks of a lost decision log; `delivered` is the last number by participant. Returns a
+        new epoch.
 
         HALTED pipelines only, and nothing PREPARED or COMMITTING (else StateConflictError), and only while `expected`
-        is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, numbers go
-        on above every delivered one, leases are dropped, what is planned becomes ABORTED (SUPERSEDED, carried), and
-        `last_delivered` answers what the sinks say. Stays HALTED until `resume`.
+        is the pipeline's epoch: it was read before the sinks were looked at. The new epoch is above `epoch`, and the
+        next number above every delivered one. Leases are dropped, planned numbers become ABORTED (SUPERSEDED,
+        carried), and `last_delivered` returns the sinks' numbers. The pipeline stays HALTED until `resume`.
         """
 
     def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
@@ -525,11 +545,11 @@ class Store(RootLog, Versioned, Protocol):
         *,
         seen_requests: Collection[int] | None = None,
     ) -> None:
-        """The base, and Spark's position of the newest published number, become `position`, clean.
+        """Set the base, and Spark's position of the newest published number, to `position`, clean.
 
-        Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to a
-        position before would bring the state back. With `heard`, the open requests that whoever drops it knows of:
-        there is none besides (StateConflictError), since that may want the state.
+        Condition: nothing is TRIGGERED, and nothing published is undelivered (StateConflictError), since a rewind to
+        an earlier position would bring the state back. With `heard`, the open requests that the caller has read:
+        StateConflictError if there are others, since they may need the state.
         """
 
     def restore(
@@ -542,11 +562,11 @@ class Store(RootLog, Versioned, Protocol):
         savepoint: str = "",
         of: tuple[str, int] | None = None,
     ) -> None:
-        """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin.
-        None, of one without a base: it has none, and begins so anyway (StateConflictError for any other).
+        """As `reset_state`, to the copy of a savepoint; for a pipeline without numbers it is where they begin. None
+        keeps a pipeline without a base as it is (StateConflictError for any other).
 
-        `run`: whoever asks for it in a DAG run does so once (StateConflictError); `Run.restored_from` is its savepoint.
-        `of`: the pipeline that the savepoint is of, where it is another one, and the checkpoint that it covers.
+        `run`: the DAG run that asks for it, which may do so once (StateConflictError); `Run.restored_from` is its
+        savepoint. `of`: the savepoint's pipeline if it is another one, and the checkpoint that it covers.
         """
 
     def rename(
@@ -561,11 +581,13 @@ class Store(RootLog, Versioned, Protocol):
         run: RunKey | None = None,
         savepoint: str = "",
     ) -> None:
-        """As `restore`, of a pipeline without published numbers that `former` goes on as, behind `delivered`.
+        """As `restore`, of a pipeline without published numbers that continues `former` after its number `delivered`.
 
-        In the same write `former`, whose epoch is `held`, becomes RENAMED, is late no more, loses its turn, and its
-        numbers go on in `pipeline`, whose `former` it is; until that has checkpoints, the DAGs of `former` are its own.
-        Condition: nothing of it is unsettled (StateConflictError).
+        The same write makes `former`, whose epoch is `held`, RENAMED, silences its late alert and takes its turn. Its
+        numbers continue in `pipeline`, which records it as `former`. Until `pipeline` has checkpoints, the DAGs of
+        `former` are its own.
+
+        Condition: nothing of `former` is unsettled (StateConflictError).
         """
 
     def note_savepoint(self, pipeline: str, number: int, message: str, detail: Mapping[str, Any]) -> None:
@@ -575,10 +597,10 @@ class Store(RootLog, Versioned, Protocol):
         """Writes that the files of this delivered number are being deleted (PRUNING goes before the files)."""
 
     def forget_events(self, pipeline: str, keep: int, limit: int) -> int:
-        """Deletes what the event log tells of some old numbers, from the oldest on; returns how many (0: none is left).
+        """Delete the events of some old numbers, from the oldest on; returns how many (0: none left).
 
-        At most `limit` numbers; never of the newest `keep`, nor of one that is open or comes after one. What is told of
-        the pipeline as a whole stays, and so do the numbers themselves, with their plans, votes and proofs.
+        Deletes those of at most `limit` numbers, never of the newest `keep`, nor of an open number or one after it.
+        Events of the pipeline itself remain, and so do the numbers with their plans, votes and proofs.
         """
 
     # reading
@@ -654,24 +676,25 @@ class Store(RootLog, Versioned, Protocol):
         """The COMPLETED checkpoint with the highest number."""
 
     def read_through(self, pipeline: str, at: datetime) -> int | None:
-        """The number up to which everything is published that was in the sources at `at`; None: nobody has read that.
+        """Return the number up to which everything is published that the sources held at `at`; None: unknown.
 
-        Known by a stage that began at or after it and is `complete`, by a stream's checkpoint, or by a stream that has
-        found nothing new since. What was rewound tells nothing.
+        The answer comes from a `complete` stage that began at or after it, from a stream's checkpoint, or from a
+        stream that found nothing new since. Rewound numbers do not count.
         """
 
     def read_as_of(self, pipeline: str, through: int) -> datetime | None:
-        """The latest known time of which everything that was in the sources is in numbers up to `through`.
+        """Return the latest known time at which everything in the sources is in numbers up to `through`.
 
-        None: no such time is known. What was rewound tells nothing.
+        None: no such time is known. Rewound numbers do not count.
         """
 
     def delivered_with(self, pipeline: str, number: int) -> int:
         """The number whose plan has delivered the newest delivered one that is at most `number`; 0: there is none."""
 
     def complete_around(self, pipeline: str, number: int) -> tuple[int, int | None]:
-        """The highest number, at most `number`, with which all of some moment's input was published (0: none), and
-        the lowest that is at least `number`: `through` of a complete run, or a stream's checkpoint with an `as_of`.
+        """Return the two complete numbers around `number`. The first is the highest that is at most `number` (0:
+        none), the second the lowest that is at least `number`. A number is complete if it is `through` of a complete
+        run, or a stream's checkpoint with an `as_of`: then all input of some moment is published.
         """
 
     def is_rewound(self, pipeline: str, after: int, through: int) -> bool:
@@ -690,7 +713,11 @@ class Store(RootLog, Versioned, Protocol):
         """Newest first; all numbers, or one. Those of old numbers are gone (`forget_events`)."""
 
     def spec(self, digest: str) -> Mapping[str, Any]:
-        """What a run or a checkpoint with this `spec` was made with, as `begin_stage` was told; KeyError: not known."""
+        """Return the specification with this digest, as `begin_stage` stored it.
+
+        Raises:
+            KeyError: it is unknown.
+        """
 
 
 class Participant(Protocol):
@@ -713,25 +740,29 @@ class Participant(Protocol):
         """
 
     def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
-        """Makes the rows visible under this plan's marker, or finds that this has happened; may be repeated for ever.
+        """Make the rows visible under this plan's marker, or find that this has happened; repeatable without limit.
 
-        `vote` is the one that the decision counted: a TWO_PHASE participant finishes what that attempt prepared, and
-        delivers from the write-ahead log, under the same marker, what is lost of it. Returns the proof: COMMITTED, or
-        ABORTED when a tombstone stands there. DeclinedError: the rows were refused, its transaction was rolled back.
+        `vote` is the one that the decision counted. A TWO_PHASE participant finishes what that attempt prepared, and
+        delivers lost parts of it from the write-ahead log under the same marker. Returns the proof: COMMITTED, or
+        ABORTED if the sink holds an abort marker.
 
-        With `set_aside` (a person's word, and only for what is decided) the rows that are refused by themselves go
-        into the plan's dead letters, durably before the commit, and all others are delivered; the proof names them
-        (`core.set_aside`). DeclinedError then: it is not single rows that are refused.
+        With `set_aside` (at a person's request, and only for decided numbers) refused rows go into the plan's dead
+        letters, durably before the commit. All others are delivered, and the proof names the refused ones
+        (`core.set_aside`).
+
+        Raises:
+            DeclinedError: the sink refused the rows and rolled its transaction back. With `set_aside`: the refusal is
+                not about single rows.
         """
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """Writes the tombstone (with `detail`), or finds the marker that stands there: the outcome says which.
+        """Write the abort marker (with `detail`), or find the marker that exists already; returns the outcome.
 
-        TWO_PHASE: rolls back what attempts older than the fence have prepared of this number, once ABORTED is decided.
+        TWO_PHASE: once ABORTED is decided, rolls back what attempts older than the fence prepared of this number.
         """
 
     def proof(self, plan: Plan) -> Proof | None:
-        """What the marker or token says now, in a fresh snapshot; None: nothing is there (which proves nothing)."""
+        """Return what the marker or token says now, in a fresh snapshot; None: there is none (which proves nothing)."""
 
     def forget(self, fence: Fence, floor: int) -> None:
         """Prunes markers at or below `floor`, raising the head's floor in the same transaction (R13).
@@ -743,30 +774,36 @@ class Participant(Protocol):
         """Return what the sink remembers of the pipeline under any owner; None: nothing."""
 
     def adopt(self, fence: Fence, number: int) -> None:
-        """Makes the sink remember `number` as the last delivered one, under `fence`, whatever stands there.
+        """Make the sink remember `number` as the last delivered one, under `fence`, whatever it remembers now.
 
-        For a person who takes the pipeline over from another installation (`airflow ft adopt`): no number at or below
-        `number` can be delivered any more. StateConflictError: the former owner has gone past it. FencedError: somebody
-        else has adopted it since, under a newer epoch.
+        For a person who adopts the pipeline from another installation (`airflow ft adopt`). Afterwards no number at or
+        below `number` can be delivered.
+
+        Raises:
+            StateConflictError: the former owner has delivered a later number.
+            FencedError: another process has adopted it since, under a newer epoch.
         """
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
         """Return what installations other than this one have left at numbers that they did not finish. Only reads."""
 
     def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
-        """For a person who adopts: shuts the former owner out, then ends what it has left prepared. Repeatable.
+        """Shut the former owner out, then end what it left prepared. For a person who adopts; repeatable.
 
-        The sink goes on naming that owner until `adopt`. What this installation itself has prepared is rolled back:
-        the store has given all that was planned up. StateConflictError: something is prepared, and `ending` is None.
+        The sink still names that owner until `adopt`. What this installation itself prepared is rolled back, because
+        the store has aborted all planned numbers.
 
-        With `make_way`, in a sink that is this installation's, the former owner's marks go instead, so that what this
-        decision log has planned under the same numbers can be delivered.
+        With `make_way`, in a sink that belongs to this installation, the former owner's marks are removed instead, so
+        that the planned numbers of this decision log can be delivered.
+
+        Raises:
+            StateConflictError: something is prepared, and `ending` is None.
         """
 
     def heuristic(self, plan: Plan) -> str:
-        """Return what was committed of this *undecided* number by hand, and how to resolve it; "": nothing.
+        """Return what was committed by hand of this *undecided* number, and how to resolve it; "": nothing.
 
-        Only a TWO_PHASE participant can have such an outcome. The caller makes sure that nobody has decided.
+        Only a TWO_PHASE participant can have such an outcome. The caller makes sure that the number is undecided.
         """
 
     def close(self) -> None: ...
@@ -774,21 +811,23 @@ class Participant(Protocol):
 
 @runtime_checkable
 class Expiring(Protocol):
-    """A participant whose memory goes by itself when nobody writes for long, as offsets of a consumer group do.
+    """A participant whose memory expires without writes, as offsets of a consumer group do.
 
-    What any other participant remembers goes only when somebody removes it.
+    Any other participant forgets only what a person removes.
     """
 
     def remembers(self, pipeline: str) -> bool:
-        """Whether all that it remembers a pipeline by is there, as of its last commit; never waits for what is open.
+        """Return whether its memory of a pipeline is complete, as of its last commit; never waits for open
+        transactions.
 
-        Asked of a participant that has voted, so False means that a part of it was lost since.
+        The participant has voted, so False means that a part of its memory was lost since.
         """
 
     def seed(self, fence: Fence, number: int) -> None:
-        """Makes it remember `number` anew, when that has vanished while every number up to it is settled.
+        """Make it remember `number` again, after that expired while every number up to it is settled.
 
-        TokenLostError when it stands elsewhere, and so has not vanished.
+        Raises:
+            TokenLostError: it remembers another number, so nothing expired.
         """
 
     def renew(self, fence: Fence) -> None:
@@ -796,7 +835,7 @@ class Expiring(Protocol):
 
 
 class SinkSpec(Protocol):
-    """What a DAG author writes for a sink; checked at construction, so at DAG parse."""
+    """Declaration of a sink by a DAG author; checked at construction, so at DAG parse."""
 
     @property
     def kind(self) -> str:
@@ -813,7 +852,11 @@ class SinkSpec(Protocol):
     def promise(self) -> Promise: ...
 
     def at_least_once(self) -> Promise:
-        """What it promises where rows are not held back for a decision; ConfigurationError when it cannot do that."""
+        """Return its promise where rows are not held back for a decision.
+
+        Raises:
+            ConfigurationError: it cannot deliver so.
+        """
 
     def settings(self) -> Mapping[str, Any]:
         """Plain JSON for the plan, without secrets; what the participant reads back."""
@@ -863,11 +906,11 @@ class ConnectionResolver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """What one column of one sink's rows of a segment contains, taken in the staging pass.
+    """Statistics of one column of one sink's rows in a segment, computed in the staging pass.
 
-    `minimum` and `maximum` are over non-null, non-NaN values, as text in the form of `str()` of the Python value
-    (numbers, decimals, ISO dates and times); None for types without order (binary, nested) or without values.
-    `max_characters` and `max_bytes` (UTF-8) are set for strings, `max_bytes` for binary.
+    `minimum` and `maximum` cover non-null, non-NaN values as `str()` of the Python value (numbers, decimals, ISO dates
+    and times). They are None for types without order (binary, nested) or without values. `max_characters` and
+    `max_bytes` (UTF-8) are set for strings, `max_bytes` for binary.
     """
 
     nulls: int
@@ -908,13 +951,13 @@ class SegmentReader(Protocol):
 
 
 class Progress(Protocol):
-    """Tells the sources' systems how far a confirmed checkpoint goes; nothing rests on it, and it may be repeated."""
+    """Report to the sources' systems how far a confirmed checkpoint reaches. Repeatable; no guarantee depends on it."""
 
     def __call__(self, checkpoint: Checkpoint, /) -> None: ...
 
 
 class Archive(Protocol):
-    """Deletes what nobody needs any more under the WAL root. Every method may be repeated."""
+    """Deletes unneeded files under the WAL root. Every method is repeatable."""
 
     def delete(self, segment: Segment) -> None:
         """Deletes a delivered segment's files; missing ones are no error."""
@@ -924,7 +967,7 @@ class Archive(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Where the rows of one plan go that a sink refuses after the decision, on a person's word."""
+    """Storage for the rows of one plan that a sink refuses after the decision, at a person's request."""
 
     def write(self, sink: str, label: str, rows: pa.Table) -> str:
         """Writes rows into a file and returns its URI when it survives a power cut. The same again: the same file."""

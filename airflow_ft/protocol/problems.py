@@ -29,7 +29,7 @@ URGENT = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`condition` says how the pipeline stands; `cause` and `remedy` are sentences."""
+    """Problem of a pipeline with its `condition`; `cause` and `remedy` are sentences."""
 
     pipeline: str
     condition: Condition
@@ -65,7 +65,7 @@ def problems(
     for each in judged([each for each in store.overview() if pipelines is None or each.name in pipelines]):
         try:
             found = _problem(store, each, conditions, late_after, patience)
-        except NewerReleaseError as error:  # of a checkpoint: those of the others are told all the same
+        except NewerReleaseError as error:  # of a checkpoint: report those of the others anyway
             log.warning("%s", error)
             continue
         if found is not None:
@@ -84,7 +84,7 @@ def _problem(
         require_active(store, name)
     except (PipelineHaltedError, QuarantinedError, NewerReleaseError) as error:
         row = store.pipeline(name)
-        if row.status is PipelineStatus.RENAMED:  # nobody is to run it
+        if row.status is PipelineStatus.RENAMED:  # it must not run
             return None
         if isinstance(error, NewerReleaseError) and not row.newer:
             raise

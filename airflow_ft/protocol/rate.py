@@ -1,4 +1,4 @@
-"""How fast something goes on, and how long it will still take: for people."""
+"""Rate of a growing count and its remaining time, for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WINDOW_SECONDS = 60.0
 
 
 class Rate:
-    """How fast a count grows, over the last minute."""
+    """Rate of a count over the last minute."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()

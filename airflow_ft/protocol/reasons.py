@@ -13,7 +13,9 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """`cause` is no more than what is known where the reason is written. `counts`: see `AbortReason.counts`."""
+    """Texts of a reason. `cause` says only what is known where the reason is written. `counts`: see
+    `AbortReason.counts`.
+    """
 
     cause: str
     rows: str
@@ -62,17 +64,18 @@ class AbortReason(StrEnum):
 
     @property
     def counts(self) -> bool:
-        """Whether it counts for `CheckpointConfig.tolerable_failures`: the checkpoint failed, not what computed it.
+        """Return whether it counts for `CheckpointConfig.tolerable_failures`: the checkpoint failed, not its
+        computation.
 
-        Everything else that ends an attempt is the restart strategy's, as in Flink.
+        The restart strategy handles everything else that ends an attempt, as in Flink.
         """
         return _ABORTS[self].counts
 
 
 class OtherReason(str):
-    """One that this release does not know: a newer one has written it. It is shown as it stands, and handed on.
+    """A reason that a newer release wrote and this one does not know. It is shown and passed on unchanged.
 
-    What becomes of the rows is told apart from it (`AfterAbort`), so nothing is decided by it.
+    `AfterAbort` says what becomes of the rows, so nothing depends on the reason.
     """
 
     __slots__ = ()

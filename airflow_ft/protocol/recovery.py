@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a recovery settled: numbers found in doubt and how each ended; empty when there was nothing to do."""
+    """Result of a recovery: numbers found in doubt and how each ended; empty when there was nothing to do."""
 
     settled: tuple[tuple[int, CheckpointState], ...] = ()
     carried_by: int | None = None
@@ -54,9 +54,10 @@ def in_doubt(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> 
 
 
 def half_prepared(store: Store, pipeline: str, min_age: timedelta = timedelta(0)) -> Sequence[Checkpoint]:
-    """STAGED numbers of which a TWO_PHASE participant may hold prepared rows, ascending; untouched for `min_age`.
+    """Return STAGED numbers of which a TWO_PHASE participant may hold prepared rows, ascending; untouched for
+    `min_age`.
 
-    A `prepare` died, or another participant's did: until somebody goes on, the prepared rows keep their locks.
+    A `prepare` died, or another participant's did. Until a process continues, the prepared rows keep their locks.
     """
     now = store.now()
     found: list[Checkpoint] = []
@@ -85,12 +86,13 @@ def recover(
     lease_seconds: float = LEASE_SECONDS,
     who: str = "",
 ) -> Recovery:
-    """Settles every number in doubt by doing the same again under the same marker; takes no epoch when clean.
+    """Settle every number in doubt by repeating its steps under the same marker; takes no epoch if none is.
 
     With `run` (a DAG run's own recover, which has the turn) rows stranded by an abort get a number of their own.
-    Without it STAGED numbers are left to their run, unless something of them is prepared in a sink and nobody goes on
-    (`half_prepared`), and `min_age` should be the orphan age, so that a healthy run between two of its tasks is not
-    fenced. `who` goes into the event log. Raises what the steps raise; all that was settled before stays settled.
+    Without it STAGED numbers are left to their run, unless a sink holds prepared rows of them that no process
+    continues (`half_prepared`). `min_age` should then be the orphan age, so that a healthy run between two of its
+    tasks is not fenced. `who` goes into the event log. Raises what the steps raise; all that was settled before stays
+    settled.
     """
     doubtful = [*in_doubt(store, pipeline, min_age)]
     if run is None:
@@ -114,9 +116,10 @@ def recover(
 
 
 def _with_those_before(doubtful: Sequence[Checkpoint], opened: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Also what has a plan and comes before a number in doubt, which waits for it (I4): nobody else would settle it.
+    """Add planned numbers before a number in doubt, which waits for them (I4): no other process would settle them.
 
-    It was passed by when a late attempt took its vote back. As old as that number it is, so nobody is at it either.
+    They were skipped when a late attempt withdrew its vote. They are at least as old as that number, so no process
+    works on them either.
     """
     newest = max((checkpoint.number for checkpoint in doubtful if not checkpoint.rollback_pending), default=0)
     numbers = {checkpoint.number for checkpoint in doubtful}

@@ -1,15 +1,15 @@
-"""What a person may do to a checkpoint in doubt: a closed list, each by way of the coordinator (`airflow ft in-doubt`).
+"""Actions of a person on a checkpoint in doubt: a closed list, each through the coordinator (`airflow ft in-doubt`).
 
 | act | on | does |
 | --- | --- | --- |
 | commit | PREPARED, COMMITTING, QUARANTINED | delivers it, decided or not, behind what is planned before it |
-| abort | STAGED, PREPARED, QUARANTINED and not decided | tombstone first, then ABORTED |
+| abort | STAGED, PREPARED, QUARANTINED and not decided | abort marker first, then ABORTED |
 | quarantine | PREPARED, COMMITTING | keeps it as it is; nothing later is delivered |
-| redeliver | as commit, if decided | as commit; where a token was lost, on the word that its rows are not there |
+| redeliver | as commit, if decided | as commit; the person confirms that the rows of a lost token are not there |
 | dead-letter | as commit, if decided | as commit; rows that a sink refuses, and only those, are set aside |
 
-Each takes a fresh epoch, so whoever was at it is shut out (I5), and may be repeated: dying between two steps leaves
-the checkpoint in doubt as it was, or settled. `who` goes into the event log.
+Each takes a new epoch, which shuts out other processes (I5), and is repeatable. If the process dies between two steps,
+the checkpoint is in doubt as before, or settled. `who` goes into the event log.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class Resolver:
     lease_seconds: float = LEASE_SECONDS
 
     def commit(self, number: int) -> Checkpoint:
-        """Delivers it: COMPLETED, or ABORTED when a tombstone stands in the sink that decides.
+        """Deliver it: COMPLETED, or ABORTED if the deciding sink holds an abort marker.
 
-        Planned ones before it that are still STAGED are delivered first (I4). A pipeline that is HALTED since a part of
-        it was committed by hand (HEURISTIC_COMMIT) goes on again; then it may be a planned one that is STAGED itself.
+        Delivers planned numbers before it that are still STAGED first (I4). A pipeline that is HALTED because a part
+        of it was committed by hand (HEURISTIC_COMMIT) resumes; then the number may itself be planned and STAGED.
         """
         if self._halted() is HaltReason.HEURISTIC_COMMIT:
             found = self._require(number, MAY_BE_VISIBLE | {S.STAGED}, "a later checkpoint has its rows now")
@@ -100,16 +100,17 @@ class Resolver:
         """Keeps it as it is until a person takes it back by `commit` or `abort`. On a HALTED pipeline too."""
         self._require(number, MAY_BE_VISIBLE, "only what is PREPARED or COMMITTING can be quarantined")
         if self._halted() is not None:
-            # No epoch is given out now, and nobody delivers: the mark needs none of its own.
+            # No epoch or delivery can start now, so the mark needs no epoch of its own.
             epoch = self.store.pipeline(self.pipeline).epoch
             return self.store.quarantine(self.pipeline, epoch, number, self.who)
         with self._coordinating() as coordinator:
             return self.store.quarantine(self.pipeline, coordinator.epoch, number, self.who)
 
     def redeliver(self, number: int) -> Checkpoint:
-        """Delivers a decided number also into a sink that has lost its token: the person says the rows are not there.
+        """Deliver a decided number also into a sink that lost its token: the person confirms that the rows are not
+        there.
 
-        A pipeline that is HALTED for just that (TOKEN_LOST) goes on again.
+        A pipeline that is HALTED for this reason (TOKEN_LOST) resumes.
         """
         found = self._require(number, MAY_BE_VISIBLE, "there is nothing to redeliver")
         if found.decided_at is None:
@@ -125,10 +126,10 @@ class Resolver:
                 return coordinator.deliver(number)
 
     def dead_letter(self, number: int) -> Checkpoint:
-        """Delivers a decided number; rows that a sink refuses go into dead letters under the same marker (I2).
+        """Deliver a decided number; rows that a sink refuses go into dead letters under the same marker (I2).
 
-        The word is good for this act alone: what dies in the middle of it has committed nothing, or a marker that
-        names the rows; any later try delivers all rows again, unless it is told so too.
+        The permission covers this call only. If the process dies, it has committed nothing, or a marker that names the
+        rows. A later try delivers all rows again, unless the person permits it again.
         """
         found = self._require(number, MAY_BE_VISIBLE, "nothing of it can be set aside")
         if found.decided_at is None:
@@ -144,7 +145,7 @@ class Resolver:
                 return coordinator.deliver(number, set_aside=True)
 
     def _set_lost_tokens(self, epoch: int, found: Checkpoint) -> None:
-        """Where a participant remembers nothing at all, its token is set to what goes before this number."""
+        """Set the token of each participant without any memory to the number before this one."""
         assert found.plan is not None  # decided
         for participant in found.plan.participants:
             vote = found.votes.get(participant.name)

@@ -36,10 +36,10 @@ _SOME = Duration(timedelta(milliseconds=1))
 
 
 class RestartStrategy(ABC):
-    """How often, and after which wait, what has failed is tried again: `NoRestart`, `FixedDelay`, `FailureRate` or
-    `ExponentialDelay`. What a `TerminalError` has ended is not tried again, whatever the strategy.
+    """Number and waits of the retries after a failure: `NoRestart`, `FixedDelay`, `FailureRate` or `ExponentialDelay`.
+    No strategy retries a `TerminalError`.
 
-    As text it is what a person would say: "3 times, 10 s apart".
+    As text it is readable: "3 times, 10 s apart".
     """
 
     kind: ClassVar[str]
@@ -66,9 +66,10 @@ class RestartStrategy(ABC):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RestartStrategy:
-        """The inverse of `to_json`; numbers may be text, as Jinja makes it, and "infinite" stands for None.
+        """Return the inverse of `to_json`. Numbers may be text, as Jinja renders them; "infinite" means None.
 
-        ConfigurationError names what is unknown, or cannot be.
+        Raises:
+            ConfigurationError: names are unknown or values impossible.
         """
         strategy, settings = cls.read(data)
         return strategy(**settings)
@@ -98,7 +99,7 @@ class RestartStrategy(ABC):
 
 @dataclass(slots=True)
 class Restarts:
-    """Counts the failures of something that is restarted by a strategy. Knows no clock: whoever asks says the time."""
+    """Counts the failures of something that a strategy restarts. Has no clock: callers pass the time."""
 
     strategy: RestartStrategy
     since: float
@@ -133,9 +134,9 @@ def wait_after(error: Exception, restarts: Restarts, what: str) -> float | None:
 
 
 def is_tolerated(error: AirflowFtError, store: Store, pipeline: str, tolerable: int) -> bool:
-    """Whether what failed is a checkpoint alone, of which so many in a row are no failure of the stream (-1: all).
+    """Return whether only a checkpoint failed, and not more in a row than the stream tolerates (-1: any number).
 
-    While the decision log is away nobody can count them: then it is a failure, and the strategy says what follows.
+    While the decision log is unavailable the count is unknown. Then it is a failure, and the strategy decides.
     """
     if not error.abort_reason.counts or tolerable == 0:
         return False
@@ -147,8 +148,8 @@ def is_tolerated(error: AirflowFtError, store: Store, pipeline: str, tolerable: 
 
 
 def given_up(error: AirflowFtError, strategy: RestartStrategy) -> AirflowFtError:
-    """What to raise for the last failure of a stream, which nobody is to try again: Airflow's retries would begin the
-    strategy anew. They are for what it does not speak of: workers that die, an older owner, the decision log.
+    """Return the error to raise for a stream's last failure. It is terminal, because Airflow's retries would start the
+    strategy again. Airflow retries cover what the strategy does not: dead workers, an older owner, the decision log.
     """
     if isinstance(error, TerminalError | LeaseHeldError | StoreUnavailableError):
         return error
@@ -229,16 +230,16 @@ class FailureRate(RestartStrategy):
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialDelay(RestartStrategy):
-    """With a wait that grows from failure to failure, until it has run without one for long enough.
+    """Restart with a wait that grows with each failure, until a run without failures resets it.
 
     Args:
         initial_backoff: the first wait, and the least.
         max_backoff: the longest wait.
-        backoff_multiplier: by how much the wait is longer after each failure, more than 1.
-        reset_backoff_threshold: when it has run for this long since a restart, the next failure counts as the first.
-        jitter_factor: the wait is longer or shorter by up to this part of it, 0 to 1, so that what has failed together
-            does not come back together. As in Flink 2, it does not lead below `initial_backoff` or above `max_backoff`,
-            and it is a part of the wait as it would have grown without a limit: in the end each wait is `max_backoff`.
+        backoff_multiplier: factor of the wait after each failure, more than 1.
+        reset_backoff_threshold: after a run of this length the next failure counts as the first.
+        jitter_factor: random share of the wait, 0 to 1, by which it is longer or shorter, so that jobs that failed
+            together do not restart together. As in Flink 2, the wait stays between `initial_backoff` and
+            `max_backoff`. The share is of the wait without its upper limit, so in the end each wait is `max_backoff`.
         attempts_before_reset_backoff: restarts before it is given up, counted from the last reset; None: no end.
     """
 

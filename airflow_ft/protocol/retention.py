@@ -1,8 +1,8 @@
-"""What follows COMPLETED: the sources' group offsets, pruning of markers and files, sweeping of what nobody needs.
+"""Work after COMPLETED: commit the sources' group offsets, prune markers and files, sweep unneeded files.
 
-The `finalised` flag is set when the offsets are committed. All of it runs in bounded batches, by whoever confirmed; a
-failure here is logged and done again by the next run, since nothing depends on it. Order: the store
-says PRUNING, then files go. Decisions are never pruned, nor what proves them; what the log tells of old numbers is.
+The `finalised` flag is set when the offsets are committed. The process that confirmed does all of it in bounded
+batches. It logs failures, and the next run repeats the work, since nothing depends on it. The store records PRUNING
+before files are deleted. Decisions and their proofs are never pruned; events of old numbers are.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def delete_delivered(store: Store, pipeline: str, archive: Archive, through: int
 
 
 def finalise(store: Store, pipeline: str, progress: Progress) -> bool:
-    """Tells the sources how far all is confirmed; what is COMPLETED is no longer among the open ones then.
+    """Report confirmed positions to the sources, and close COMPLETED numbers. Returns whether every report succeeded.
 
-    Whether they have heard it all. Not what comes behind a number that is not settled: a sink that the pipeline no
-    longer declares may still lack its rows.
+    Skips numbers after an unsettled one: a sink that the pipeline no longer declares may still lack its rows.
 
-    When they cannot be told, only the newest number waits for the next time, which says it all: else the open ones,
-    and the log, would grow with every checkpoint for as long as a source's cluster takes no offsets (R19).
+    If a report fails, only the newest number stays open for the next call, because its report covers the others.
+    Otherwise the open numbers, and the log, would grow with every checkpoint while a source's cluster takes no offsets
+    (R19).
     """
     try:
         opened = store.open_checkpoints(pipeline)
@@ -116,7 +116,9 @@ def _prune(
 
 
 def _forget(participants: ParticipantFactory, participant: ParticipantPlan, fence: Fence, floor: int) -> None:
-    """What a sink raises that is no error of ours ends nothing: its rows are confirmed, the next floor is higher."""
+    """Let a sink forget old markers. Only logs foreign exceptions: the rows are confirmed, and the next floor is
+    higher.
+    """
     try:
         with closing(participants(participant)) as sink:
             sink.forget(fence, floor)

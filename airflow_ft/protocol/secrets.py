@@ -18,7 +18,7 @@ _INLINE = (
 
 
 def without_secrets(value: Any) -> Any:
-    """Plain data in which whatever a secret's name stands before is hidden, also inside of a text."""
+    """Return plain data with every value hidden that follows the name of a secret, also inside of a text."""
     if isinstance(value, Mapping):
         return {name: HIDDEN if SECRET.search(str(name)) else without_secrets(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

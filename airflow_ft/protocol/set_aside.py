@@ -1,7 +1,7 @@
-"""Rows that a sink refused after the decision, and that a person has set aside under the checkpoint's marker (I2).
+"""Rows that a sink refused after the decision, and that a person set aside under the checkpoint's marker (I2).
 
-They are part of the sink's own proof, written in the transaction that delivered the other rows: so whoever reads the
-proof knows which rows are not there, where they were written, and why (docs/protocol.md, Rows that are set aside).
+They are part of the sink's own proof, written in the transaction that delivered the other rows. The proof therefore
+says which rows are missing, where they were written, and why (docs/protocol.md, Rows that are set aside).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A table or topic that another pipeline fills: refused, unless both declare that they share it.
 
-A DAG that was copied, with another pipeline's name in it, would deliver all rows once more beside those that are there.
-So before a pipeline delivers into a place for the first time, it is compared with the places of all other pipelines in
-the decision log. A plan is stored before its votes are asked for, and the first vote compares once more: of two
-pipelines that begin at once, at least one sees the other and is refused.
+A copied DAG with another pipeline's name would deliver all rows a second time. So before a pipeline delivers into a
+place for the first time, it is compared with the places of all other pipelines in the decision log. A plan is stored
+before its votes are requested, and the first vote compares again. So of two pipelines that begin at once, at least one
+sees the other and is refused.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class _Target:
 def require_own_targets(
     store: Store, pipeline: str, participants: Sequence[ParticipantPlan], places: object, *, staged: bool = True
 ) -> None:
-    """Raise UnfitTargetError for each place of these that another pipeline fills, unless both declare it.
+    """Raise UnfitTargetError for each place that another pipeline fills, unless both declare it.
 
-    Of two pipelines in one DAG the one that begins declares it for both. Places that the pipeline has delivered into
-    before are its own; then the check costs one look at its newest
-    delivery. `places`: nothing is compared unless it is `Locating`. `staged`: whether rows wait meanwhile.
+    Of two pipelines in one DAG, the declaration of the one that begins is enough. Places that the pipeline has
+    delivered into before are its own; then the check reads only its newest delivery. `places`: nothing is compared
+    unless it is `Locating`. `staged`: whether rows wait meanwhile.
     """
     if not isinstance(places, Locating):
         return

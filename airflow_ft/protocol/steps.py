@@ -50,10 +50,10 @@ def _never_over(_: RunKey) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One run of one pipeline, and what its steps need.
+    """One run of one pipeline, and the dependencies of its steps.
 
-    `run_is_over` tells whether another run can no longer continue (Airflow: failed, succeeded or deleted), and
-    `is_own_stage` whether the task that staged this run is the stage that this step belongs to (None: it must be).
+    `run_is_over` returns whether another run can no longer continue (Airflow: failed, succeeded or deleted).
+    `is_own_stage` returns whether the task that staged this run is the stage of this step (None: it must be).
     """
 
     store: Store
@@ -67,10 +67,10 @@ class Context:
     is_own_stage: Callable[[str], bool] | None = None
 
     def unsettled(self, limit: int = 1) -> Sequence[Checkpoint]:
-        """The first of this run's numbers for which something is left to do.
+        """Return the first numbers of this run that are not settled.
 
-        A run that published nothing has found everything published before: then that is what it waits for (I9). With
-        numbers of its own the order within the sinks sees to this; and not while a later run is at work.
+        A run that published nothing found all its input published before, so it waits for those numbers (I9), unless a
+        later run has the turn. A run with numbers of its own needs no such rule: sinks deliver in order.
         """
         store, pipeline = self.store, self.pipeline
         left = store.unsettled(pipeline, run=self.run, limit=limit)
@@ -159,7 +159,7 @@ def take_turn(context: Context, *, again: bool = False) -> bool:
 
 
 def recover_step(context: Context, *, again: bool = False) -> Recovery:
-    """Takes the turn and settles what earlier runs left; a no-op for a run that is finished, unless it goes on."""
+    """Take the turn and settle numbers of earlier runs. Does nothing for a finished run, unless it runs `again`."""
     store, pipeline = context.store, context.pipeline
     store.register(pipeline)
     require_active(store, pipeline)
@@ -225,7 +225,7 @@ def _unplanned(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
 def prepare_step(
     context: Context, delivery: Delivery, config: CheckpointConfig, participant: str
 ) -> Sequence[Checkpoint]:
-    """Plans what is staged and asks one participant for its vote on each number; returns them as they stand."""
+    """Plan staged numbers and request one participant's vote on each; returns their new state."""
     require_active(context.store, context.pipeline)
     require_own_stage(context)
     if not take_turn(context) or not has_work(context):
@@ -260,7 +260,7 @@ def commit_step(context: Context, participant: str) -> Sequence[Checkpoint]:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What `confirm` found: what is confirmed of the run, and the newest confirmed number of the pipeline (0: none)."""
+    """Result of `confirm`: the run's confirmed numbers, and the newest confirmed number of the pipeline (0: none)."""
 
     confirmed: Confirmed
     latest: int

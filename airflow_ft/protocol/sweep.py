@@ -1,4 +1,4 @@
-"""Recovery of all pipelines, and how they stand: what a periodic task does, and what it measures and alerts on."""
+"""Recovery of all pipelines, and their health: the work, metrics and alerts of a periodic task."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ THREADS = 8
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a pipeline stands, by the store's clock.
+    """Health of a pipeline, by the store's clock.
 
     `undecided` and `undelivered` are the ages of the oldest published checkpoint that is not decided, or not delivered
-    (zero: there is none), `since_confirmed` the time since the last confirmation (None: there was none). `in_doubt`
-    counts PREPARED, COMMITTING and QUARANTINED ones. `needs` says why a person has to act ("": nobody has to).
-    `waiting` counts published checkpoints that no sink has as a whole, `waiting_bytes` is what they take in the log.
-    `late`: as in `Overview`. `failed`: the last run failed. `not_running`: a stream does not run, and was not stopped
-    on purpose.
+    (zero: none). `since_confirmed` is the time since the last confirmation (None: never). `in_doubt` counts PREPARED,
+    COMMITTING and QUARANTINED ones. `needs` says why a person has to act ("": no action needed). `waiting` counts
+    published checkpoints that are not in every sink, `waiting_bytes` is their size in the log. `late`: as in
+    `Overview`. `failed`: the last run failed. `not_running`: a stream does not run, and was not stopped on purpose.
     """
 
     pipeline: str
@@ -54,7 +53,9 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What recovery did to one pipeline: what it settled, why it left it alone ("" if not), what went wrong (None)."""
+    """Result of recovery for one pipeline: settled numbers, why it was skipped ("": it was not), and the error
+    (None).
+    """
 
     pipeline: str
     recovery: Recovery = field(default_factory=Recovery)
@@ -72,10 +73,13 @@ def recover_all(
     lease_seconds: float = LEASE_SECONDS,
     threads: int = THREADS,
 ) -> list[Swept]:
-    """Settles what has been in doubt for `orphan_age` in every pipeline of this log (I8), side by side.
+    """Settle numbers that have been in doubt for `orphan_age` in every pipeline of this log (I8), in parallel.
 
-    A pipeline at which another process is at work, or that is HALTED, is left alone; one that fails does not keep the
-    others from being settled. StoreUnavailableError: without the decision log nothing is done, and nothing rolled back.
+    Skips pipelines that are HALTED, or whose lease another process holds. An error in one pipeline does not stop the
+    others.
+
+    Raises:
+        StoreUnavailableError: without the decision log nothing is done, and nothing rolled back.
     """
     rows = [row for row in store.pipelines() if pipelines is None or row.name in pipelines]
 
@@ -104,9 +108,9 @@ def health(
     patience: timedelta | None = None,
     judged: Callable[[Sequence[Overview]], Sequence[Overview]] = list,
 ) -> Health:
-    """Return the state of the pipeline. With `patience` an undelivered checkpoint that is older needs a person too.
+    """Return the health of the pipeline. With `patience` an older undelivered checkpoint needs a person too.
 
-    `judged`: as of `problems`. A failed run needs no person here: Airflow shows it, and the next run may mend it.
+    `judged`: as of `problems`. A failed run needs no person here: Airflow shows it, and the next run may succeed.
     """
     row = store.pipeline(pipeline)
     opened = store.open_checkpoints(pipeline)

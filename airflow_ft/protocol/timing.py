@@ -14,7 +14,7 @@ from airflow_ft.protocol.model import Checkpoint, CheckpointState, Reason, State
 
 
 class Step(StrEnum):
-    """What a checkpoint goes through, in this order; each ends when the next begins."""
+    """Steps of a checkpoint, in this order; each ends when the next begins."""
 
     STAGE = "stage"
     PREPARE = "prepare"
@@ -23,10 +23,10 @@ class Step(StrEnum):
 
 
 class Timing(NamedTuple):
-    """A checkpoint's times (UTC, by the store's clock), its own rows and their bytes in the log.
+    """Times of a checkpoint (UTC, by the store's clock), its own rows and their bytes in the log.
 
-    `lag`, by source: what it had beyond this checkpoint when it was the newest one; empty where nobody has looked.
-    `state_sizes`: how large the state was after it; None: nobody has measured it, or there is none.
+    `lag`, by source: what it had beyond this checkpoint when it was the newest one; empty: not measured.
+    `state_sizes`: the size of the state after it; None: not measured, or no state.
     """
 
     number: int
@@ -112,7 +112,9 @@ class Delivered(NamedTuple):
 
 
 def rate(completed: Sequence[Delivered]) -> float | None:
-    """Rows a second between the oldest and the newest of these, which are newest first; None: too few to tell."""
+    """Return the rows per second between the oldest and the newest of these (newest first); None: too few to
+    measure.
+    """
     if len(completed) < 2:
         return None
     seconds = (completed[0].at - completed[-1].at).total_seconds()
@@ -120,9 +122,10 @@ def rate(completed: Sequence[Delivered]) -> float | None:
 
 
 def summary(timings: Sequence[Timing]) -> Iterator[tuple[str, Spread]]:
-    """Of those that are completed: seconds of each step and of the whole ("seconds"), "rows", and "bytes" in the log.
+    """Yield the spread of completed timings: seconds of each step and in total ("seconds"), "rows", and "bytes" in the
+    log.
 
-    Of those whose state was measured, bytes that they have changed ("state_changes"), and of full snapshots
+    Of those with a measured state also the changed bytes ("state_changes") and bytes of full snapshots
     ("state_snapshot").
     """
     names = ("seconds", *Step, "rows", "bytes", "state_changes", "state_snapshot")

@@ -1,7 +1,8 @@
-"""The policy for what cannot be settled: after a while it is QUARANTINED, instead of being tried again for ever.
+"""Quarantine of checkpoints that cannot be settled: after a while they are QUARANTINED instead of retried without
+limit.
 
-It strikes on proof, not on time alone (I6, I7): only when every sink that still lacks the number *answers*, and so
-could have taken it. While one is out of reach nobody has to decide anything; recovery settles it when that is back.
+Quarantine needs proof, not time alone (I6, I7): every sink that still lacks the number *answers*, so it could have
+taken it. While a sink is unavailable no decision is needed; recovery settles the number when the sink is back.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ log = logging.getLogger(__name__)
 def quarantine_unresolved(
     store: Store, pipeline: str, participants: ParticipantFactory, after: timedelta | None
 ) -> Checkpoint | None:
-    """Quarantines the oldest number in doubt when it has been so for `after` (None: never) and its sinks answer.
+    """Quarantine the oldest number that has been in doubt for `after` (None: never) while its sinks answer.
 
-    Returns it, or None. Needs no epoch of its own, since the mark delivers nothing; while somebody is at work it does
-    nothing. An error is logged: the next run looks again.
+    Returns it, or None. Needs no epoch, since the mark delivers nothing. Does nothing while a process holds a lease.
+    Logs errors: the next run tries again.
     """
     if after is None:
         return None

@@ -1,11 +1,11 @@
-"""Compares what the write-ahead log holds with what is really in the sinks, and only reports (`airflow ft verify`).
+"""Compare the write-ahead log with the rows in the sinks, and only report differences (`airflow ft verify`).
 
-A sink package brings `verify.verify(delivered, plan, connection, wal, full=...)`, which returns a `SinkReport`
-for each target. Rows are compared as multisets, by what was delivered of them, and all that went into one target is
-compared together, however its plans differ: else an equal row of another checkpoint would hide a loss. A table or topic
-may hold other rows, which are no difference; rows of the log that are not there are one, and so are rows that are there
-more often than they were delivered. Rows that a person has set aside are not expected. Delivery never rests on this:
-others may rightly have changed or deleted rows since.
+A sink package provides `verify.verify(delivered, plan, connection, wal, full=...)`, which returns a `SinkReport` for
+each target. It compares rows as multisets, limited to the delivered columns. It compares everything that went into one
+target together, even with different plans; otherwise an equal row of another checkpoint would hide a loss. Other rows
+in a table or topic are no difference. Missing rows are one, and so are rows that occur more often than they were
+delivered. Rows that a person set aside are not expected. Delivery never depends on this check: others may rightly have
+changed or deleted rows since.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class SinkReport:
-    """One sink over all numbers that were compared.
+    """One sink over all compared numbers.
 
-    `expected` rows are in the log; `missing` of them are not in the sink. `repeated` rows there equal delivered ones
-    beyond their number, `other` rows equal none (None: not counted). `set_aside` rows of the log were refused, and are
+    `expected` rows are in the log; `missing` of them are not in the sink. `repeated` counts surplus copies of
+    delivered rows, `other` rows that equal none (None: not counted). `set_aside` rows of the log were refused, and are
     not expected. `error` says why nothing could be compared; `error_code` is its stable code.
     """
 
@@ -94,7 +94,7 @@ class SinkReport:
 
     @classmethod
     def begun(cls, participant: str, sinks: Iterable[str], target: str, delivered: Sequence[Delivered]) -> SinkReport:
-        """Of these deliveries into a target, of which nothing was compared yet."""
+        """Return an empty report for these deliveries into a target, before any comparison."""
         names = list(dict.fromkeys(sinks))
         return cls(
             participant,

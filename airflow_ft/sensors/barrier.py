@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BarrierSensor(GateSensor):
-    """Waits until several pipelines have confirmed everything that was in their sources at one moment, the barrier.
+    """Wait until several pipelines have confirmed everything that their sources held at one moment, the barrier.
 
     It only reads: a pipeline into which the barrier was not injected keeps it closed, and its log names that pipeline.
 
@@ -35,7 +35,7 @@ class BarrierSensor(GateSensor):
 
             - "aligned": when each pipeline has confirmed what was before the barrier. `number` is the first checkpoint
               that is known to cover it: whoever reads each pipeline up to its number reads one consistent cut.
-            - "unaligned": as "aligned", but at the latest after `patience`. Then it opens all the same. The log and the
+            - "unaligned": as "aligned", but at the latest after `patience`. Then it opens anyway. The log and the
               result say which pipelines lag ("covered": False), and how far each of them is.
             - "at_least_once": when "aligned" opens. `number` is the newest checkpoint up to which all is confirmed:
               nothing of before the barrier is missing, and more of what came after it is there already.
@@ -48,7 +48,8 @@ class BarrierSensor(GateSensor):
     Result: {pipeline: {"number", "as_of", "covered", "delivered_by", "barrier", "known"}}:
 
         - number: all checkpoints up to it are confirmed (0: there is none).
-        - as_of: a time (ISO text) of which everything that was in the sources is in these checkpoints; None: not known.
+        - as_of: a time (ISO text) of which everything that was in the sources is in these checkpoints; None: not
+          known.
         - covered: whether that is all that was before the barrier.
         - delivered_by: the number under which `number` was delivered: it may have travelled with a later one. This is
           what `MySqlSink(version_column=...)` writes into a row.
@@ -129,7 +130,7 @@ class BarrierSensor(GateSensor):
         return BarrierTrigger(gate=self._gate.to_json(), store=self.store, poll_interval=self.poke_interval)
 
     def told(self, opened: dict[str, Any]) -> None:
-        """What is covered is final; who lagged, lagged then."""
+        """Log the result; covered pipelines are final, others lagged at that time."""
         for pipeline, found in opened.items():
             each = GateStatus.from_json(pipeline, found)
             if each.covered:

@@ -134,5 +134,5 @@ class CheckpointSensor(GateSensor):
         )
 
     def told(self, opened: dict[str, Any]) -> None:
-        """What opened it is final: a confirmed checkpoint stays confirmed."""
+        """Log the checkpoint that opened it; a confirmed checkpoint stays confirmed."""
         self.log.info("open: checkpoint %s is confirmed", opened["number"])

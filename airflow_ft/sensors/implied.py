@@ -42,7 +42,7 @@ def implied_gate(
 
 
 def _stage_is_behind(task: BaseOperator, written: tuple[object, object], pipeline: str) -> bool | None:
-    """Whether the DAG's stage of the pipeline waits for the sensor; None: the DAG has none, as far as it shows."""
+    """Return whether the DAG's stage of the pipeline waits for the sensor; None: the DAG has no visible stage."""
     names = (written, (pipeline, None))
     stages = [other for other in tasks_beside(task) if getattr(other, "role", "") == "stage"]
     found = {stage.task_id for stage in stages if (stage.pipeline, stage.suffix) in names}

@@ -1,7 +1,7 @@
-"""The sinks: one package a system, with `spec` (what a DAG author writes; light) and `participant` (does the work).
+"""The sinks: one package per system, with `spec` (the light declaration in a DAG) and `participant` (delivery).
 
-Adding a system is adding such a package, here or in a distribution of its own, and naming it in the entry points
-(`airflow_ft.sinks.registry`); nothing else names it but the plan's `kind`.
+To add a system, add such a package here or in another distribution, and name it in the entry points
+(`airflow_ft.sinks.registry`). Nothing else names it but the plan's `kind`.
 """
 
 from __future__ import annotations

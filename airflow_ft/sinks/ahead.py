@@ -13,9 +13,9 @@ _END: Any = object()
 
 
 def made_of(items: Iterator[T], make: Callable[[T], R], workers: int = 2) -> Generator[tuple[T, R]]:
-    """Each item with what is made of it, in order; so many are made at a time, each in a thread.
+    """Yield each item with the result of `make`, in order; `workers` threads compute results ahead.
 
-    The items themselves come from the thread that asks. What making raises is raised where that item is asked for.
+    The caller's thread draws the items. An exception of `make` is raised where its item is due.
     """
     made: deque[tuple[T, Future[R]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="airflow-ft-made")
@@ -62,5 +62,5 @@ class Ahead(Generic[T]):
         return item
 
     def close(self) -> None:
-        """Waits for the item that is being made, and makes no more."""
+        """Wait for the item in progress, and start no other."""
         self._pool.shutdown(wait=True, cancel_futures=True)

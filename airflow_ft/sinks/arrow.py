@@ -57,7 +57,7 @@ def finite(column: pa.Array) -> pa.Array:
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """The values of an array of integers or reals, without a copy; of a null whatever stands there."""
+    """Return the values of an array of integers or reals, without a copy; the value of a null is arbitrary."""
     name = str(array.type)
     dtype, data = np.dtype(_SINGLE.get(name, name)), array.buffers()[1]
     if data is None:

@@ -1,7 +1,7 @@
-"""Tells how far a delivery that takes long has come: the rows that a participant has read, of those it is to deliver.
+"""Report the progress of a long delivery: the rows that a participant has read, of those it is to deliver.
 
-All participants read the log through here, so none has to tell it. What they do with rows they have read (send, encode,
-wait for a server) is not far behind: no more than some batches are on their way.
+All participants read the log through this module, so none has to report. Their work on read rows (send, encode, wait
+for a server) is at most some batches behind.
 """
 
 from __future__ import annotations

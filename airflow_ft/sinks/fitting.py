@@ -36,10 +36,10 @@ def schema_problems(
     schemas: Mapping[str, pa.Schema],
     warn: Callable[[PipelineWarning], None] = lambda warning: log.warning("%s", warning),
 ) -> list[AirflowFtError]:
-    """All that speaks against the schemas, by sink name, in all sinks that can be asked; each with its place.
+    """Return all objections to the schemas, by sink name, from all sinks that can be asked; each with its place.
 
-    A system's `fitting.schema_problems` raises SinkUnavailableError or SinkAccessError if it cannot be asked. A system
-    without that part is not asked. `warn` gets a warning for each connection that cannot be asked now.
+    Skips systems without a part `fitting`. `warn` receives a warning for each connection that raises
+    SinkUnavailableError or SinkAccessError.
     """
     asked = []
     for plan in participants:

@@ -68,7 +68,7 @@ def lacking(
 
 
 def raised(steps: Iterable[tuple[str, Callable[[], object]]]) -> Iterator[AirflowFtError]:
-    """What each of these raises, with the name of its sink ("": of all): one that fails does not hide the others."""
+    """Yield each step's error, with the name of its sink ("": all); one that fails does not hide the others."""
     for name, step in steps:
         try:
             step()

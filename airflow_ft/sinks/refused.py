@@ -30,7 +30,9 @@ class _Row:
 
 @dataclass
 class Refused:
-    """Collects refused rows of a transaction; `write` goes before its commit. `label` tells it from its siblings."""
+    """Collects refused rows of a transaction; call `write` before its commit. `label` distinguishes it from its
+    siblings.
+    """
 
     letters: DeadLetters
     label: str = ""

@@ -1,4 +1,4 @@
-"""Which systems rows can be delivered into: ours and other distributions', as their entry points name them.
+"""Registry of the systems that rows can be delivered into: ours and other distributions', by their entry points.
 
 A system is a package, whose parts are modules that are imported when they are needed; or one module that has what they
 have:
@@ -8,7 +8,7 @@ have:
 | `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.protocol.ports.Participant` |
 | `ready` | `lacks(pipeline, plan, connection)`: what keeps rows from being delivered now, without any |
 | `fitting` | `schema_problems(plan, connection, schemas)`: would it take such rows? |
-| `doctor` | `examine(pipeline, plan, connection, rows, installation)`: what `airflow ft doctor` tells |
+| `doctor` | `examine(pipeline, plan, connection, rows, installation)`: the checks of `airflow ft doctor` |
 | `setup` | `create(pipeline, plan, connection)` and `describe(...)`: what `airflow ft setup` makes |
 | `proposal` | `propose(plan, connection, columns)`: a table for such columns, for `airflow ft setup --tables` |
 | `lineage` | `dataset(settings, connection)`: what assets and OpenLineage call the place; `columns(settings, given)` |
@@ -16,7 +16,7 @@ have:
 | `verify` | `verify(delivered, plan, connection, wal, full=...)`: what `airflow ft verify` compares |
 
 Only `participant` has to be there. The entry point is `kind = package.module:SYSTEM` in the group `airflow_ft.sinks`,
-and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since whoever parses a DAG imports it.
+and `SYSTEM` a `System`; the module that holds it imports nothing heavy, since parsing a DAG imports it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class System:
 
     `kind` is what plans call it, `title` what people do. `package` holds its parts, and `strategies` has the default
     first. `clients` are the modules that have to be importable, and `extra` the extra of airflow-ft that installs them
-    ("": they come with it). `preload` are modules that a process imports from which tasks, or processes of the
-    conformance kit, are forked. `connects`: its participants are named by Airflow connections; else `conn_id` tells
-    which one a participant needs. By default that is none (""), and it is given an empty one. `place` is the
-    setting of a sink that says where its rows go ("": lineage does not know). `shares`: its sinks have a setting
-    `shared`, without which two pipelines cannot deliver into one place (`airflow_ft.protocol.sharing`).
+    ("": they come with it). `preload` are modules for the process that forks tasks, or processes of the conformance
+    kit. `connects`: Airflow connections name its participants. Otherwise `conn_id` returns the connection that a
+    participant needs, by default an empty one (""). `place` is the setting of a sink that says where its rows go ("":
+    lineage does not know). `shares`: its sinks have a setting `shared`, without which two pipelines cannot deliver
+    into one place (`airflow_ft.protocol.sharing`).
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""A source of one's own: a class over Spark's Python data source API."""
+"""A custom source: a class over Spark's Python data source API."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CustomSource(PlainSource):
-    """Rows of a data source that is written in Python, by Spark's own interface for it.
+    """Rows of a Python class that implements Spark's data source API.
 
     Args:
         data_source: a `pyspark.sql.datasource.DataSource`, named "package.module:Class" and found as the job is.
-        replayable: True promises: between two offsets there are the same rows whenever they are read, and
-            `initialOffset` says the same whenever it is asked, until a first checkpoint is published. Nobody can check
-            that; rows are lost, or come twice, where it is not so. A source that cannot promise it is False, and read
-            in a stream with `CheckpointingMode.AT_MOST_ONCE`: each attempt begins at its `initialOffset`, and whether
-            rows come again from there is for the class to see to.
-        schema: the columns, as a DDL string. None: what its own `schema()` says.
+        replayable: True promises that two offsets always enclose the same rows, and that `initialOffset` is stable
+            until the first published checkpoint. No check can prove that; without it rows are lost or duplicated. Use
+            False otherwise, in a stream with `CheckpointingMode.AT_MOST_ONCE`: each attempt begins at `initialOffset`,
+            and the class decides which rows come again.
+        schema: the columns, as a DDL string. None: that of its own `schema()`.
         options: its options, as texts; secrets do not belong there, since the decision log keeps them.
 
     Raises:

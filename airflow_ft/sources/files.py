@@ -87,23 +87,23 @@ def _check_path(path: str) -> None:
 class FileSource(PlainSource):
     """Files of one format in a folder.
 
-    A file must appear in the folder complete (write it elsewhere and rename it), and stay as it is: one that goes or
-    changes before its checkpoint is published fails the stage, which is tried again. A file is remembered for ever,
-    unless the option `maxFileAge` is given: Spark ignores files older than that.
+    A file must appear in the folder complete (write it elsewhere and rename it), and never change. A file that is
+    removed or changed before its checkpoint is published fails the stage, which is retried. A file is remembered
+    without limit, unless the option `maxFileAge` is set: Spark ignores older files.
 
     Args:
         path: the folder; it may have wildcards.
         format: of Spark's reader: "json", "csv", "parquet", "text" or "orc".
         schema: the columns, as a DDL string: "id bigint, at date". Only "text" needs none.
         max_files_per_trigger: bounds a checkpoint. None: no bound. It may be Jinja.
-        max_bytes_per_trigger: bounds a checkpoint in its place, by the sizes of its files. Files are read as a whole: a
-            larger one is a checkpoint by itself.
+        max_bytes_per_trigger: bounds a checkpoint in its place, by the sizes of its files. Files are read as a whole:
+            a larger one is a checkpoint by itself.
         options: for Spark's reader. A record of JSON or CSV that does not hold exactly what the schema declares fails
             the job (docs/sources.md). `{"mode": "PERMISSIVE"}` keeps it as a row of nulls: then name a
             `columnNameOfCorruptRecord`, have that column in the schema, and route those rows in `split`. DROPMALFORMED
-            is refused, and so are options by which readers guess (`allowSingleQuotes`, `enforceSchema`). What leaves
-            files out (`ignoreMissingFiles`, `ignoreCorruptFiles`) is refused, and so is `cleanSource`, because a
-            checkpoint that was not published is read again.
+            is refused, and so are options that make readers guess (`allowSingleQuotes`, `enforceSchema`) or skip files
+            (`ignoreMissingFiles`, `ignoreCorruptFiles`). So is `cleanSource`, because an unpublished checkpoint is
+            read again.
 
     Raises:
         ConfigurationError: for what cannot work.

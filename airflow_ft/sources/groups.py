@@ -10,10 +10,10 @@ from airflow_ft.sources import KafkaSource, Source
 
 
 def check_groups(sources: Mapping[str, Source]) -> None:
-    """ConfigurationError when two sources tell one group how far they have read the same topic.
+    """Raise ConfigurationError if two sources commit offsets of the same topic to one group.
 
-    Which of the two was told last would be chance, and whoever begins at the group, or watches it, took that for both.
-    Topics of a pattern are found while it runs, so nothing is said of them.
+    The committed offset would be that of either source by chance, and consumers that start at the group, or monitor
+    it, would rely on it. Topics of a pattern are found at run time and are not checked.
     """
     kafka = {name: each for name, each in sources.items() if isinstance(each, KafkaSource)}
     told = {name: each for name, each in kafka.items() if each.group_id and each.commit_offsets}

@@ -65,24 +65,24 @@ class KafkaSource:
         topics: names of topics; or, instead, `pattern`.
         pattern: a Java regular expression that the names of topics match as a whole.
         conn_id: the Airflow connection of type `kafka`.
-        starting_offsets: counts only until something is published: later runs go on from the checkpoint. One of
+        starting_offsets: used only until the first publication: later runs continue from the checkpoint. One of
 
             - "earliest" or "latest",
             - `{topic: {partition: offset}}` (-2: earliest, -1: latest); a partition that is not named starts at its
               earliest,
             - a datetime with a zone: the first record at or after it; a partition without one starts at its end,
-            - "group_offsets": where the group `group_id` stands, and at the earliest offset of a partition where it
-              does not, so that a pipeline goes on from another consumer,
-            - Jinja that becomes one of these words, or a time in ISO 8601, such as "{{ data_interval_start }}". When
-              runs have failed before anything was published, the earliest of their times counts: nothing is left out.
+            - "group_offsets": the committed offsets of the group `group_id`, or the earliest offset of a partition
+              without one, so that a pipeline continues after another consumer,
+            - Jinja that becomes one of these words, or a time in ISO 8601, such as "{{ data_interval_start }}". If
+              runs failed before the first publication, the earliest of their times counts, so nothing is skipped.
 
         isolation_level: "read_committed", or "read_uncommitted": also what open and aborted transactions wrote.
         max_offsets_per_trigger: bounds a checkpoint, in offsets over all partitions. None: no bound. It may be Jinja.
-        fail_on_data_loss: a run fails when records are gone before they were read, when a topic was deleted and
-            recreated, and when a full refresh would pass over what was not read yet (DataLossError). If False, such a
-            topic is read from its beginning, and such records are passed over.
-        group_id: its committed offsets follow what is confirmed, so that tools which watch the lag of a consumer group
-            see this pipeline's; nothing is read by it, and no consumer may use it.
+        fail_on_data_loss: fail a run when unread records are gone, when a topic was deleted and recreated, and when a
+            full refresh would skip unread records (DataLossError). If False, such a topic is read from its beginning,
+            and such records are skipped.
+        group_id: consumer group that receives the confirmed offsets, so that lag monitors see this pipeline. The
+            pipeline does not read with it, and no consumer may use it.
         commit_offsets: if False, none are committed.
         options: for Spark's reader, as they are.
 
@@ -215,7 +215,7 @@ class KafkaSource:
             )
 
     def _differing(self, start: Mapping[str, Mapping[int, int]]) -> str:
-        """Of topics and starting offsets, what the one has and the other has not."""
+        """Return the difference between the topics and the starting offsets."""
         if self.pattern:
             return ", which a pattern cannot know"
         lacking = [topic for topic in self.topics if not start.get(topic)]

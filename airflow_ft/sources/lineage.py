@@ -11,7 +11,7 @@ from airflow_ft.sources import FileSource, KafkaSource, Source
 
 
 def places(source: Source) -> Sequence[str]:
-    """Topics, or a folder; nothing of a source that names none: a `pattern`, a socket, a class of one's own."""
+    """Return topics, or a folder; nothing for a source that names none: a `pattern`, a socket, a custom class."""
     if isinstance(source, KafkaSource):
         return tuple(source.topics)
     return (source.path,) if isinstance(source, FileSource) else ()

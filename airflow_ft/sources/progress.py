@@ -1,7 +1,8 @@
-"""Tells the systems that are read how far a confirmed checkpoint goes: consumer groups, for those who watch their lag.
+"""Report confirmed positions to the systems that are read: consumer groups, for lag monitors.
 
-Nothing rests on it: the pipeline's positions are in its checkpoints. It follows COMPLETED under the `finalised` flag,
-so after a crash, or while Kafka is away, the next run does it again (R19); of several numbers the last counts.
+No guarantee depends on it: the pipeline's positions are in its checkpoints. It follows COMPLETED under the `finalised`
+flag, so after a crash, or while Kafka is unavailable, the next run repeats it (R19). Of several numbers the last
+counts.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class GroupOffsets:
             TopicPartition(topic, int(partition), offset)
             for topic, partitions in ends.items()
             for partition, offset in partitions.items()
-            if offset >= 0  # Spark's -1 and -2 stand for places that it has not looked up
+            if offset >= 0  # Spark's -1 and -2 mean places that it has not looked up
         ]
         with closing(clients.consumer(group)) as consumer:
             try:

@@ -1,9 +1,9 @@
-"""Asking before anything is computed whether the sinks would take what the job gives.
+"""Ask the sinks, before any row is computed, whether they accept the job's columns.
 
-The driver knows the columns and holds no credentials of sinks; its task may open them. So the driver writes down which
-columns each sink gets, as Spark names their types (`ask`), and the task answers beside what the driver does meanwhile
-(`Answers`). Both files lie in the private folder of the attempt. Without an answer in time the driver goes on:
-`prepare` judges everything again, so nothing rests on this.
+The driver knows the columns and holds no credentials of sinks; its task may open them. So the driver writes the
+columns of each sink, with Spark's type names (`ask`), and the task answers in parallel (`Answers`). Both files are in
+the private folder of the attempt. Without an answer in time the driver continues: `prepare` judges everything again,
+so nothing depends on this.
 """
 
 from __future__ import annotations
@@ -56,10 +56,13 @@ def ask(
     frame: DataFrame,
     warn: Callable[[PipelineWarning], None] = lambda warning: log.warning("%s", warning),
 ) -> Callable[[], None]:
-    """Asks the task; what is returned waits for the answer, and raises when a sink would not take the columns.
+    """Ask the task, and return a function that waits for the answer and raises if a sink does not accept the columns.
 
-    UnfitTargetError: mending tables or topics is enough. JobError: the job or the sinks of the DAG have to change.
-    `warn` gets a warning when the columns are not judged, since that took too long.
+    `warn` receives a warning when the columns were not judged in time.
+
+    Raises:
+        UnfitTargetError: tables or topics must be changed.
+        JobError: the job or the sinks of the DAG must be changed.
     """
     if not request.ask_sinks:
         return lambda: None
@@ -75,7 +78,7 @@ def ask(
 def _columns(
     request: StageRequest, job: Job, spark: SparkSession, frame: DataFrame, warn: Callable[[PipelineWarning], None]
 ) -> dict[str, Any]:
-    """Spark's schema by sink, as far as it can be told without rows: `split` may look at them."""
+    """Return Spark's schema by sink, where it is known without rows: `split` may look at them."""
     if not job.has_split:
         return {request.sinks[0]: frame.schema.jsonValue()} if len(request.sinks) == 1 else {}
     try:

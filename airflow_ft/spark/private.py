@@ -21,9 +21,9 @@ def airflow_home() -> Path:
 
 
 def own_folder() -> Path:
-    """The package's own in Airflow's home, which only its user can open: made so by whoever needs it first."""
+    """Return the package's folder in Airflow's home, which only its user can open; the first use creates it."""
     folder = airflow_home() / "airflow_ft"
-    with suppress(OSError):  # whoever writes there says what is wrong
+    with suppress(OSError):  # the first write raises the reason
         folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
@@ -47,7 +47,7 @@ def make(prefix: str) -> tuple[Path, int]:
     hidden = folder / f"{_LOCK}.new"
     lock = os.open(hidden, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    hidden.rename(folder / _LOCK)  # nobody finds it before it is locked
+    hidden.rename(folder / _LOCK)  # it must not be found before it is locked
     return folder, lock
 
 
@@ -71,7 +71,7 @@ def sweep(folder: Path) -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    """A file for this user alone; whoever finds it finds all of it."""
+    """Write a file for this user alone, atomically: readers find all of it or nothing."""
     temporary = path.with_suffix(".new")
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)

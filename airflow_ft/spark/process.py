@@ -1,7 +1,7 @@
 """The driver's process: it cannot outlive the process that started it, and says nothing into inherited streams.
 
 The task starts a shim, which asks the kernel for SIGKILL on its parent's death and becomes spark-submit, which becomes
-the JVM; that one starts the Python driver, which asks for the same (`airflow_ft.spark.driver.runner`). The wish
+the JVM; that one starts the Python driver, which asks for the same (`airflow_ft.spark.driver.runner`). The setting
 survives `exec`, but not `fork`. It fires when the *thread* that started the child ends: start from one that lives on.
 """
 
@@ -151,7 +151,7 @@ class Driver:
                         return
                 elif self._process.poll() is not None:
                     return  # something that it started still holds the pipe
-                if self._process.poll() is not None:  # others may go on writing
+                if self._process.poll() is not None:  # others may continue writing
                     ended = ended or time.monotonic()
                     if time.monotonic() - ended > _LAST_WORDS_SECONDS:
                         return

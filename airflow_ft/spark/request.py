@@ -54,7 +54,7 @@ DEFAULT_CONF = {
     # Each look at a folder would leave its listing in a cache that no other look can use, up to 250 MB.
     "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
     "spark.sql.streaming.stopTimeout": "10s",
-    # A run that ends beside a maintenance waits for it in vain, with Spark's own settings for six minutes.
+    # A run that ends during a maintenance waits for it, with Spark's own settings for six minutes.
     "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "5s",
     "spark.sql.streaming.stateStore.maintenanceForceShutdownTimeout": "1s",
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|jaas|key|truststore|keystore",
@@ -82,30 +82,25 @@ def is_local(master: str) -> bool:
 class StageRequest:
     """One attempt at staging a run of a pipeline.
 
-    epoch, attempt: from the store (`take_epoch`, `begin_stage`).
-    base, base_is_clean, last_published: the pipeline's, as read together BEFORE `begin_stage` marked the base unclean:
-    what is published from this base must follow that number, or somebody else has published in between. There is no
-    base with AT_MOST_ONCE: each attempt begins anew.
-    life: in the driver, in place of a base from which everything is read anew (`spark.state.locations.incarnation_of`).
-    job: "package.module" or "package.module:Name", or source of the DAG file; job_arguments: keyword arguments for it
-    (plain JSON).
-    sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection, for sources.
-    sinks: names that `split` has to return; optional_sinks: names that it may return; dead_letters: one of these, and
-    how many rows it may get.
-    checkpointing: the pipeline's; of a scheduled one its timeout counts here.
-    streaming: the stage goes on, and cuts a checkpoint each `checkpointing.interval`, until it is told to end.
-    restart: what is done about a job that fails, for a stream (`RestartStrategy`, plain data); None: it ends.
-    wal_root: absolute path or URI, the same for the driver and all readers.
-    master, conf: for spark-submit. jars: jar files or folders of them; the Kafka connector, when a source needs it and
-    it is not among them, is chosen and fetched (`spark.session.connector`). packages: further Maven coordinates.
-    python_path: folders to import the job from, besides those of the running interpreter.
-    class_archives: folder that may hold an archive for the driver's JVM (`spark.session.class_archive`); "": none.
-    keep_session: seconds for which the JVM waits for the next run; 0: it ends with this one. session_name: pipelines of
-    one name may go on in each other's; "": of this pipeline alone.
-    ask_sinks: whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`).
-    retained_batches: how many micro-batches Spark keeps state for, besides those of the delivered checkpoints that are
-    retained. A rewind goes back to the last delivered one, so staging ends when that many wait for delivery; the next
-    run goes on.
+    epoch, attempt: from the store (`take_epoch`, `begin_stage`). base, base_is_clean, last_published: the pipeline's,
+    read together BEFORE `begin_stage` marked the base unclean. A publication from this base must follow that number,
+    or another process has published in between. AT_MOST_ONCE has no base, because each attempt starts over. life: in
+    the driver, in place of a base, when everything is read again (`spark.state.locations.incarnation_of`). job:
+    "package.module" or "package.module:Name", or source of the DAG file; job_arguments: keyword arguments for it
+    (plain JSON). sources: source name -> `to_json` of it, in a fixed order; connections: connection id -> connection,
+    for sources. sinks: names that `split` has to return; optional_sinks: names that it may return; dead_letters: one
+    of these, and how many rows it may get. checkpointing: the pipeline's; of a scheduled one its timeout counts here.
+    streaming: the stage triggers a checkpoint every `checkpointing.interval` until it is stopped. restart: a stream's
+    strategy for a failed job (`RestartStrategy`, plain data); None: the stream ends. wal_root: absolute path or URI,
+    the same for the driver and all readers. master, conf: for spark-submit. jars: jar files or folders of them; the
+    Kafka connector, when a source needs it and it is not among them, is chosen and fetched
+    (`spark.session.connector`). packages: further Maven coordinates. python_path: folders to import the job from,
+    besides those of the running interpreter. class_archives: folder that may hold an archive for the driver's JVM
+    (`spark.session.class_archive`); "": none. keep_session: seconds for which the JVM waits for the next run; 0: it
+    ends with this one. session_name: pipelines with one name share sessions; "": only this pipeline. ask_sinks:
+    whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`). retained_batches: how
+    many micro-batches Spark keeps state for, besides those of the delivered checkpoints that are retained. A rewind
+    goes back to the last delivered one, so staging ends when that many wait for delivery; the next run continues.
     """
 
     pipeline: str
@@ -180,7 +175,9 @@ class StageRequest:
 
     @property
     def begins_anew(self) -> bool:
-        """Whether each attempt begins where the sources stand then: nothing of an earlier one is gone on with."""
+        """Return whether each attempt starts at the sources' current positions, without progress from earlier
+        attempts.
+        """
         return self.checkpointing.mode is CheckpointingMode.AT_MOST_ONCE
 
     def to_json(self) -> dict[str, Any]:
@@ -227,12 +224,12 @@ class StageRequest:
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """How an attempt at staging ended well.
+    """Result of a successful attempt at staging.
 
-    numbers: what it published, ascending, at most the newest 1,000; before, first: how many came before these, and the
-    first of them (0: none). rows: by sink name, over them all. position: where Spark stands now, for
-    `Store.end_stage` (None: a static job, which has none). already_staged: a static job that this run had published
-    before; nothing was computed. complete: nothing that was there when it began is left to the next run.
+    `numbers`: published numbers, ascending, at most the newest 1,000. `before`, `first`: how many came before these,
+    and the first of them (0: none). `rows`: by sink name, over them all. `position`: Spark's position now, for
+    `Store.end_stage` (None: a static job, which has none). `already_staged`: a static job that this run had published
+    before; nothing was computed. `complete`: all input from its beginning is read.
     """
 
     numbers: tuple[int, ...]

@@ -31,7 +31,7 @@ class Catalog:
 
 
 def numbers(position: Position) -> frozenset[int]:
-    """Of the operators that have state."""
+    """Return the numbers of the stateful operators."""
     files = filesystem(position.spark.uri)
     return frozenset(int(name) for name in files.names(files.uri(position.spark.uri, "state")) if name.isdigit())
 
@@ -94,7 +94,7 @@ def _schema(position: Position, operator: int, store: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Where the stores of an operator lie at a position."""
+    """Folders of an operator's stores at a position."""
 
     position: Position
     operator: int
@@ -105,16 +105,19 @@ class Folders:
         return _folder(self.position.spark, self.operator, partition, store)
 
     def unique_id(self, partition: int, store: str, stores: tuple[str, ...]) -> str:
-        """Return what the names of its files hold, with `checkpointFormatVersion` 2: Spark's commit tells; else ""."""
+        """Return the unique id in the names of its files, from Spark's commit with `checkpointFormatVersion` 2; else
+        "".
+        """
         spark = self.position.spark
         found = unique_ids(spark.uri, spark.batch).get(str(self.operator))
         return str(found[partition][stores.index(store)]) if found else ""
 
 
 def _folders(position: Position, operator: int, told: int, store: str, pinned: str | None) -> Folders:
-    """Of an operator of so many partitions, by its own file or by Spark's settings.
+    """Return the folders of an operator; `told` is the number of partitions by its own file, `pinned` by Spark's
+    settings.
 
-    Only those count that have the version: when state is distributed anew, folders of earlier ones stay.
+    Only folders with the version count: after a repartitioning, folders of earlier ones stay.
     """
     spark = position.spark
     files = filesystem(spark.uri)

@@ -34,10 +34,13 @@ def arrow_table(table: Table, entries: Iterable[Entry]) -> pa.Table:
 
 
 def write_file(table: Table, entries: Iterable[Entry], path: Path) -> int:
-    """Writes all entries into a new file, and puts it into its place once it is whole; how many.
+    """Write all entries into a new file, and rename it into place once it is complete. Returns the number of entries.
 
-    A .parquet file has structs, a .json file a line for each entry, a .csv file a column for each column of key and
-    value (`key.k`), with JSON for what is nested. ConfigurationError for another suffix, and where there is no folder.
+    A .parquet file has structs. A .json file has a line for each entry. A .csv file has a column for each column of
+    key and value (`key.k`), with JSON for nested values.
+
+    Raises:
+        ConfigurationError: the suffix is unknown, or the folder does not exist.
     """
     if path.suffix not in SUFFIXES:
         raise ConfigurationError(

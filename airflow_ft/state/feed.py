@@ -1,8 +1,8 @@
-"""What changed in a state between two checkpoints, key by key.
+"""Changes of a state between two checkpoints, key by key.
 
-Where both lie in one location, the files of changes between them name the keys that were written; else both states are
-compared as a whole: after a restart (which works in a copy), without change logs, and when the number of partitions is
-another one. What was written and is as it was is no change.
+If both are in one location, the files of changes between them name the written keys. Otherwise both states are
+compared as a whole: after a restart (which works in a copy), without change logs, and after a repartitioning. A
+written key with an equal value is no change.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A pipeline's operator state as of one checkpoint, looked up by key without Spark.
+"""A pipeline's operator state at one checkpoint, looked up by key without Spark.
 
-A handle stays at its checkpoint until `refresh`. What it reads it reads from Spark's files where they lie, a state
-partition at a time and only when somebody asks for it, and keeps open: so a first answer takes as long as one partition
-takes to open, and later ones a lookup. It takes no lock and writes nothing, so the pipeline does not notice. If the
-pipeline has gone so far on that files are removed before they are read, the handle goes on at the newest confirmed
-checkpoint, once; one that was opened at a number says that it is pruned.
+A handle stays at its checkpoint until `refresh`. It reads Spark's files in place, one state partition at a time and
+only on demand, and keeps them open. So a first answer takes as long as one partition takes to open, and later ones a
+lookup. It takes no lock and writes nothing, so it does not affect the pipeline. If the pipeline removes files before
+they are read, the handle moves to the newest confirmed checkpoint, once. A handle that was opened at a number raises
+that the number is pruned.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _Key = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a handle in a process with other work may take.
+    """Limits of a handle in a process with other work.
 
-    bytes: of files that are read as a whole, into memory, or copied from HDFS, by the handle. entries: of a key in a
-    state; `entries` gives no more of them.
+    `bytes`: of files that the handle reads as a whole, into memory, or copies from HDFS. `entries`: most entries of a
+    key that `entries` returns.
     """
 
     bytes: int
@@ -48,9 +48,9 @@ class Bounds:
 
 
 class State:
-    """What `airflow_ft.state.open` gives; a context manager. Not to be shared by threads.
+    """Handle that `airflow_ft.state.open` returns; a context manager. Do not share it between threads.
 
-    pipeline: its name. number: the checkpoint that is looked at.
+    `pipeline`: its name. `number`: its checkpoint.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class State:
         return self._reading(lambda: tuple(self._catalog(op).tables.values()))
 
     def get(self, op: int | str, key: Any, state: str | None = None) -> Any:
-        """Return what the operator has for a key; None: nothing.
+        """Return the operator's state for a key; None: no state.
 
         op: its number, or its uid. key: a value for a key of one column, else a tuple or a dict. state: one of several
-        states (`states`); None: of an operator with one state its value, else {state: value} of those that have one.
-        A value is {column: value}; of a list, sessions, a side of a join or timers: a list of such; of a map: {key:
-        such}.
+        states (`states`). None: the value of an operator's only state, else {state: value} of its states with a value.
+        A value is {column: value}. Lists, sessions, sides of a join and timers give a list of values, maps give {key:
+        value}.
         """
         return self._reading(lambda: self._get(op, key, state))
 
@@ -111,9 +111,10 @@ class State:
         return self._reading(lambda: self._told(op, key, state))
 
     def scan(self, op: int | str, state: str | None = None) -> Iterator[Entry]:
-        """All values of a state, in no order; None: of the operator's only one. Files are read as it goes on.
+        """Yield all values of a state, without order; None: of the operator's only one. Reads files on demand.
 
-        TransientError when the pipeline has removed them before they were read: then begin anew.
+        Raises:
+            TransientError: the pipeline removed the files before they were read. Start over.
         """
         found = self._reading(lambda: self.one(op, state))
         now, position = self._now(), self._position
@@ -216,7 +217,7 @@ class State:
 
     @property
     def version(self) -> int:
-        """Of the state stores."""
+        """Return the version of the state stores."""
         return self._position.version
 
     def partitions(self, op: int | str) -> int:
@@ -253,7 +254,7 @@ class State:
         return [entry.value for entry in entries]
 
     def _entries(self, op: int | str, table: Table, key: Any) -> list[Entry]:
-        """Of the partition in which the key should be; else of the one in which it is."""
+        """Return entries from the partition that the key hashes to, else from the one that holds it."""
         partitions = self._catalog(op).folders.partitions
         first = partition_of(table.key, table.key_row(key), partitions)
         now = self._now()

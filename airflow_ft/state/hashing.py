@@ -21,13 +21,13 @@ _IN_FOUR = ("boolean", "byte", "short", "integer", "date", "float")
 
 
 def partition_of(columns: Sequence[Column], row: bytes, partitions: int) -> int:
-    """Of a key's row, as `write_row` makes it."""
+    """Return the partition of a key's row, as `write_row` makes it."""
     hashed = hash_of(columns, row, 0, _SEED)
     return (hashed - (1 << 32) if hashed >> 31 else hashed) % partitions
 
 
 def hash_of(columns: Sequence[Column], row: bytes, base: int, seed: int) -> int:
-    """Of the columns of a row, as an unsigned number."""
+    """Return the hash of a row's columns, as an unsigned number."""
     for index, column in enumerate(columns):
         if not row[base + (index >> 3)] >> (index & 7) & 1:
             seed = _hash(column, row, base, base + _header(len(columns)) + 8 * index, seed)

@@ -1,4 +1,4 @@
-"""What the stores of an operator hold, in the words of the job: its states, each with keys and values.
+"""Contents of an operator's stores in the job's terms: its states, each with keys and values.
 
 | operator of Spark | its states | a key has |
 | --- | --- | --- |
@@ -35,7 +35,7 @@ _KEY_TO_TIME = "Timers_keyToTimestamp"
 
 
 class Shape(StrEnum):
-    """What a key has: one value, or several."""
+    """Shape of a key's state: one value, or several."""
 
     VALUE = "value"
     LIST = "list"
@@ -62,11 +62,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """A state: where its bytes are, and how they are read and written.
+    """A state: the place of its bytes, and its encoding.
 
-    store: its name. family: its column family ("": the store has none). key: columns of the job's key. rest: columns
-    behind it that tell one of several. stored: the key's columns as they lie in the store, which may be one struct.
-    rocks: keys are as in RocksDB.
+    `store`: its name. `family`: its column family ("": the store has none). `key`: columns of the job's key. `rest`:
+    columns after it that identify one of several values. `stored`: the key's columns as the store has them, which may
+    be one struct. `rocks`: keys are as in RocksDB.
     """
 
     name: str
@@ -83,7 +83,11 @@ class Table:
     _readers: dict[str, RowReader] = field(default_factory=dict, compare=False, repr=False)
 
     def key_row(self, given: Any) -> bytes:
-        """The row of a key that somebody asks for; ConfigurationError when it is none of these columns."""
+        """Return the row of a requested key.
+
+        Raises:
+            ConfigurationError: it does not fit these columns.
+        """
         return write_row(self.key, in_order(self.key, given))
 
     def entries_of(self, store: Store, given: Any, now: int) -> Iterator[Entry]:

@@ -26,12 +26,16 @@ class Position:
 
     @property
     def version(self) -> int:
-        """Of the state stores: a micro-batch writes the version behind its own number."""
+        """Return the version of the state stores: a micro-batch writes the version after its own number."""
         return self.spark.batch + 1
 
 
 def confirmed(store: Store, pipeline: str, number: int | None = None) -> Position:
-    """That of the newest confirmed checkpoint, or of a retained one; ConfigurationError for any other."""
+    """Return the position of the newest confirmed checkpoint, or of a retained one.
+
+    Raises:
+        ConfigurationError: any other checkpoint.
+    """
     require_known(store, pipeline)
     found, base = confirmed_position(store, pipeline, number)
     try:
@@ -42,14 +46,22 @@ def confirmed(store: Store, pipeline: str, number: int | None = None) -> Positio
 
 
 def of_savepoint(uri: str) -> Position:
-    """That of a savepoint's folder; WalCorruptError when a file of it is not what was written (all are read)."""
+    """Return the position of a savepoint's folder, after reading all files.
+
+    Raises:
+        WalCorruptError: a file is damaged.
+    """
     found = read_metadata(uri)
     verify(uri, found)
     return Position(found.number, found.location(uri), restored=found.restored)
 
 
 def only(position: Position, number: int | None) -> Position:
-    """Of a savepoint; ConfigurationError for another checkpoint than its own."""
+    """Return the position of a savepoint.
+
+    Raises:
+        ConfigurationError: `number` is another checkpoint than its own.
+    """
     if number not in (None, position.number):
         raise ConfigurationError(
             f"the savepoint has only checkpoint {position.number}.",

@@ -1,4 +1,4 @@
-"""What a file of changes, or a full snapshot of the HDFS-backed map, says: keys that were put, removed, added to.
+"""Records of a file of changes, or of a full snapshot of the HDFS-backed map: keys that were put, removed, added to.
 
     .delta, .snapshot, .changelog (1)    [length] [key] [length, -1: removed] [value] ... [-1]
     .changelog (2)                       "v2", then [kind] [length] [key] [length] [value] ... [0]
@@ -25,7 +25,7 @@ Values = dict[bytes, bytes | None]
 
 
 class Changes:
-    """What a file changes, in one: the last word on each key."""
+    """Combined changes of several files: the last value of each key."""
 
     def __init__(self) -> None:
         self.values: Values = {}
@@ -33,7 +33,7 @@ class Changes:
         """What is to be put behind the value that the key had before."""
 
     def apply(self, data: bytes, name: str) -> None:
-        """Goes on with the contents of a file, decompressed."""
+        """Apply the contents of a file, decompressed."""
         try:
             version, at = _version(data)
             if version in (2, 4):
@@ -100,7 +100,9 @@ def plain(data: bytes, at: int, into: Values) -> None:
 
 
 def lineage(data: bytes) -> list[tuple[int, str]]:
-    """Version and id of those before a file of changes, newest first, as far as it tells; without ids: nothing."""
+    """Return version and id of the versions before a file of changes, newest first, as far as it lists them. Without
+    ids: nothing.
+    """
     version, _ = _version(data)
     if version not in (3, 4):
         return []
@@ -132,10 +134,11 @@ def _version(data: bytes) -> tuple[int, int]:
 
 
 def strings(data: bytes) -> Iterator[bytes]:
-    """The parts of a value of several (a list): [length, little-endian] [part], maybe a comma, and so on.
+    """Yield the parts of a value with several (a list): [length, little-endian] [part], maybe a comma, and so on.
 
-    Which merge operator of RocksDB put a comma between them depends on Spark's version and on when they met. It is told
-    from a length by its first byte: a part is a row behind a byte, so its length leaves 1 when divided by 8.
+    Whether a merge operator of RocksDB puts a comma between them depends on Spark's version and on when they were
+    merged. The first byte distinguishes a comma from a length: a part is a row after one byte, so its length leaves 1
+    when divided by 8.
     """
     at = 0
     while at < len(data):

@@ -13,9 +13,9 @@ NO_PREFIX, PREFIX, RANGE = "NoPrefixKey", "PrefixKeyScan", "RangeKeyScan"
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A column family of a store; a store of older operators is one by itself ("default").
+    """A column family of a store; a store of an older operator is itself one ("default").
 
-    encoder: how a key becomes bytes in RocksDB. prefix: so many columns of it come first, by themselves.
+    `encoder`: how a key becomes bytes in RocksDB. `prefix`: number of its columns that are encoded first, separately.
     """
 
     name: str
@@ -26,7 +26,12 @@ class Family:
 
 
 def families(data: bytes, name: str) -> tuple[Family, ...]:
-    """What a schema file of this name says; WalCorruptError when it is damaged, ConfigurationError for a newer one."""
+    """Return the families of a schema file.
+
+    Raises:
+        WalCorruptError: it is damaged.
+        ConfigurationError: it has a newer format.
+    """
     try:
         return tuple(_family(each) for each in schemas(data))
     except UnknownFormatError as newer:

@@ -1,8 +1,8 @@
 """The compressed streams in which Spark's state stores write changes and snapshots.
 
-The codec is that of `spark.sql.streaming.stateStore.compression.codec`; each writes a mark of its own at the beginning.
-LZ4's stream is that of `LZ4BlockOutputStream` (lz4-java), which no library for Python reads: blocks, each behind a head
-of 21 bytes with a checksum of what is in it, and an empty one at the end.
+The codec is that of `spark.sql.streaming.stateStore.compression.codec`; each begins with its own mark. LZ4's stream is
+that of `LZ4BlockOutputStream` (lz4-java), which no library for Python reads. It consists of blocks, each after a head
+of 21 bytes with a checksum of its contents, and an empty one at the end.
 """
 
 from __future__ import annotations

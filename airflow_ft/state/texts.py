@@ -1,4 +1,4 @@
-"""Values of keys as somebody types them: on a command line, on the page."""
+"""Parse values of keys as people type them: on a command line, on the page."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ _EXAMPLES = {
 
 
 def key_of(columns: Sequence[Column], texts: Sequence[str]) -> tuple[Any, ...]:
-    """The values of a key's columns. ConfigurationError when there are more or fewer texts, or one is no such value.
+    """Return the values of a key's columns.
 
-    `null` is null, and a text that reads so stands in quotes. Times are as in ISO 8601, UTC if they name no zone; a
-    struct (a window) is given in JSON.
+    `null` is null; quote a text that reads so. Times are as in ISO 8601, UTC if they name no zone; a struct (a window)
+    is given in JSON.
+
+    Raises:
+        ConfigurationError: the number of texts is wrong, or one is no such value.
     """
     if len(columns) != len(texts):
         raise ConfigurationError(

@@ -64,9 +64,11 @@ def open_version(folder: str, version: int, unique_id: str = "") -> Store:
 
 
 def bytes_to_read(folder: str, version: int, unique_id: str = "") -> int:
-    """How many bytes of files `open_version` reads as a whole, into memory; of RocksDB on HDFS also copies, at most.
+    """Return how many bytes of files `open_version` reads as a whole, into memory; for RocksDB on HDFS also copies, at
+    most.
 
-    TransientError when a file is not there (any more).
+    Raises:
+        TransientError: a file does not exist (any more).
     """
     files = filesystem(folder)
     full, changes = _chain(files, folder, version, unique_id)
@@ -80,7 +82,7 @@ def bytes_to_read(folder: str, version: int, unique_id: str = "") -> int:
 
 
 def changed_keys(folder: str, since: int, version: int) -> set[bytes] | None:
-    """The keys that versions after `since` up to `version` have written; None when files of changes do not tell."""
+    """Return the keys that versions after `since` up to `version` wrote; None if files of changes do not show them."""
     files = filesystem(folder)
     names = {number: name for number, id, name in _files(files, folder) if name.endswith(_CHANGES) and not id}
     wanted = range(since + 1, version + 1)

@@ -1,12 +1,12 @@
 """The decision log: one implementation in SQL over SQLite (the embedded default) and PostgreSQL.
 
-`open_store(url)` is the way in, `find_store(url)` for whoever only looks; `airflow_ft.store.sqlite.SqliteStore` and
+`open_store(url)` opens it, `find_store(url)` opens it for reads only; `airflow_ft.store.sqlite.SqliteStore` and
 `airflow_ft.store.postgres.PostgresStore` are its two classes. Importing this package imports no database driver.
 
 While a pipeline is HALTED, `take_epoch`, `begin_stage`, `trigger`, `publish`, `plan`, `begin_attempt`, `vote` and
-`decide` raise PipelineHaltedError: nothing is staged, no sink is touched anew, nothing is decided. An epoch is refused
-too, because a store that was restored from a backup must not count its epochs up past those in the sinks' heads by
-mere retries (R11); `resume` is a person's act. What only records what has happened goes on: `record_proof`,
+`decide` raise PipelineHaltedError: nothing is staged, no sink is touched again, nothing is decided. An epoch is
+refused too, because a store that was restored from a backup must not count its epochs up past those in the sinks'
+heads by mere retries (R11); `resume` is a person's act. Writes that only record the past continue: `record_proof`,
 `abort`, `end_stage`, `finalise`, `prune`, `rewind`, leases, turns and all reads.
 """
 
@@ -43,9 +43,10 @@ def open_store(url: str) -> Store:
 
 
 def find_store(url: str) -> Store | None:
-    """As `open_store`, for whoever only looks: nothing is created or brought up to date. None: there is none.
+    """As `open_store`, for reads only: creates and migrates nothing. None: there is no store.
 
-    ConfigurationError also for an older schema.
+    Raises:
+        ConfigurationError: also for an older schema.
     """
     from airflow_ft.store.migrations import is_current
     from airflow_ft.store.url import parse_url
@@ -55,7 +56,7 @@ def find_store(url: str) -> Store | None:
     if parsed.path is not None:
         from airflow_ft.store.sqlite import SqliteDatabase
 
-        with suppress(PermissionError):  # told by whoever opens it
+        with suppress(PermissionError):  # opening it reports that
             if not parsed.path.exists():
                 return None
         database = SqliteDatabase(parsed.path)

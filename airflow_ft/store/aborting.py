@@ -329,10 +329,10 @@ def _rewind(
     message: str,
     also: Checkpoint | None = None,
 ) -> None:
-    """Everything undelivered from `rewind_from` on will be computed again, from `rewind_to`.
+    """Mark everything undelivered from `rewind_from` on to be computed again, from `rewind_to`.
 
-    What is TRIGGERED is aborted too, and nothing is published before the next `begin_stage`: an attempt that is at
-    work has a state that contains the rewound rows (I1), and its publications would leave them out (I10).
+    TRIGGERED checkpoints are aborted too, and nothing is published before the next `begin_stage`. A running attempt
+    has a state that contains the rewound rows (I1), and its publications would leave them out (I10).
     """
     concerned = [c for c in write.open_checkpoints() if c.number >= rewind_from]
     for checkpoint in concerned:

@@ -267,7 +267,7 @@ class DeliveryOperations:
                 )
 
     def _check_shape(self, pipeline: str, plan: Plan) -> None:
-        """What can be known of a plan without reading anything."""
+        """Check what a plan shows without reading anything."""
         numbers = [segment.number for segment in plan.segments]
         names = [participant.name for participant in plan.participants]
         part, wrong = "", ""

@@ -99,7 +99,7 @@ class EpochOperations:
                 f"epoch {current + 1} taken by {lease_text(lease)}: {why}{taken_from}",
                 detail={"epoch": current + 1, "holder": lease.holder, "dropped": [other.holder for other in held]},
             )
-            # I5: whoever computed them holds an older epoch and cannot publish them any more.
+            # I5: their processes hold an older epoch and cannot publish them any more.
             left = {other.epoch for other in held if other.holder != lease.holder}
             abort_unpublished(
                 write,
@@ -275,7 +275,7 @@ def _going_on_as(tx: Transaction, pipeline: str) -> list[str]:
 
 
 def _take_back(new: PipelineWrite, pipeline: str, who: str) -> None:
-    """From now on `pipeline` goes on itself, and nothing under the name `new`, whoever is at work on it (I5)."""
+    """Let `pipeline` continue itself, and nothing under the name `new`, which fences its processes (I5)."""
     if new.row["published"]:
         raise StateConflictError(
             f"it continues as {new.name}, which has checkpoints of its own: both would deliver the same rows.",
@@ -334,6 +334,6 @@ def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
 
 
 def abort_unpublished(write: PipelineWrite, message: str, why: Callable[[Checkpoint], AbortReason]) -> None:
-    """What is TRIGGERED becomes ABORTED, for a reason that `why` gives."""
+    """Abort TRIGGERED checkpoints, for the reason that `why` returns."""
     for checkpoint in write.open_checkpoints(CheckpointState.TRIGGERED):
         write.abort(checkpoint, why(checkpoint), message, AfterAbort.CARRIED)

@@ -10,7 +10,7 @@ from airflow_ft.protocol.numbers import count_text, numbers_text
 
 
 class EventKind(StrEnum):
-    """What an event tells. Those of a transition bear the name of the new state."""
+    """Kind of an event. Events of a transition have the name of the new state."""
 
     REGISTERED = "REGISTERED"
     EPOCH = "EPOCH"

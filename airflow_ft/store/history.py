@@ -1,4 +1,4 @@
-"""What of the history goes: what is told of old numbers. The numbers stay, with what was decided of them and proven."""
+"""Deletion of old history: events of old numbers. The numbers stay, with their decisions and proofs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What drivers tell beside their checkpoints: how far they are behind their sources, how large the state is.
+"""Reports of drivers beside their checkpoints: the lag of their sources, and the size of the state.
 
-Nobody decides by it.
+No decision depends on them.
 """
 
 from __future__ import annotations

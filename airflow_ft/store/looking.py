@@ -1,4 +1,4 @@
-"""What people look at, and nobody decides by: all pipelines in short, and how long checkpoints took."""
+"""Figures for people, which no decision uses: summaries of all pipelines, and durations of checkpoints."""
 
 from __future__ import annotations
 

@@ -359,7 +359,7 @@ def _remedy(code: str | None) -> str:
 
 
 def _wait(connection: extensions.connection, seconds: float) -> None:
-    """Waits until the connection is done with what it does; _NoAnswerError after so many seconds."""
+    """Wait until the connection has finished; _NoAnswerError after `seconds`."""
     deadline = time.monotonic() + seconds
     while (state := connection.poll()) != extensions.POLL_OK:
         remaining = deadline - time.monotonic()

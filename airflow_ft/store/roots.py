@@ -17,7 +17,7 @@ class RootOperations:
     _database: Database
 
     def know_roots(self) -> None:
-        """Tell this process of all roots that the log remembers."""
+        """Register all roots that the log remembers in this process."""
         for row in self._database.read(
             "SELECT name, value FROM meta WHERE substr(name, 1, ?) = ?", len(_PREFIX), _PREFIX
         ):

@@ -167,7 +167,7 @@ def to_pipeline(row: Row) -> Pipeline:
 
 @stored("pipeline")
 def to_former(row: Row) -> Former | None:
-    """The pipeline that goes on as that of a row of `pipeline`."""
+    """Return the pipeline that the pipeline of this row replaces."""
     return None if row["former"] is None else Former(**json.loads(row["former"]))
 
 

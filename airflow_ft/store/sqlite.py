@@ -54,10 +54,9 @@ class SqliteStore(SqlStore):
     """The decision log in the file `path`, created with its folder when it is not there.
 
     Safe for several processes and threads of one machine. A writer that is stopped (SIGSTOP) in its transaction keeps
-    all others out until it goes on or is killed: they get StoreUnavailableError. Back it up with SQLite's own backup
+    all others out until it continues or is killed: they get StoreUnavailableError. Back it up with SQLite's own backup
     (`.backup`, `VACUUM INTO`), never by copying the file alone; when restoring, remove the -wal and -shm files beside
-    it. ConfigurationError on a relative path or a network file
-    system, StoreUnavailableError when it cannot be opened.
+    it. ConfigurationError on a relative path or a network file system, StoreUnavailableError when it cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:

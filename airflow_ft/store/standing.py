@@ -1,9 +1,9 @@
-"""What a list says of each pipeline: kept in its row by every write, in the statement that changes the row anyway.
+"""Summary of each pipeline for lists: stored in its row by every write, in the statement that changes the row anyway.
 
-So whoever looks at a thousand pipelines reads a thousand rows, however many checkpoints they have; and one look at the
-end of an index tells that no pipeline has changed. It is read anew from what is open, and from the ends of indexes.
-Only while many are open (a stage may publish a hundred thousand before one is delivered) they are counted up and down;
-whatever should go wrong with that is mended when few are open again, at the latest with the next epoch then.
+So a list of a thousand pipelines reads a thousand rows, for any number of checkpoints, and one read at the end of an
+index shows whether any pipeline has changed. It is computed again from open checkpoints, and from the ends of indexes.
+Only while many are open (a stage may publish a hundred thousand before one is delivered) they are counted up and down.
+An error of the count is corrected when few are open again, at the latest with the next epoch then.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ LISTED = (
 
 
 def kept(*, counts: bool, may_be_late: bool) -> list[str]:
-    """The assignments of a write that keep it. `counts`: it may have changed any, which takes `Counts` as values;
-    `may_be_late`: somebody has said when the pipeline is late.
+    """Return the assignments of a write that update it. `counts`: the write may have changed counts, which takes
+    `Counts` as values; `may_be_late`: the pipeline has a `late_after`.
     """
     return [_COUNTS] * counts + [_TIMES] * may_be_late
 
 
 class Counts(NamedTuple):
-    """How many more, or fewer, there are since a write began."""
+    """Changes of the counts since a write began."""
 
     quarantined: int
     committing: int
@@ -76,7 +76,7 @@ class Counts(NamedTuple):
 
 
 def _counted(row: Mapping[str, object]) -> tuple[bool, bool, bool]:
-    """Of a row of `checkpoint`, as the statement above counts it."""
+    """Return how a row of `checkpoint` counts, as in the statement above."""
     waits = row["segment_digest"] is not None and row["delivered_by"] is None
     return (
         row["state"] == CheckpointState.QUARANTINED.value,

@@ -76,7 +76,9 @@ class PipelineWrite:
         return self._tx.rows(sql, *values)
 
     def change(self, sql: str, *values: object) -> int:
-        """Runs a statement; how many rows it has changed. Checkpoints are read anew: they may be among them."""
+        """Run a statement; returns how many rows it changed. Checkpoints are read again, since they may be among
+        them.
+        """
         self._seen.clear()
         changed = self._tx.change(sql, *values)
         self._has_written = self._has_written or changed > 0
@@ -288,9 +290,9 @@ class PipelineWrite:
             meter.completed(self.name, timing)
 
     def flush(self) -> None:
-        """Writes the pipeline's row, on condition that nobody else did: so even a lost lock could not lose a write.
+        """Write the pipeline's row, on condition that no other process did: even a lost lock could not lose a write.
 
-        With what a list says of it (`standing`), and the time, also of a write that has changed other rows alone.
+        Also writes its summary (`standing`), and the time, even if the write changed only other rows.
         """
         if not self._changed and not self._has_written:
             return

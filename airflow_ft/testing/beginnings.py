@@ -1,4 +1,4 @@
-"""Attempts begin a new pipeline at the same moment: what a look does not find, somebody may make before it is made."""
+"""Attempts begin a new pipeline at the same moment: another one may create what a look did not find."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BeginningsConformance:
             _newest_delivers(world, plan, attempts.values(), before)
 
     def test_one_that_looks_before_others_begin_lowers_none_of_them(self, world: World) -> None:
-        """Attempt 3 stands still before any of its calls, while 1 begins, and before a later one, while 6 does."""
+        """Suspend attempt 3 before any of its calls while 1 begins, and before a later one while 6 does."""
         patience = patience_for(min(_seconds_alone(world) for _ in range(_MEASURED)))
 
         def are_overtaken(at: int) -> bool:
@@ -69,7 +69,7 @@ def _seconds_alone(world: World) -> float:
 
 
 def _is_overtaken(world: World, first: int, second: int, patience: float) -> bool:
-    """False: it does not make so many calls that it stands still before the first of these."""
+    """Return False if it makes fewer calls than the first of these."""
     plan, before = _begun(world)
     stops = Stops([first, second])
     late = _Attempt(world, plan, _LATE, stops=stops)

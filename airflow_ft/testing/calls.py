@@ -1,6 +1,6 @@
-"""What is done to files and to SQLite, call by call, so that a process can be killed, or a thread wait, before each.
+"""Calls to files and to SQLite, so that a process can be killed, or a thread can wait, before each.
 
-Clients that change files without telling Python, and servers that no proxy stands before, tell by `Target.calls`.
+Clients that change files without Python, and servers without a proxy, report through `Target.calls`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _installed: set[str] = set()
 
 
 def kill_before(at: int, below: str, more: str = "") -> None:
-    """Kills this process before its call `at`, counted from 0: changes of files below a folder, but those of the log
-    in it; statements of SQLite; and what `more`, a "module:function", tells of.
+    """Kill this process before its call `at`, counted from 0. Calls are changes of files below a folder, except those
+    of the log in it; statements of SQLite; and those that `more`, a "module:function", reports.
     """
     seen = 0
 
@@ -151,7 +151,7 @@ def _is_change(event: str, arguments: tuple[Any, ...], below: str) -> bool:
 
 
 def _tracing(reached: Callable[..., None]) -> Callable[..., Any]:
-    """`sqlite3.connect`, of whose connections each statement is told."""
+    """Return a `sqlite3.connect` whose connections report each statement."""
     connect = sqlite3.connect
 
     def traced(*of: Any, **more: Any) -> Any:

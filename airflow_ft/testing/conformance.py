@@ -107,7 +107,7 @@ class ParticipantConformance(
             world.predecessor = number
 
     def test_where_it_follows_nothing_is_visible_before_the_decision(self, world: World) -> None:
-        """Whoever does not decide tries rows in prepare, of which nothing may stay."""
+        """Rows that a follower tries in prepare must not stay."""
         world.commit_point = False
         plan = world.plan()
         vote = world.prepare(plan)
@@ -253,7 +253,7 @@ class ParticipantConformance(
     @pytest.mark.parametrize("fate", [Fate.LOSE_REQUEST, Fate.LOSE_REPLY], ids=["a request", "a reply"])
     @pytest.mark.parametrize("step", ["prepare", "commit", "abort"])
     def test_whatever_is_lost_on_the_way_the_next_one_finishes(self, world: World, step: str, fate: Fate) -> None:
-        """At each round trip in turn, until there are no more. Whoever does not hear an answer may try again."""
+        """Lose each round trip in turn, through the last one. A client without an answer may try again."""
         expected: list[int] = []
         for trip in range(_MANY_TRIPS):
             plan = world.plan()
@@ -317,7 +317,7 @@ class ParticipantConformance(
         world.shows(world.ids_of(2))
 
     def test_a_number_that_was_aborted_and_forgotten_never_comes(self, world: World) -> None:
-        """Its tombstone is gone; the floor has to stand in for it."""
+        """The abort marker is gone, so the floor has to replace it."""
         if world.participant_plan().promise is not Promise.ATOMIC:
             pytest.skip("it is not asked to commit what is not decided: its promise is not ATOMIC")
         plan = world.plan()
@@ -449,7 +449,7 @@ class ParticipantConformance(
         world.deliver(first)
         participant = world.participant(first)
         assert participant.orphans(world.pipeline, THEIRS) in ((), [])
-        for _ in range(2):  # whoever dies in between adopts again
+        for _ in range(2):  # a process that dies in between adopts again
             participant.end_orphans(world.fence(5, 1, THEIRS), None)
         head = participant.head(world.pipeline)
         assert head is not None and head.installation != THEIRS, "it names its former owner until it is taken over"
@@ -470,7 +470,7 @@ class ParticipantConformance(
             world.participant(plan).adopt(world.fence(5, 1, THEIRS), 1)
 
     def test_who_adopts_late_takes_nothing_back(self, world: World) -> None:
-        """Two adopt at the same moment; one of them has delivered when the other goes on."""
+        """Two processes adopt at the same moment; one of them has delivered when the other continues."""
         first = world.plan()
         world.deliver(first)
         late, participant = world.participant(first), world.participant(first)

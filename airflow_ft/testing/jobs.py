@@ -31,12 +31,12 @@ class JobTrial:
 
     The fixture `job_trial` makes one in a folder of its own (`airflow_ft.testing.plugin`).
 
-    The next `run` goes on, with the job's state, and sees what was added since. The first one starts Spark; it waits
-    for a minute, so that the next ones, of other tests too, need not.
+    The next `run` continues, with the job's state and the rows added since. The first one starts Spark, which stays
+    for a minute for the next runs, also of other tests.
 
     Args:
         folder: empty, and of this test alone.
-        job: as a pipeline's: what stands below `@airflow_ft.job`, or the name of a module.
+        job: as a pipeline's: a definition below `@airflow_ft.job`, or the name of a module.
         sources: their names, and the columns of each as Spark writes a schema.
         sinks: their names. A decimal comes back as text, with all its digits; times are text, too (docs/sqlite.md).
         arguments: other ones of `PipelineSpec`, such as `job_args`.

@@ -20,8 +20,8 @@ _MANY = 1_000
 
 
 def calls_at(places: tuple[int, int], happens: Callable[[int], bool], most: float = math.inf) -> Iterator[int]:
-    """The calls, below `most`, at each of which something happened: the first one and how many further, as `places` of
-    the conformance kit say. While so many calls are not made, the first one is halved. Skips when there is none.
+    """Yield the calls, below `most`, at which something happened: the first one and every further one, as `places` of
+    the conformance kit. If there are too few calls, the first one is halved. Skips when there is none.
     """
     (at, further), tried = places, False
     while at < most:
@@ -30,7 +30,7 @@ def calls_at(places: tuple[int, int], happens: Callable[[int], bool], most: floa
             tried, at = True, at + further
         elif tried or at == 0:
             break
-        else:  # so many calls are not made
+        else:  # there are fewer calls
             at //= 2
     if not tried:
         pytest.skip("none of its calls is seen: neither a server's, nor of SQLite, nor changes of files")
@@ -58,7 +58,7 @@ class KillsConformance:
             assert killed < _MANY
 
     def _is_killed(self, world: World, step: str, there: list[int], at: int) -> bool:
-        """One number, of two segments: killed at this call, looked at, settled. False: it does not make so many."""
+        """Kill one number of two segments at this call, check and settle it. False: it makes fewer calls."""
         world.number += 2
         table, number = world.table(world.number * 1_000, _FEW), world.number
         parts = table.slice(0, _FEW // 2), table.slice(_FEW // 2)

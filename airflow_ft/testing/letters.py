@@ -37,7 +37,7 @@ class LettersConformance:
     """The cases."""
 
     def test_rows_that_are_set_aside_are_named_and_the_others_come(self, world: World) -> None:
-        """Of two segments, of which one has two files, in small batches; and of a later checkpoint."""
+        """Deliver two segments, of which one has two files, in small batches; and a later checkpoint."""
         if world.target.refused is None:
             pytest.skip(NOTHING_REFUSED)
         head = world.plan()

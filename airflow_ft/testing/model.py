@@ -1,9 +1,9 @@
-"""A model of a system with transactions: what it keeps lies in memory, and its participant is the one that all share.
+"""A model of a transactional system: it keeps its data in memory, and uses the participant that all systems share.
 
-`ModelParticipant` adds to `airflow_ft.sinks.base.one_transaction` only how a transaction is opened and how rows enter.
-So whoever plays it under a scheduler (each request goes through `ModelSystem.ask`, where it may be lost, be answered to
-nobody, or arrive late) plays the steps of every sink that is built upon that module; and an author who wants to know
-what those demand of a system reads here.
+`ModelParticipant` adds to `airflow_ft.sinks.base.one_transaction` only how to open a transaction and how to write
+rows. Each request goes through `ModelSystem.ask`, where a scheduler may lose or delay it, or drop its answer. So a
+simulation covers the steps of every sink that is built on that module. Authors of sinks see here what that module
+requires of a system.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIES = 5
 
 
 class Conflict(Exception):
-    """Somebody else has committed since this transaction has begun."""
+    """Another transaction has committed since this one began."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ModelSystem:
         self.state = State()
 
     def ask(self, what: str, act: Callable[[], T], *, writes: bool = True) -> T:
-        """A request: `act` is what the system does. Whoever simulates overrides it."""
+        """Send a request: `act` is the system's action. Simulations override it."""
         return act()
 
     def commit(self, before: State, after: State) -> None:

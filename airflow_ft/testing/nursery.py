@@ -1,7 +1,7 @@
-"""Processes that act, forked from one that has imported what they need: most of their time would go into imports.
+"""Fork processes from one that has imported what they need: most of their time would go into imports.
 
-So are the tasks of Airflow, with `[airflow_ft] preload`: what a system names as `preload` has opened nothing and
-started no thread. Environment and working directory are those of whoever asks for a process, as they are then.
+Tasks of Airflow are forked likewise, with `[airflow_ft] preload`: modules that a system names in `preload` open
+nothing and start no thread. A process gets the current environment and working directory of its requester.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def fork(module: str, given: Mapping[str, Any], kind: str, output: int) -> Forke
 
 @atexit.register
 def forget() -> None:
-    """What was imported is imported anew: for who changes a module."""
+    """Import everything again, for a caller that changes a module."""
     global _nursery
     if _nursery is not None:
         _nursery.close()
@@ -151,8 +151,8 @@ def _live(order: Mapping[str, Any], output: int) -> None:
 
 
 def main() -> None:
-    """Forks whenever it is told to, until the line is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: whoever asks ends it
+    """Fork on each request, until the line is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the requester ends it
     line = socket.socket(fileno=int(sys.argv[1]))
     while True:
         header, files, _, _ = socket.recv_fds(line, _LENGTH, 1)
@@ -162,7 +162,7 @@ def main() -> None:
         if "ended" in order:
             answer = os.waitstatus_to_exitcode(os.waitpid(order["ended"], 0)[1])
         else:
-            with suppress(Exception):  # the forked process tells it, where it needs that at all
+            with suppress(Exception):  # the forked process reports it if needed
                 for module in (
                     "pyarrow.parquet",
                     "airflow_ft.wal.reader",

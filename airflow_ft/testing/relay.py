@@ -13,11 +13,11 @@ from typing import Self
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """Fate of a request."""
 
     DELIVER = "deliver"
     LOSE_REQUEST = "lose the request"
-    LOSE_REPLY = "lose the reply"  # the server has answered, and nobody hears it
+    LOSE_REPLY = "lose the reply"  # the server has answered, and the client does not receive it
     HOLD_REQUEST = "hold the request"  # the client waits until it is killed, and the server has heard nothing
     HOLD_REPLY = "hold the reply"  # the client waits until it is killed, and the server has done what was asked
 

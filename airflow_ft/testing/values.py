@@ -61,8 +61,8 @@ def _plain(value: pa.Scalar) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are one and the same: of one type; NaN is itself, and 0.0 is not -0.0; an instant is one in
-    any zone, and of the hour that a clock shows twice there are two.
+    """Return whether two values are identical: of one type; NaN equals itself, and 0.0 is not -0.0. An instant is the
+    same in any zone, and the hour that a clock shows twice has two.
     """
     if isinstance(one, datetime) and isinstance(other, datetime) and one.tzinfo and other.tzinfo:
         return one.astimezone(UTC) == other.astimezone(UTC)

@@ -72,8 +72,8 @@ class Target(ABC):
         """The ids of all rows that a reader sees, ascending, read by a client of its own."""
 
     def plant(self, what: str, id: int) -> int:
-        """Has somebody else do something to the row: "loss" deletes it, "double" inserts it once more, "change" gives
-        it another text. Returns to how many rows, for what holds several may be one file; 0: that cannot be done there.
+        """Change the row as a foreign writer: "loss" deletes it, "double" inserts it again, "change" gives it another
+        text. Returns the number of changed rows, or of files for formats with several rows; 0: it is impossible there.
         """
         return 0
 
@@ -83,7 +83,8 @@ class Target(ABC):
 
     @contextmanager
     def losing(self, fate: Fate, skip: int) -> Iterator[tuple[ConnectionInfo, Callable[[], bool]] | None]:
-        """A way to the server on which one request, or its reply, is lost, after so many; and whether it was by now.
+        """A way to the server that loses one request, or its reply, after `skip` others; and a check whether it has
+        done so.
 
         Or held, until the client is gone (`Fate`). By default for servers on the loopback interface whose clients wait
         for each answer. None: there is no way.
@@ -134,7 +135,7 @@ class Target(ABC):
         return None
 
     def mistaken(self) -> Mapping[str, tuple[SinkSpec, ConnectionInfo]]:
-        """Sinks and connections with a mistake, by its name; the doctor and `prepare` are to tell each."""
+        """Return sinks and connections with a mistake, by its name; the doctor and `prepare` must report each."""
         found, connection = {}, self.connection
         if connection.port:
             found["nobody listens there"] = replace(connection, port=free_port())
@@ -163,7 +164,7 @@ class World:
         self.pipeline, self.predecessor, self.number = f"conformance-{uuid.uuid4().hex[:8]}", 0, 0
 
     def table(self, first: int, rows: int = ROWS, texts: int | None = None) -> pa.Table:
-        """Rows with the ids from `first` on, and so many different texts (None: each has its own)."""
+        """Return rows with the ids from `first` on, and `texts` different texts (None: each has its own)."""
         import pyarrow as pa
 
         ids = range(first, first + rows)
@@ -304,7 +305,7 @@ def _some(ids: Collection[int]) -> str:
 
 
 def free_port() -> int:
-    """One of the loopback interface on which nobody listens."""
+    """Return a port of the loopback interface without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
@@ -329,7 +330,7 @@ class Acting:
         return int(self.log.read_text().splitlines()[-2]) / 1024
 
     def wait_until_frozen(self, seconds: float = 60.0) -> None:
-        """Returns when it stands still, or has ended; TimeoutError."""
+        """Return when it is suspended, or has ended; TimeoutError."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             if Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":

@@ -28,7 +28,7 @@ TOLD = "airflow_ft_told"
 
 
 class ConfirmedTrigger(BaseEventTrigger):
-    """An event for what was confirmed since the event before: of a stream too, while it goes on::
+    """Fire an event for checkpoints that were confirmed since the previous event, also of a running stream::
 
         from airflow.sdk import DAG, Asset, AssetWatcher
         from airflow_ft.triggers.confirmed import ConfirmedTrigger
@@ -37,13 +37,14 @@ class ConfirmedTrigger(BaseEventTrigger):
         with DAG("report", schedule=[Asset("orders-confirmed", watchers=[watcher])]):
             ...
 
-    The event's extra is {"from_trigger": True, "payload": {"pipeline", "number": the newest, "after": that of the event
-    before}}. What is confirmed within one `poll_interval` is one event: each number above `after`, up to `number`.
+    The event's extra is {"from_trigger": True, "payload": {"pipeline", "number": the newest, "after": that of the
+    event before}}. What is confirmed within one `poll_interval` is one event: each number above `after`, up to
+    `number`.
 
-    No number is left out, and the newest one is told, at least once. Airflow keeps the number when the event is in its
-    database. A triggerer that is killed between the two tells it again after its restart, and a DAG that must not act
+    No number is left out, and the newest one is sent at least once. Airflow keeps the number when the event is in its
+    database. A triggerer that is killed between the two sends it again after its restart, and a DAG that must not act
     twice compares the numbers. The first event is of the first number that is confirmed after the trigger has started
-    for the first time. While there is no triggerer nothing is told; then all at once.
+    for the first time. Without a triggerer no event fires; its restart covers all missed numbers at once.
 
     Of several events that wait for a run Airflow before 3.4 hands over the first, and the others with the next event
     (https://github.com/apache/airflow/issues/56050). So where a DAG has one run at a time, or `poll_interval` is as
@@ -73,7 +74,9 @@ class ConfirmedTrigger(BaseEventTrigger):
         )
 
     def shared_stream_key(self) -> tuple[str, str, str, float]:
-        """Airflow acknowledges events of shared streams alone; so this is one, which nobody shares."""
+        """Return a unique key: Airflow acknowledges only events of shared streams, so this is a shared stream with one
+        user.
+        """
         return ("airflow_ft.confirmed", self.pipeline, self.store or "", self.poll_interval)
 
     @classmethod
@@ -82,7 +85,7 @@ class ConfirmedTrigger(BaseEventTrigger):
         return Confirmations(**kwargs)
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        """An event of each number above those that were told; keeps which those are, when they are acknowledged."""
+        """Yield an event for each number above those sent; stores acknowledged numbers."""
         kept = await self._kept()
         sent = kept
         async for found in shared_stream:
@@ -113,7 +116,7 @@ class ConfirmedTrigger(BaseEventTrigger):
         return kept if isinstance(kept, int) else None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """The same without acknowledgements, where whoever runs it knows no shared streams."""
+        """Yield the same without acknowledgements, for a caller that does not know shared streams."""
         producer = Confirmations(self.pipeline, self.store, self.poll_interval)
 
         async def stream() -> AsyncIterator[dict[str, Any]]:
@@ -171,7 +174,7 @@ class Confirmations(SharedStreamProducer):
                 self.acknowledge(payload)
 
     def acknowledge(self, number: int) -> None:
-        """It need not be told again."""
+        """Record that it need not be sent again."""
         self._acknowledged.put_nowait(number)
 
     def look(self) -> tuple[int] | None:

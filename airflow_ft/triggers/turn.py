@@ -15,7 +15,7 @@ from airflow_ft.triggers.shared import reading
 
 
 class TurnTrigger(BaseTrigger):
-    """Fires when nobody has the turn, its holder's DAG run is over, or it is ours - and no lease is alive.
+    """Fire when the turn is free, its holder's DAG run is over, or it is ours - and no lease is alive.
 
     Args:
         pipeline: the pipeline's name.
@@ -23,8 +23,8 @@ class TurnTrigger(BaseTrigger):
         run_id: of the waiting run.
         map_index: of the waiting run.
         store: as in `airflow_ft.pipeline.decision_log.store_url`.
-        lease_seconds: a lease that stands still for half of it is taken for dead here (taking an epoch watches it
-            for its whole time).
+        lease_seconds: a lease without renewal for half of it counts as dead here (taking an epoch watches it for the
+            whole time).
         poll_interval: seconds between two looks.
     """
 

@@ -1,10 +1,10 @@
-"""Dead letters: rows that a sink refused after the decision, and that a person has set aside.
+"""Dead letters: rows that a sink refused after the decision, and that a person set aside.
 
     <root>/<pipeline>/dead-letter/<number>/<sink>/<segment>-<digest>.parquet
 
-Beside the attempts' folders, so that neither retention nor a sweep ever touches them: a person removes them. A file is
-named by its content, so an attempt that sets the same rows aside again finds the file there. One whose attempt did not
-commit is nobody's: the proof of the checkpoint names those that count.
+The folder is beside the attempts' folders, so neither retention nor a sweep touches it: a person removes the files. A
+file is named by its content, so an attempt that sets the same rows aside again finds the file. The proof of the
+checkpoint names the files that count; files of attempts without a commit do not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class ParquetDeadLetters:
 
     @classmethod
     def of(cls, plan: Plan) -> ParquetDeadLetters:
-        """Beside the newest of the plan's segments: the plan alone tells where, whatever is configured by now."""
+        """Return the dead letters beside the newest of the plan's segments: only the plan counts, not today's
+        configuration.
+        """
         pipeline, attempt, batch = filesystem(plan.segments[-1].location).uri(plan.segments[-1].location).rsplit("/", 2)
         if not batch.isdigit() or "-" not in attempt:
             raise ConfigurationError(

@@ -1,8 +1,8 @@
 """The file system under the log: the one place that knows what a URI is and how bytes become durable.
 
 Local paths (`/abs/path` or `file:///abs/path`) and HDFS (`airflow_ft.wal.hdfs`). An object store would be another
-class with these methods: there `write` is a put on condition that nothing is there, which is durable by itself
-(`sync_*` do nothing), and `link_tree` a server-side copy.
+class with these methods. Its `write` would be a conditional put, which is durable at once (`sync_*` do nothing), and
+its `link_tree` a server-side copy.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Synced = dict[str, dict[str, tuple[int, int, int]]]
 
 
 class FileSystem(Protocol):
-    """What the log needs of a file system. Locations are URIs; relative names use `/`."""
+    """File system operations of the log. Locations are URIs; relative names use `/`."""
 
     def uri(self, location: str, *names: str) -> str:
         """The URI of a file or folder below `location`."""
 
     def hadoop_path(self, uri: str) -> str:
-        """The same place as Spark must be told (Hadoop takes percent signs literally)."""
+        """Return the path in the form that Spark needs (Hadoop takes percent signs literally)."""
 
     def seen(self, uri: str) -> bool:
         """`exists` without a look at the root, for a caller that polls until something is there."""
@@ -157,10 +157,10 @@ def refuse_another_history(files: FileSystem, uri: str, pipeline: str) -> None:
 
 
 def another_history(uri: str, pipeline: str) -> StageError:
-    """An attempt's folder is its own: one that is there was made under a decision log that this one knows nothing of.
+    """Return the error for an attempt's folder that exists already: another decision log made it.
 
-    A log that was restored from a backup, or created anew, gives the same numbers out again. Spark would go on from
-    what it finds there, and leave rows out that this log never saw (I10).
+    A log that was restored from a backup, or created again, repeats numbers. Spark would continue from the old files
+    and skip rows that this log never saw (I10).
     """
     return StageError(
         f"{uri} exists already: another history of the decision log made it (before a restore, or by an older log).",
@@ -248,9 +248,10 @@ class LocalFileSystem:
         _sync_folder(path.parent)
 
     def has_links(self, uri: str) -> bool:
-        """Return whether there are hard links; without, `write` may replace what is written there at the same moment.
+        """Return whether hard links work; without them `write` may replace a file that another process writes
+        meanwhile.
 
-        `uri` is a name that nobody has.
+        `uri` is an unused name.
         """
         path = local_path(uri)
         temporary = self._temporary(path, b"")
@@ -362,7 +363,7 @@ class LocalFileSystem:
         _refuse_mounts(path)
         # First out of its name in one step, so that nobody finds half a folder under it.
         doomed = path.with_name(f".{path.name}.removed")
-        _remove(doomed)  # somebody has begun, and died
+        _remove(doomed)  # another process began, and died
         with contextlib.suppress(FileNotFoundError):
             path.rename(doomed)
         _remove(doomed)
@@ -406,7 +407,7 @@ def _unescaped(point: str) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """Returns when it is gone, whoever else removes it at the same moment."""
+    """Remove the folder, also when another process removes it at the same moment."""
     while folder.exists():
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)

@@ -1,13 +1,13 @@
-"""HDFS under the log: `hdfs://namenode:port/path`, or `hdfs://nameservice/path`, as Spark is told too.
+"""HDFS under the log: `hdfs://namenode:port/path`, or `hdfs://nameservice/path`, as in Spark.
 
-By hdfs-native, which speaks the protocol of Hadoop's own client without a JVM. As that one does, it reads
-$HADOOP_CONF_DIR (high availability, Kerberos), and $HADOOP_USER_NAME says who asks.
+Uses hdfs-native, which speaks the protocol of Hadoop's own client without a JVM. Like that client, it reads
+$HADOOP_CONF_DIR (high availability, Kerberos) and the user from $HADOOP_USER_NAME.
 
-- Publication: a file is written under a name of its own, and renamed. HDFS renames in one step, and refuses where
-  something is there, or replaces that, as it is told.
-- Durability: what is written here is synced (hsync) to the disks of all DataNodes that hold it. What Spark writes is
-  acknowledged by all of them when it is closed, and is on their disks when `dfs.datanode.synconclose` is true there:
-  fsync's counterpart, which no client can ask for afterwards. The NameNode syncs its journal before it answers.
+- Publication: a file is written under a unique name and then renamed. HDFS renames in one step. It either refuses or
+  replaces an existing file, as requested.
+- Durability: files written here are synced (hsync) to the disks of all DataNodes that hold them. DataNodes acknowledge
+  Spark's files on close, and sync them to disk if `dfs.datanode.synconclose` is true. No client can sync them
+  afterwards. The NameNode syncs its journal before it answers.
 - There are no hard links and no copies within the cluster: the cut-back copy of a location reads and writes.
 """
 
@@ -178,7 +178,7 @@ class HdfsFileSystem:
             raise
 
     def make_folder(self, uri: str) -> None:
-        # A folder that is there is no error to HDFS; only a rename tells who has made it.
+        # HDFS accepts an existing folder; only a rename shows who created it.
         new = self.uri(self.parent(uri), _NEW)
         for _ in range(_MAKE_TRIES):
             self._ask(new, lambda client, path: client.mkdirs(path, create_parent=True))
@@ -197,7 +197,7 @@ class HdfsFileSystem:
         self._ask(uri, lambda client, path: client.delete(path))
 
     def sync_file(self, file: BinaryIO) -> None:
-        """What is closed is as durable as the DataNodes make it (see the module)."""
+        """Do nothing: a closed file is as durable as the DataNodes make it (see the module)."""
 
     def sync_folders(self, uri: str, up_to: str) -> None:
         """The NameNode has synced its journal."""
@@ -246,7 +246,7 @@ class HdfsFileSystem:
     def _discard(self, temporary: str) -> None:
         try:
             self.remove(temporary)
-        except (AirflowFtError, OSError):  # the reason for which it is discarded is told
+        except (AirflowFtError, OSError):  # report the original error instead
             return
 
     def _rename(self, source: str, target: str, *, overwrite: bool = False) -> None:

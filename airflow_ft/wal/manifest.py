@@ -1,7 +1,7 @@
-"""The manifest of a segment: what was published, so exactly that its digest stands for every byte of it.
+"""The manifest of a segment: a record of what was published, whose digest covers every byte.
 
-Written once, as canonical JSON; the digest is the SHA-256 of that text, and every Parquet file is in it with its own
-SHA-256. Whoever holds the digest (the store, the plan, a marker in a sink) can therefore prove that rows are these
+It is written once, as canonical JSON. The digest is the SHA-256 of that text, which lists every Parquet file with its
+own SHA-256. With the digest (from the store, the plan, or a sink's marker) a process can prove that rows are these
 rows (I1).
 """
 
@@ -45,11 +45,11 @@ class SinkContent:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything that is known of a segment when it is sealed.
+    """Contents of a sealed segment.
 
-    `positions` are the source positions by source name, `{"start": ..., "end": ...}` in the source's own terms
-    (Kafka: `{topic: {partition: offset}}`); start is None for the first batch. `lineage`, by sink, as far as it is
-    known: what its columns are made of (`airflow_ft.protocol.column_lineage`, plain data).
+    `positions` are the source positions by source name, `{"start": ..., "end": ...}` in the source's own terms (Kafka:
+    `{topic: {partition: offset}}`); start is None for the first batch. `lineage`, by sink, where known: the origin of
+    its columns (`airflow_ft.protocol.column_lineage`, plain data).
     """
 
     pipeline: str

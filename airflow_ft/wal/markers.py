@@ -1,6 +1,6 @@
-"""The marker file of a storage root, by which a file system tells a file that is lost from a root that is away.
+"""The marker file of a storage root, which lets a file system distinguish a lost file from an unavailable root.
 
-See `airflow_ft.wal.roots` for what it is for. This module is below the file systems, which call it.
+`airflow_ft.wal.roots` explains its purpose. This module is below the file systems, which call it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,11 @@ def looked(files: Reading, uri: str, look: Callable[[], T]) -> T:
 
 
 def read(files: Reading, root: str) -> str | None:
-    """Return the id in a root's marker; None: there is no marker. StorageUnavailableError when that cannot be told."""
+    """Return the id in a root's marker; None: there is no marker.
+
+    Raises:
+        StorageUnavailableError: the marker cannot be read.
+    """
     where = files.uri(root, MARKER)
     try:
         with files.open_plain(where) as file:

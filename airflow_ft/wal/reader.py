@@ -73,11 +73,13 @@ class ParquetSegment:
         return self._content(sink).statistics
 
     def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file in order, at most 65,536 a batch, fewer when they are wide.
+        """Yield the rows of one file in order, at most 65,536 a batch, fewer when they are wide.
 
-        The whole file is checked before its first row is handed out, and the number of rows at the end: a caller
-        that did not reach the end must not commit. WalCorruptError when a check fails. Memory: one row group of
-        compressed pages and one batch.
+        Checks the whole file before it yields the first row, and the number of rows at the end. A caller that did not
+        reach the end must not commit. Memory: one row group of compressed pages and one batch.
+
+        Raises:
+            WalCorruptError: a check failed.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,6 +1,6 @@
-"""Deleting what nobody needs any more (I10). Who calls it has asked the store, and has written PRUNING before.
+"""Delete unneeded files (I10). The caller has checked the store, and has written PRUNING before.
 
-Each function may be repeated, and may die in the middle.
+Each function is repeatable, and may die in the middle.
 """
 
 from __future__ import annotations
@@ -61,21 +61,22 @@ class WalArchive:
 
 
 def sweep(root: str, pipeline: str, keep: Collection[str], below_epoch: int) -> list[str]:
-    """Deletes what attempts of epochs below `below_epoch` left and nobody needs; returns the URIs deleted.
+    """Delete files that attempts of epochs below `below_epoch` left and nothing needs; returns the deleted URIs.
 
-    `keep` holds the locations of all segments that are not pruned, and the Spark locations of the pipeline's base,
-    of every undelivered or retained number, of the newest delivered position, and of savepoints. It has to be read from
-    the store AFTER the epoch `below_epoch` was read there: from then on no older attempt can publish (I5), so what is
-    not named never will be; in the other order, what an older epoch publishes in between would be deleted (I10).
-    Folders of `below_epoch` itself are left alone: another task of the same run may be writing there. Nothing is
-    deleted where another decision log uses the folder too: `keep` does not name what that one needs.
+    `keep` holds the locations of all segments that are not pruned. It also holds the Spark locations of the pipeline's
+    base, of every undelivered or retained number, of the newest delivered position, and of savepoints. Read it from
+    the store AFTER the epoch `below_epoch`. From then on no older attempt can publish (I5), so a location that is not
+    named never will be. In the other order, what an older epoch publishes in between would be deleted (I10).
+
+    Leaves folders of `below_epoch` itself alone: another task of the same run may be writing there. Deletes nothing if
+    another decision log uses the folder too, because `keep` does not cover that log.
     """
     return _deleted(root, pipeline, keep, lambda epoch, _: epoch < below_epoch)
 
 
 def sweep_attempts(root: str, pipeline: str, keep: Collection[str], of_epoch: int, below_attempt: int) -> list[str]:
-    """As `sweep`, of an epoch that is at work: what its attempts below this one have left. They have to have ended, and
-    `keep` to be read after `Store.begin_again` gave the newer one out.
+    """As `sweep`, of the current epoch: delete what its attempts below this one left. They must have ended, and `keep`
+    must be read after `Store.begin_again` returned the newer attempt.
     """
     return _deleted(root, pipeline, keep, lambda epoch, attempt: epoch == of_epoch and 0 < attempt < below_attempt)
 

@@ -1,10 +1,11 @@
-"""The identity of a storage root: a marker file that tells the right disk from the empty folder below its mount point.
+"""Identity of a storage root: a marker file that distinguishes the right disk from an empty mount point.
 
     <root>/.airflow-ft-root.json      {"format": 1, "id": "<UUID>"}
 
 The first stage (or savepoint) that uses a root writes the marker, and the decision log remembers its id. From then on
-a root without that marker is *away*: StorageUnavailableError, and the task retries. Nothing is read from it, written to
-it, deleted in it or concluded from it. The marker is written once; a lost one is never written again by this package.
+a root without that marker is *away*: StorageUnavailableError, and the task retries. Nothing is read from it, written
+to it, deleted in it or concluded from it. The marker is written once; a lost one is never written again by this
+package.
 
 If the process dies ...
 - after the marker is written, before the log remembers it: the next process adopts the marker that it finds.
@@ -57,7 +58,7 @@ def claim(store: RootLog, root: str) -> None:
 
 
 def is_remembered(store: RootLog, root: str) -> bool:
-    """Tell whether the log knows a root, so that `claim` proves it, and makes nothing."""
+    """Return whether the log knows a root, so that `claim` proves it and creates nothing."""
     return store.root(filesystem(root).uri(root)) is not None
 
 
@@ -83,7 +84,7 @@ def away(uri: str) -> StorageUnavailableError | None:
 
 
 def is_known(uri: str) -> bool:
-    """Tell whether a known root is at or above `uri`."""
+    """Return whether a known root is at or above `uri`."""
     try:
         return root_of(filesystem(uri).uri(uri)) is not None
     except ConfigurationError:

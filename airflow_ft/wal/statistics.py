@@ -44,9 +44,9 @@ def date_text(days: int) -> str:
 
 
 def is_ordered(kind: pa.DataType) -> bool:
-    """Whether minimum and maximum are kept: numbers, booleans, dates, times. Not of text: it would copy user data.
+    """Return whether minimum and maximum are kept: for numbers, booleans, dates, times. Text would copy user data.
 
-    Not of lengths of time either, which no sink takes.
+    Durations have no bounds either, because no sink takes them.
     """
     return bool(
         pa.types.is_integer(kind)
@@ -84,7 +84,7 @@ class Statistics:
             column.merge(other._columns[name])
 
     def malformed(self) -> dict[str, int]:
-        """How many values of a column hold text that is not UTF-8, however deep; columns without any are left out."""
+        """Return the number of values with invalid UTF-8 by column, however deep; omits columns without any."""
         return {name: column.malformed for name, column in self._columns.items() if column.malformed}
 
     def columns(self) -> dict[str, ColumnStatistics]:
@@ -94,7 +94,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class _Column:
-    """Of one column. Bounds are Python values that can be compared: see `_value`."""
+    """Statistics of one column. Bounds are comparable Python values: see `_value`."""
 
     kind: pa.DataType
     nulls: int = 0

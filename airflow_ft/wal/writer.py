@@ -73,15 +73,16 @@ class SegmentFolder:
         positions: Mapping[str, Any],
         lineage: Mapping[str, Any] | None = None,
     ) -> Segment:
-        """Makes the files durable, looks at every row of them for checksums and statistics, and writes the manifest.
+        """Make the files durable, compute checksums and statistics of every row, and write the manifest.
 
         `returned` names every sink of the segment; False: the job returned nothing at all for this (optional) one.
-        `lineage`: see `Manifest`.
-        Returns the segment to publish. After that no file of it may change (I1).
+        `lineage`: see `Manifest`. Returns the segment to publish. After that no file of it may change (I1).
 
-        JobError for text that is not UTF-8, which Parquet demands and no sink takes: found here, nothing is published
-        yet, while a sink might find it when another one has committed already. TransientError when the files went
-        meanwhile: a newer attempt deletes those of older ones. StageError when it was sealed before.
+        Raises:
+            JobError: text is not UTF-8, which Parquet demands and no sink takes. Found here, nothing is published yet;
+                a sink might find it when another one has committed already.
+            TransientError: a newer attempt deleted the files meanwhile.
+            StageError: it was sealed before.
         """
         try:
             return self._seal(number, returned, positions, lineage or {})
@@ -232,9 +233,10 @@ def write_table(table: pa.Table, to: Any, rows: int | None = None) -> None:
 
 
 def bounded_columns(schema: pa.Schema) -> list[str]:
-    """Paths of columns whose bounds a Parquet file should tell: none of floating point.
+    """Return paths of columns whose bounds a Parquet file should hold: none of floating point.
 
-    PyArrow leaves NaN out of the bounds. To Spark it is the largest number: it would pass a file by that has one.
+    PyArrow leaves NaN out of the bounds. Spark sorts NaN as the largest number and would skip a file that contains
+    one.
     """
     import pyarrow as pa
 

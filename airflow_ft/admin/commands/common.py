@@ -104,7 +104,7 @@ def person() -> str:
 
 
 def actor(args: Namespace, command: str) -> Actor:
-    """Whoever has typed the command: asked there, unless --yes was given."""
+    """Return the person who typed the command; asked there, unless --yes was given."""
     reason = getattr(args, "reason", "")
     return Actor(
         signature=signature(args, command),

@@ -63,7 +63,7 @@ def convert(args: Namespace) -> None:
 def _change(
     args: Namespace, verb: str, change: Callable[..., tuple[str, Savepoint]], to: Any, setting: str, value: str
 ) -> None:
-    """A savepoint with its state made anew by Spark, and the setting that goes with it."""
+    """Make a savepoint whose state Spark has changed, and print the setting that goes with it."""
     uri, taken = change(
         location(args.path),
         to,
@@ -92,7 +92,7 @@ def list(args: Namespace) -> None:
 
 @command
 def show(args: Namespace) -> None:
-    """`airflow ft savepoint show PATH`: all that it tells, once its files are what was written."""
+    """Run `airflow ft savepoint show PATH`: print the whole metadata, after verifying its files."""
     uri = location(args.path)
     found = read_metadata(uri)
     verify(uri, found)

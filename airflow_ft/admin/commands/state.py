@@ -95,7 +95,7 @@ def changes(args: Namespace) -> None:
 
 @contextmanager
 def _open(args: Namespace) -> Iterator[State]:
-    """Of a pipeline, or of a savepoint's folder: a name of a pipeline has no slash."""
+    """Open the state of a pipeline, or of a savepoint's folder: a name of a pipeline has no slash."""
     if "/" in args.pipeline:
         with states.open_savepoint(location(args.pipeline)) as found:
             if args.at not in (None, found.number):

@@ -30,9 +30,12 @@ C = TypeVar("C", bound=Producer | Consumer | AdminClient)
 
 
 def bounded(call: Callable[[], T], seconds: float) -> T:
-    """The call's result; TimeoutError when it has not come in time: then it goes on in a thread, perhaps for ever.
+    """Return the call's result.
 
-    For calls of librdkafka that may not return.
+    For calls of librdkafka that may not return. After a time-out the call continues in a thread, perhaps without end.
+
+    Raises:
+        TimeoutError: there was no result in `seconds`.
     """
     return beside(call, _THREAD).result(seconds)
 
@@ -273,13 +276,14 @@ class KafkaClients:
         )
 
     def close(self) -> None:
-        """Lets go of producers that were made for nobody: they would go on connecting."""
+        """Release unused producers, which would keep connecting."""
         self._ready.clear()
 
     def plain_producer(self, limits: Mapping[str, Any]) -> Producer:
-        """A producer without transactions. After a record that cannot be delivered it delivers none: there are no gaps.
+        """Return a producer without transactions. After an undeliverable record it delivers none, so there are no
+        gaps.
 
-        Records do not time out in it (then there would be): whoever waits for them gives up.
+        Its records do not time out (that would leave gaps), so the caller must limit its wait.
         """
         return self._new_producer(limits, {"enable.gapless.guarantee": True, "message.timeout.ms": 0})
 

@@ -22,11 +22,11 @@ _NO_ID = str(Uuid(0, 0))
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """What a topic demands of records. `assumed`: its settings may not be read, these are the broker's defaults.
+    """Limits of a topic for records. `assumed`: its settings may not be read, these are the broker's defaults.
 
-    `max_message_bytes` bounds a record batch. Times are milliseconds around the broker's clock. `writable` and
+    `max_message_bytes` limits a record batch. Times are milliseconds around the broker's clock. `writable` and
     `readable` are False only when the broker says so. `retention_ms`: how long after their timestamp records are kept;
-    None: for ever.
+    None: without limit.
     """
 
     name: str
@@ -72,9 +72,9 @@ def describe(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, TopicL
 
 
 def topic_ids(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, str | None]:
-    """What tells topics from others of the same name, before and after them (KIP-516); None for one that is not there.
+    """Return the ids that distinguish topics of one name over time (KIP-516); None for a missing topic.
 
-    "": the brokers give topics no ids. Equal ids before and after something was sent prove that it went into that one.
+    "": the brokers give topics no ids. Equal ids before and after a send prove that it went into that topic.
 
     Raises:
         SinkUnavailableError, SinkAccessError: the brokers do not answer, or refuse.
@@ -85,8 +85,8 @@ def topic_ids(clients: KafkaClients, names: Iterable[str]) -> Mapping[str, str |
 
 
 def settled_ids(clients: KafkaClients, before: Mapping[str, str]) -> Mapping[str, str | None]:
-    """As `topic_ids`; what seems to be gone, or another topic than `before`, is asked for once more, a second later: of
-    several brokers one may lag, and know an older topic, or none yet.
+    """As `topic_ids`, but checks a topic that seems missing or replaced (compared with `before`) again a second later:
+    one of several brokers may lag, and know an older topic, or none yet.
     """
     now = topic_ids(clients, before)
     if doubted := {*other_topics(before, now), *(name for name, found in now.items() if found is None)}:
@@ -221,9 +221,9 @@ def check_topic(name: str, limits: TopicLimits | None, clients: KafkaClients) ->
 
 
 def create_token_topic(clients: KafkaClients) -> None:
-    """Creates the topic that group offsets refer to: one partition, for ever empty, the brokers' replication.
+    """Create the topic that group offsets refer to: one partition, always empty, the brokers' replication.
 
-    A topic that somebody else creates at the same time is as good.
+    Accepts a topic that another process creates at the same time.
 
     Raises:
         SinkAccessError: not allowed; the message has the command for those who are.

@@ -1,8 +1,8 @@
 """Reading JSON and fields of CSV exactly, inside Spark's JVM: `Exact.java`, compiled once for each Spark application.
 
-Spark's own readers wrap around (200 as tinyint is -56), round (2.555 as decimal(12,2)), guess (12:30 is today) and skip
-what they do not understand. `reader` returns a function of Spark that accepts a value only if it is what was written.
-The classes go to the executors in a jar, which the driver serves.
+Spark's own readers wrap around (200 as tinyint is -56), round (2.555 as decimal(12,2)), guess (12:30 is today) and
+skip unreadable values. The function that `reader` returns accepts a value only if it is exact. The classes go to the
+executors in a jar, which the driver serves.
 """
 
 from __future__ import annotations

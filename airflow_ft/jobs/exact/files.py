@@ -26,10 +26,10 @@ _OF_READERS = frozenset(("mode", "columnnameofcorruptrecord", "multiline", "enco
 
 
 def load(spark: SparkSession, builder: Any, format: str, ddl: str, options: Mapping[str, str], path: str) -> DataFrame:
-    """The rows of files in `path`. `builder`: of `spark.read` or `spark.readStream`.
+    """Return the rows of files in `path`. `builder`: of `spark.read` or `spark.readStream`.
 
-    A record that does not hold exactly what the schema declares ends the query with an error that names the file; with
-    the mode PERMISSIVE it is a row of nulls with the record in the column `columnNameOfCorruptRecord`.
+    A record that does not match the schema exactly ends the query with an error that names the file. With the mode
+    PERMISSIVE it becomes a row of nulls with the record in the column `columnNameOfCorruptRecord`.
     """
     from pyspark.sql import types as T
 
@@ -81,7 +81,7 @@ def _texts(
     *,
     csv: bool = False,
 ) -> DataFrame:
-    """Of lines, or of whole files (JSON with `multiLine`)."""
+    """Return the rows of lines, or of whole files (JSON with `multiLine`)."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
@@ -148,7 +148,7 @@ def _fields(
     given: Mapping[str, str],
     path: str,
 ) -> DataFrame:
-    """Of CSV, as Spark finds them."""
+    """Return the rows of CSV fields, as Spark finds them."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 

@@ -124,7 +124,7 @@ def _lacking(definition: Any, text: str) -> str | None:
 
 
 def _definition(file: SourceFile, name: str, line: int) -> tuple[Definition, set[str]]:
-    """The definition that begins around this line, and the local variables of the functions in which it stands."""
+    """Return the definition that begins around this line, and the local variables of the enclosing functions."""
     for node, around in _definitions(file.tree, frozenset()):
         first = min((each.lineno for each in node.decorator_list), default=node.lineno)
         if node.name == name and first <= line <= node.lineno:

@@ -57,7 +57,9 @@ class SourceFile:
         return any(alias.name == "annotations" for node in imports for alias in node.names)
 
     def definition(self, node: Definition) -> Part:
-        """Without its decorators, and as it stands there, so that texts in it stay what they are."""
+        """Return the definition without its decorators, with its original indentation, so that texts in it do not
+        change.
+        """
         return Part(node.lineno, "".join(self.lines[node.lineno - 1 : node.end_lineno]).rstrip("\n"))
 
     def constant(self, node: ast.Assign | ast.AnnAssign) -> Part:

@@ -29,9 +29,11 @@ class Taking:
         self._known: set[str] = set()
 
     def take(self, definition: object, node: Definition, around: set[str]) -> InlineJob:
-        """The job, and its definition in the file; `around`: the local variables of the functions in which it stands.
+        """Return the job; `node` is its definition in the file, `around` the local variables of the enclosing
+        functions.
 
-        ConfigurationError for what cannot be taken along.
+        Raises:
+            ConfigurationError: the job uses something that cannot be taken along.
         """
         file = self._file
         names = needed(node, postponed=file.postponed) - {node.name}
@@ -63,7 +65,7 @@ class Taking:
     def _take_names(self, node: ast.stmt, names: set[str]) -> None:
         for name in sorted(names):
             self._take(name, node)
-        for name in sorted(annotated(node) - names):  # nobody may ever ask for these
+        for name in sorted(annotated(node) - names):  # they may never be evaluated
             found = self._file.bindings.get(name, [])
             if found and all(_is_absolute(each) for each in found):
                 self._take(name, node)

@@ -15,15 +15,15 @@ class Actor:
     """A person at the command line, or behind the run of a DAG.
 
     Attributes:
-        signature: for the event log: the act as it was asked for, the person, the reason.
+        signature: for the event log: the requested act, the person, the reason.
         person: the same without the act, where the event log names that itself.
-        say: takes a line that tells what is there, or was done.
+        say: prints a line of output.
         sure: takes the question before an act; returns, or raises what ends the act with nothing changed.
         connections: reads Airflow's connections, as this place may.
         participants: opens participants over them.
-        is_over: whether Airflow knows that a run can no longer continue, so that it is not at work.
-        worker: who is at work, for leases.
-        lease_seconds: how long others may stand still.
+        is_over: returns whether a run can no longer continue, according to Airflow.
+        worker: this process, for leases.
+        lease_seconds: seconds without a renewal after which a lease expires.
     """
 
     signature: str

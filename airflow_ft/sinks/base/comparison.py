@@ -101,7 +101,7 @@ def compare(
 
 
 def _digest(row: Row) -> bytes:
-    """Of values and their kinds; -0.0 is 0.0."""
+    """Return the digest of values and their kinds; -0.0 counts as 0.0."""
     plain = [0.0 if isinstance(value, float) and value == 0 else value for value in row]
     return hashlib.blake2b(repr(plain).encode(), digest_size=20).digest()
 

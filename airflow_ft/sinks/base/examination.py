@@ -1,4 +1,4 @@
-"""What `airflow ft doctor` tells of a participant whose places (tables, folders) can be described one by one."""
+"""Checks of `airflow ft doctor` for a participant whose places (tables, folders) can be described one by one."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Unanswered(Exception):
 
 
 class Meaning(Enum):
-    """What can be done about an error."""
+    """Meaning of an error for the next step."""
 
     LOST = "the connection is gone"
     BUSY = "a lock was not had in time"

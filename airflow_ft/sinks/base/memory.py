@@ -1,7 +1,7 @@
-"""What a sink remembers of a pipeline: a head, and a marker for each settled number. What they say is read here.
+"""A sink's memory of a pipeline: a head, and a marker for each settled number. This module interprets both.
 
-The head names who may write (installation, epoch, attempt: the rank) and what was delivered last; a marker stands in
-the transaction that delivered a number, or is its tombstone. A system's own part is where they lie.
+The head names the allowed writer (installation, epoch, attempt: the rank) and the last delivered number. A marker is
+written in the transaction that delivered a number, or is its abort marker. Each system stores them in its own way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def damaged(where: str) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What the sink remembers of a pipeline."""
+    """Head: the sink's memory of a pipeline."""
 
     installation: str
     epoch: int
@@ -53,7 +53,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What stands at a number that is settled."""
+    """Marker of a settled number."""
 
     installation: str
     outcome: Outcome
@@ -65,7 +65,11 @@ class Marker:
 
     @classmethod
     def stored(cls, row: Sequence[Any], where: str) -> Marker:
-        """Of its columns, counts and detail as JSON; StoreBehindSinkError, which names `where`, when it is damaged."""
+        """Return the marker of its columns, with counts and detail as JSON.
+
+        Raises:
+            StoreBehindSinkError: it is damaged; names `where`.
+        """
         with damaged(where):
             counts, detail = json.loads(row[5]), json.loads(row[6])
             if not (isinstance(counts, dict) and isinstance(detail, dict)):
@@ -78,7 +82,7 @@ class Marker:
 
     @property
     def tombstone(self) -> str:
-        """That it is one, and why, for people."""
+        """Return the text of an abort marker with its reason, for people."""
         return f"a tombstone: {self.detail.get('message', 'no reason given')}"
 
 
@@ -119,7 +123,9 @@ def check_owner(head: Head | None, fence: Fence) -> None:
 
 
 def check_epoch(head: Head | None, fence: Fence) -> Head:
-    """The head, for retention: that takes no attempt, and must not fence one at work. Raises as `check_owner`."""
+    """Return the head for retention, which takes no attempt and must not fence a running one. Raises as
+    `check_owner`.
+    """
     check_owner(head, replace(fence, attempt=head.attempt if head else 0))
     assert head is not None  # check_owner raises
     return head

@@ -1,8 +1,8 @@
-"""Marker and all rows of all tables of a database in one transaction (ATOMIC): what such sinks have in common.
+"""Shared part of sinks that write marker and all rows of all tables of a database in one transaction (ATOMIC).
 
-Each step is a transaction that first locks the head, so that the order of ranks is the order of transactions: the head
-must not be newer; is the number settled, does the head fit the plan? Then the rows, the marker, the head, and COMMIT.
-A system says how a transaction is opened, and how rows enter.
+Each step is a transaction that first locks the head, so that the order of ranks is the order of transactions. It
+checks that the head is not newer, whether the number is settled, and that the head fits the plan. Then it writes the
+rows, the marker and the head, and commits. Each system defines how to open a transaction and how to write rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class TransactionLedger(Protocol):
-    """What a system remembers of one pipeline, in the transaction that is open; `sql_ledger` has it in SQL."""
+    """A system's memory of one pipeline, in the open transaction; `sql_ledger` implements it in SQL."""
 
     def head(self) -> Head | None: ...
     def create_head(self, head: Head) -> None: ...
@@ -104,7 +104,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         return self._persist("committing", lambda: self._commit(plan, fence, vote, set_aside), fence, plan)
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """Writes the tombstone, or finds the marker that stands there."""
+        """Write the abort marker, or find the existing marker."""
         return self._persist("writing the tombstone", lambda: self._abort(plan, fence, detail), fence, plan)
 
     def proof(self, plan: Plan) -> Proof | None:
@@ -117,7 +117,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
             self._persist("pruning markers", lambda: self._forget(fence, floor), fence)
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """The head's row, whoever owns it; None where the database has never seen the pipeline."""
+        """Return the head's row, with any owner; None if the database does not know the pipeline."""
         return self._persist("reading the head", lambda: self._head(pipeline))
 
     def adopt(self, fence: Fence, number: int) -> None:
@@ -146,7 +146,7 @@ class OneTransactionParticipant(ABC, Generic[Db]):
         with self._writing(fence, plan, create=True) as (_, ledger):
             self._begin(ledger, plan, fence)
             self._raised(ledger, fence)
-        readers = [self.wal.open(segment) for segment in plan.segments]  # they are there: nobody newer has pruned them
+        readers = [self.wal.open(segment) for segment in plan.segments]  # they exist: no newer attempt has pruned them
         # It stays raised, whatever is found now: no older attempt can write any more.
         with self._writing(fence, plan) as (db, ledger):
             head = self._raised(ledger, fence)

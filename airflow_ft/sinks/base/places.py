@@ -132,7 +132,7 @@ def check_sink(sink: Any, place: str, example: str) -> None:
 
 
 def name_of(kind: str, place: str) -> str:
-    """Of a participant at that place: it stays, whatever is rendered."""
+    """Return the name of a participant at that place, which is stable over rendering."""
     made = f"{kind}-" + re.sub(r"[^A-Za-z0-9]+", "-", place.removeprefix("file://")).strip("-")
     if len(made) <= _LONGEST_NAME:
         return made

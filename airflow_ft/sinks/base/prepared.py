@@ -1,4 +1,4 @@
-"""What is prepared before the decision (TWO_PHASE): its names, and what is said where nobody has counted it."""
+"""Prepared transactions before the decision (TWO_PHASE): their names, and texts for those that no vote counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROBE_NUMBER = 0
 
 @dataclass(frozen=True, slots=True, order=True)
 class PreparedName:
-    """Of a transaction, or a branch of one; a system says how it is written, and what makes it a new one each time."""
+    """Name of a prepared transaction, or a branch of one. Each system defines its format and its unique part."""
 
     owner: str
     number: int

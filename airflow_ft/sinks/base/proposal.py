@@ -1,4 +1,4 @@
-"""A table that would take a sink's rows, proposed as CREATE TABLE to whoever may make it. No server is asked."""
+"""Propose a table for a sink's rows as CREATE TABLE, for people who may create it. No server is asked."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TypeOf = Callable[[pa.DataType, bool], str]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a system writes it: `quoted` names, `end` what follows the columns.
+    """SQL dialect of a system: `quoted` names, `end` after the columns.
 
-    `fold` makes one text of names that are one column to the system.
+    `fold` maps names that the system treats as one column to one text.
     """
 
     quoted: Callable[[str], str]

@@ -57,9 +57,9 @@ def cannot_create(schema: str, why: str, ddl: Sequence[str]) -> SinkAccessError:
 
 
 class SqlLedger(ABC):
-    """What a database remembers of one pipeline. Its methods belong to the transaction that is open.
+    """A database's memory of one pipeline. Its methods belong to the open transaction.
 
-    In a statement `?` stands for a value, `{head}` and `{ledger}` for the tables.
+    In a statement `?` is a value, `{head}` and `{ledger}` are the tables.
     """
 
     pipeline: str
@@ -92,7 +92,7 @@ class SqlLedger(ABC):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Of the rows that are this pipeline's."""
+        """Return the key of this pipeline's rows."""
         return (self.pipeline, self.participant)
 
     def head(self) -> Head | None:
@@ -102,7 +102,7 @@ class SqlLedger(ABC):
         return None
 
     def create_head(self, head: Head) -> None:
-        """A new pipeline's; nothing happens where somebody else was faster."""
+        """Create the head of a new pipeline. Does nothing if another process has created it."""
         self.run(
             f"INSERT INTO {{head}} ({_HEAD}) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", *self._row(head)
         )
@@ -117,7 +117,7 @@ class SqlLedger(ABC):
         )
 
     def raise_head(self, fence: Fence) -> None:
-        """Nobody older than the fence can write any more."""
+        """Raise the head's rank to the fence, which shuts out older attempts."""
         self.run(f"UPDATE {{head}} SET epoch = ?, attempt = ? WHERE {_MINE}", *fence.rank, *self.key)
 
     def deliver_head(self, number: int) -> None:

@@ -279,7 +279,11 @@ def _declined(what: str, code: str, remedy: str, sink: str, column: str = "") ->
 
 
 def as_it_is(schema: pa.Schema, columns: Sequence[Column]) -> bool:
-    """Whether a file with these columns can be one of the table's. UnfitTargetError when a column went meanwhile."""
+    """Return whether a file with these columns can become a file of the table.
+
+    Raises:
+        UnfitTargetError: a column was removed meanwhile.
+    """
     there = {column.name.lower(): column for column in columns}
     for field in schema:
         if field.name.lower() not in there:

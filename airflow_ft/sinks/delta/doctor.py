@@ -1,4 +1,4 @@
-"""What `airflow ft doctor` tells of a Delta table."""
+"""Checks of `airflow ft doctor` for a Delta table."""
 
 from __future__ import annotations
 

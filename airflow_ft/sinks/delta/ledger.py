@@ -70,7 +70,7 @@ class Ledger:
         return self._version
 
     def sweep(self) -> None:
-        """Deletes files that have not counted for long; whoever still reads one reads anew."""
+        """Delete outdated files; a process that still reads one reads again."""
         for name in self._table.files.names(self._table.uri(*self._names)):
             if (match := _NAME.fullmatch(name)) and int(match[1]) + _KEPT <= self._version >> 32:
                 self._table.files.remove(self._table.uri(*self._names, name))
@@ -117,7 +117,7 @@ class Ledger:
 
     @property
     def _the_head(self) -> Head:
-        assert self._head is not None  # whoever changes it has looked at it
+        assert self._head is not None  # every change reads it first
         return self._head
 
     def marker(self, number: int) -> Marker | None:

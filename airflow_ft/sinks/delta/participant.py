@@ -1,17 +1,17 @@
 """Rows, marker and head in one commit of the table's log (ATOMIC).
 
-A step reads the newest version of the table, and with it the head; it commits onto exactly that version, or begins
-again (`airflow_ft.sinks.delta.table`). So the order of commits is the order of ranks (I5), as with a lock.
+A step reads the newest version of the table, and with it the head. It commits onto exactly that version, or starts
+over (`airflow_ft.sinks.delta.table`). So the order of commits is the order of ranks (I5), as with a lock.
 
 What if the process dies, or sleeps and wakes up beside its successor, before ...
 
-- the head is raised (prepare): a new table may be left, without rows. The next one finds it. Whoever wakes up commits
-  onto a version that is not the newest any more, is refused, reads the head, and finds that it is newer.
-- files are whole (commit): a folder that no commit names; VACUUM removes it. The next one writes its own.
-- the ledger's file is written: the same, and a file that nobody reads.
-- the commit: the same again. The sleeper's commit is refused, whatever has come meanwhile.
-- what was committed is synced: it is visible and marked, but after a power cut perhaps no more. Nobody has heard of it
-  then; whoever comes next syncs what he finds before he tells.
+- the head is raised (prepare): a new table may be left, without rows. The next process finds it. The sleeper commits
+  onto an outdated version, is refused, reads the head, and finds that it is newer.
+- files are complete (commit): a folder that no commit names; VACUUM removes it. The next process writes its own.
+- the ledger's file is written: the same, and a file without readers.
+- the commit: the same again. Any commit since makes the sleeper's commit fail.
+- the commit is synced: it is visible and marked, but a power cut may undo it. No process has reported it yet; the next
+  one syncs what it finds before it reports.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
                 rows.discard()
                 raise
             if not ledger.has_changed:
-                snapshot.sync(ledger)  # whoever has committed it may have died before
+                snapshot.sync(ledger)  # its writer may have died before the sync
             elif keep:
                 try:
                     app = self._app(fence.pipeline)
@@ -145,7 +145,7 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
             yield ledger if ledger is not None and ledger.head() is not None else None
 
     def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
-        """Runs a step until nobody else commits meanwhile."""
+        """Run a step until no other process commits meanwhile."""
         cause: BaseException | None = None
         for tried in range(_TRIES):
             try:

@@ -1,8 +1,8 @@
-"""Where a Delta table lies: in a folder on disk, or in a bucket. What differs between both is here, and nowhere else.
+"""Place of a Delta table: a folder on disk, or in a bucket. Only this module knows the differences.
 
-A version of a table is given once. On disk that is a name that a file system gives once (a hard link), in a bucket an
-object that is put on condition that none is there (If-None-Match), by delta-rs as by this package. Whoever replaces
-objects without that condition can replace a version: Spark's own Delta writer does, unless it has a lock of its own.
+A version of a table is created once. On disk a file system creates its name once (a hard link). In a bucket delta-rs
+and this package put an object on the condition that there is none (If-None-Match). A writer that replaces objects
+without that condition can replace a version: Spark's own Delta writer does, unless it has its own lock.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ class Place:
 
     @classmethod
     def of(cls, sink: DeltaSink, connection: ConnectionInfo) -> Self:
-        """Of a sink. ConfigurationError: its connection cannot be used."""
+        """Return the place of a sink.
+
+        Raises:
+            ConfigurationError: its connection cannot be used.
+        """
         if not is_object_store(sink.table):
             return cls(filesystem(str(sink.path)), sink.path.as_uri())
         objects = Objects.of(sink.table, connection, "")
@@ -60,7 +64,7 @@ class Place:
         return isinstance(self.files, Objects)
 
     def uri(self, *names: str) -> str:
-        """Of a file or folder in it; a name may consist of several."""
+        """Return the URI of a file or folder in it; a name may have several parts."""
         return self.files.uri(self.root, *(part for name in names for part in name.split("/")))
 
     def below(self, *names: str) -> Self:

@@ -2,8 +2,8 @@
 
     <table>/checkpoint-0000000042.3-17-1a2b3c4d/part-00000.parquet     or country=DE/part-00000.parquet in it
 
-The log's own files become files of the table by a second name, where columns fit as they are; else they are written
-anew. What if the process dies before the commit: a folder that no commit names is left, which VACUUM removes.
+Files of the log become files of the table by a second name if their columns fit; otherwise the rows are written again.
+If the process dies before the commit, a folder is left that no commit names, and VACUUM removes it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SAFE = re.compile(r"[A-Za-z0-9_=/.+-]*")
 
 @dataclass
 class Rows:
-    """What one step adds to a version of the table."""
+    """Files that one step adds to a version of the table."""
 
     snapshot: Snapshot
     sink: str

@@ -1,17 +1,17 @@
 """A Delta table, through delta-rs: one version of it, and commits onto exactly that one.
 
-delta-rs commits by giving the name of the next version, which is given once (`airflow_ft.sinks.delta.place`). When
-somebody else was faster, it would look at what he did, and try the version behind it (a rebase); an append of a process
-that has slept would so come in behind its successor. Two things close that, each by itself:
+delta-rs commits by creating the name of the next version, which succeeds once (`airflow_ft.sinks.delta.place`). If
+another writer was faster, it would examine that commit and try the version after it (a rebase). An append of a process
+that has slept could then follow its successor. Two independent rules prevent that:
 
-- Commits here are tried once (`max_commit_retries=0`), onto the version that was read. Whoever was overtaken, by his
-  successor or by anybody else, reads the table anew, and with it the head. (The name of an old version is free again
-  after log cleanup, and readers do not look there any more: so a commit counts when it is found, in the table as it is
-  then, and not before.)
-- Each of our commits carries an app transaction with the pipeline's app id, and delta-rs refuses a rebase over one that
+- Commits here are tried once (`max_commit_retries=0`), onto the version that was read. A writer that was overtaken
+  reads the table again, and with it the head. (The name of an old version is free again after log cleanup, and readers
+  do not look there any more. So a commit counts only when the current table contains it.)
+- Each of our commits carries an app transaction with the pipeline's app id, and delta-rs refuses a rebase over one
+  that
   has the same, however often it tries.
 
-Appends of others, OPTIMIZE and VACUUM may come in between: then the step is done again.
+Appends of others, OPTIMIZE and VACUUM may come in between: then the step is repeated.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _COMMIT = re.compile(r"(\d{20})\.(json|checkpoint.*parquet)")
 
 
 class OvertakenError(Exception):
-    """Somebody else has committed since the table was read, so the step begins again.
+    """Another process committed after the table was read, so the step starts over.
 
-    `nothing`: it is certain that nothing came of a commit.
+    `nothing`: the commit certainly had no effect.
     """
 
     def __init__(self, *, nothing: bool = True) -> None:
@@ -102,7 +102,11 @@ class Snapshot:
 
     @classmethod
     def made(cls, place: Place, schema: pa.Schema | None, partition_by: Sequence[str]) -> Self:
-        """A new table; without a schema one with a placeholder. OvertakenError: somebody has just made one."""
+        """Create a table; without a schema with a placeholder.
+
+        Raises:
+            OvertakenError: another process has just created it.
+        """
         _create(place, schema, partition_by)
         place.sync_log(range(1))
         place.sync()
@@ -112,11 +116,11 @@ class Snapshot:
         return found
 
     def _later(self) -> Self | None:
-        """The newest version, by what was committed since; None: this one is not in the log any more.
+        """Return the newest version, from the commits since; None: this version is no longer in the log.
 
-        delta-rs reads the whole log anew when a table is opened, and for each question for an app transaction.
+        delta-rs reads the whole log when a table is opened, and for each query of an app transaction.
         """
-        if self.mark is None or self.place.mark(self.version) != self.mark:  # dropped, made anew, or cleaned up
+        if self.mark is None or self.place.mark(self.version) != self.mark:  # dropped, created again, or cleaned up
             return None
         if self.place.mark(self.version + 1) is None:
             return self

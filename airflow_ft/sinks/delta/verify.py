@@ -1,4 +1,4 @@
-"""What the tables really hold of the log's rows, whoever has put their files together since."""
+"""Compare the tables with the log's rows, also after others have compacted their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `airflow ft doctor` tells of a folder."""
+"""Checks of `airflow ft doctor` for a folder."""
 
 from __future__ import annotations
 

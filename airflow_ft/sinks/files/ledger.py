@@ -1,4 +1,4 @@
-"""What a folder remembers of its pipeline, in files that are made once and never changed.
+"""A folder's memory of its pipeline, in files that are created once and never changed.
 
     <folder>/_airflow_ft/
         pipeline.json             whose folder it is
@@ -6,19 +6,19 @@
         markers/0000000042.json   how a number was settled
     <folder>/checkpoint=0000000042/
         _airflow_ft               what attempt prepared it, and each of its files with its checksum
-    _<folder>.airflow_ft/         beside it: what is prepared, and nobody sees (`airflow_ft.sinks.files.staged`)
+    _<folder>.airflow_ft/         beside it: prepared, hidden files (`airflow_ft.sinks.files.staged`)
 
-There are no transactions over files, and no lock outlives a process that stands still. There is one thing that a file
-system does once: to give a name that is free (`FileSystem.write`, a hard link). All that is remembered rests on that.
-An object store has the same (`airflow_ft.sinks.files.objects`).
+Files have no transactions, and no lock survives a suspended process. But a file system creates a free name exactly
+once (`FileSystem.write`, a hard link). All memory depends on that. An object store has the same
+(`airflow_ft.sinks.files.objects`).
 
-- The head is a register with compare-and-set: whoever has read version 7 makes version 8, and one alone can. Old
-  versions are deleted, the newest ones are always kept; so one who has slept since may make 8 anew, but then sees that
-  many newer ones are there, and has lost.
-- A marker is made by the first that settles the number; whoever comes later reads it.
-- A pipeline that goes on under another name is named by the head from then on: the version that says so is made once,
-  as any other one, and shuts the old name out.
-- What was delivered last is not written down a second time: it is the highest number that has a marker, or is visible.
+- The head is a register with compare-and-set: of all processes that have read version 7, one can create version 8. Old
+  versions are deleted, the newest ones are always kept. So a process that has slept since may create 8 again, but then
+  sees many newer ones, and has lost.
+- The first process that settles the number creates its marker; later ones read it.
+- When a pipeline continues under another name, the head names it from then on. The version that says so is created
+  once, as any other one, and shuts the old name out.
+- The number delivered last is not stored twice: it is the highest number that has a marker, or is visible.
 """
 
 from __future__ import annotations
@@ -108,7 +108,11 @@ class Ledger:
 
     @classmethod
     def of(cls, folder: str, connection: ConnectionInfo) -> Self:
-        """Of a folder as an author names it. ConfigurationError: it is no place."""
+        """Return the ledger of a folder as an author names it.
+
+        Raises:
+            ConfigurationError: it is no place.
+        """
         files = Objects.of(folder, connection, OURS) if is_object_store(folder) else filesystem(folder)
         return cls(files, files.uri(folder))
 
@@ -162,7 +166,7 @@ class Ledger:
         return self._known
 
     def claim(self, pipeline: str) -> None:
-        """Makes the folder that pipeline's, if it is nobody's yet; see `require_owner`."""
+        """Assign the folder to that pipeline, if it has no owner yet; see `require_owner`."""
         if not self.claimed_by:
             says = {"pipeline": pipeline, "staged": "beside" if self._is_best_beside() else "inside"}
             with suppress(FileExistsError):
@@ -205,7 +209,7 @@ class Ledger:
         return f"{parent}/_{name}.airflow_ft"
 
     def _is_best_beside(self) -> bool:
-        if isinstance(self.files, Objects):  # nobody walks through its folders
+        if isinstance(self.files, Objects):  # a bucket has no folders to walk through
             self.files.require_conditions(self.uri(_probe()))
             return False
         if isinstance(self.files, LocalFileSystem) and not self.files.has_links(self.uri(_probe())):
@@ -291,7 +295,7 @@ class Ledger:
             return stored
         marked, aborted = self._marked(stored.aborted)
         last = max(stored.head.last_delivered, marked)
-        # Visible without a marker: whoever has published it died before he wrote one.
+        # Visible without a marker: the process died before it wrote one.
         for number in reversed(self.visible(last)):
             if self.manifest(self.published(number)) is not None:
                 last = number
@@ -299,10 +303,10 @@ class Ledger:
         return _Version(stored.version, replace(stored.head, last_delivered=last), aborted)
 
     def _marked(self, aborted: frozenset[int]) -> tuple[int, frozenset[int]]:
-        """The highest number that a marker says was committed (0: there is none), and the aborted ones above it.
+        """Return the highest number with a COMMITTED marker (0: none), and the aborted ones above it.
 
-        Some of those are known to be `aborted`: else all of them would be read again and again. A number that lost its
-        marker is known no more as soon as the head is raised, which whoever writes another one has done before.
+        `aborted` are those known already, so that their markers are not read each time. A number that lost its marker
+        is forgotten when the head is raised, which precedes every new marker.
         """
         above: set[int] = set()
         for number in reversed(self._numbers("markers")):
@@ -341,7 +345,7 @@ class Ledger:
             return None if found is None else Marker(**{**found, "outcome": Outcome(found["outcome"])})
 
     def write_marker(self, number: int, marker: Marker) -> Marker:
-        """Takes the number's place, or finds who has; returns what stands there, durably."""
+        """Create the number's marker, or find the existing one; returns it, durably."""
         with suppress(FileExistsError):
             self.files.write(self.marker_uri(number), canonical_json(asdict(marker)).encode())
         self.files.sync_folders(self.uri("markers"), self.root)
@@ -375,7 +379,7 @@ class Ledger:
     # --- what is visible -----------------------------------------------------------------------------------------
 
     def visible(self, above: int = 0) -> list[int]:
-        """Higher numbers that have a folder, ascending, whoever has made it."""
+        """Return higher numbers that have a folder, ascending, whatever process created it."""
         if isinstance(self.files, Objects) and above:  # a store lists a thousand names at a time
             names: Iterable[str] = self.files.names_after(self.root, self.label(above))
         else:
@@ -388,7 +392,7 @@ class Ledger:
         return self._json(self.files.uri(folder, OURS))
 
     def checksum(self, manifest: Mapping[str, Any]) -> str:
-        """Of a manifest, as a marker holds it."""
+        """Return the checksum of a manifest, as a marker holds it."""
         return hashlib.sha256(canonical_json(dict(manifest)).encode()).hexdigest()
 
     def newest_layout(self, last: int | None = None) -> dict[str, Any] | None:

@@ -1,18 +1,18 @@
-"""Folders of an object store, through the S3 API: what `FileSystem` is to disks, as far as this sink asks for it.
+"""Folders of an object store, through the S3 API: the part of `FileSystem` that this sink needs.
 
-There are no folders, and nothing can be renamed. There is one thing that a store does once: to put an object where none
-is (If-None-Match). All that a folder remembers rests on that. What a rename does to a prepared folder takes three steps
-here, each of which can be taken again by anybody:
+There are no folders and no renames. But a store puts an object exactly once on the condition that there is none
+(If-None-Match). All memory of a folder depends on that. A rename of a prepared folder takes three steps here, and any
+process can repeat each of them:
 
-1. its manifest is put beside where the rows will be, if none is there. Whose manifest that is, his files come: of
-   several attempts one alone is ever shown.
-2. each file is copied by the store to its visible place, in one request. Whoever does that again copies the same.
-3. the prepared files are deleted, by whoever has written the marker.
+1. Put its manifest beside the place of the rows, if there is none. The manifest decides whose files become visible, so
+   only one of several attempts is ever shown.
+2. Let the store copy each file to its visible place, in one request. A repetition copies the same.
+3. Delete the prepared files, after the marker is written.
 
-A process that wakes up late finds the manifest of another attempt, or nothing any more that it could copy. Readers see
-each file as a whole; the files of one checkpoint one after the other. That all are there, its marker tells.
+A process that wakes up late finds the manifest of another attempt, or no files left to copy. Readers see each file as
+a whole, but the files of one checkpoint one after the other. Its marker says that all are there.
 
-What a client repeats since the answer got lost, it may have done itself: then what is there equals what it has put.
+A client that repeats a request after a lost answer may meet its own object: then the object equals what it has put.
 """
 
 from __future__ import annotations
@@ -77,7 +77,11 @@ class Objects:
 
     @classmethod
     def of(cls, place: str, connection: ConnectionInfo, manifest: str) -> Objects:
-        """Of `s3://BUCKET/...`; ConfigurationError for a connection that cannot be used."""
+        """Return the store of `s3://BUCKET/...`.
+
+        Raises:
+            ConfigurationError: the connection cannot be used.
+        """
         bucket = urlsplit(place).hostname or ""
         return cls(bucket, _store(bucket, tuple(sorted(config_of(connection).items()))), manifest)
 
@@ -164,7 +168,7 @@ class Objects:
                 self._ask(uri, lambda _, gone=some: obstore.delete(self.store, gone))  # type: ignore[misc]
 
     def sync_file(self, file: BinaryIO) -> None:
-        """What is closed is durable."""
+        """Do nothing: a closed object is durable."""
 
     def sync_folders(self, uri: str, up_to: str) -> None:
         """There are none."""
@@ -213,9 +217,9 @@ class Objects:
                 raise
 
     def require_conditions(self, probe: str) -> None:
-        """UnfitTargetError where the store does not keep others from replacing what is there.
+        """Raise UnfitTargetError if the store does not prevent the replacement of an object.
 
-        `probe` is a name that nobody has. Some stores do not know If-None-Match, and replace without a word.
+        `probe` is an unused name. Some stores do not know If-None-Match, and replace objects silently.
         """
         self.write(probe, b"1")
         try:
@@ -283,7 +287,9 @@ class Objects:
         raise self.explain(uri, str(error), refused=refused) from error
 
     def explain(self, uri: str, text: str, *, refused: bool = False) -> AirflowFtError:
-        """What the client of a store says, as an error of this package. It holds no secret: they travel in headers."""
+        """Return the error of a store's client as an error of this package. Its text has no secrets: they travel in
+        headers.
+        """
         said = text.split("\n", 1)[0].partition("<?xml")[0].rpartition("Error performing ")[2]
         if "NoSuchBucket" in text:
             return SinkAccessError(
@@ -373,7 +379,7 @@ def _store(bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
 
 
 def config_of(connection: ConnectionInfo) -> dict[str, str]:
-    """Of an Airflow connection of type `aws`; without one the client looks into its environment by itself."""
+    """Return the settings of an Airflow connection of type `aws`; without one the client uses its environment."""
     require_text(connection)
     if unknown := sorted(set(connection.extra) - set(_KEYS)):
         raise ConfigurationError(

@@ -1,34 +1,35 @@
 """Rows are prepared in a hidden folder and become visible by one rename (TWO_PHASE).
 
-The decision log decides; what is decided COMMITTED is never aborted, and the other way round (I3). So commit and abort
-do not compete here. What has to be impossible is that a process that wakes up late shows rows that must not be there:
-of an aborted number, of an attempt that was not counted, or a second time, after somebody has rightly deleted the
-checkpoint's folder. What it could show is a whole folder that is staged, and nothing else. Whoever settles a number
-first raises the head, and removes the number's folders afterwards, of all attempts. A late one looks at the head when
-its folder is whole, just before the rename. So either it finds a newer head and stops; or its folder was there before
-the head was raised, to be removed: then the rename finds nothing.
+The decision log decides. A number decided COMMITTED is never aborted, and vice versa (I3), so commit and abort do not
+compete here. A process that wakes up late must not show wrong rows: of an aborted number, of an attempt that was not
+counted, or a second time after someone rightly deleted the checkpoint's folder. It can only show a complete staged
+folder.
+
+A process that settles a number first raises the head, and then removes the number's folders, of all attempts. A late
+process looks at the head when its folder is complete, just before the rename. Either it finds a newer head and stops.
+Or its folder existed before the head was raised and was removed: then the rename finds nothing.
 
 What if the process dies, or sleeps and wakes up beside its successor, before ...
 
 - the head is raised: nothing is left.
-- its staged folder is whole (prepare): files without a manifest are left, under the attempt's name. A later
+- its staged folder is complete (prepare): files without a manifest are left, under the attempt's name. A later
   attempt removes them and writes its own. The sleeper finds a newer head, or leaves a folder that no vote names.
-- the vote is stored: a whole folder that no vote names is left; the same.
-- the rename (commit): the counted folder is left, and the next one renames it. The sleeper's rename then finds nothing,
+- the vote is stored: a complete folder that no vote names is left; the same.
+- the rename (commit): the counted folder is left, and the next one renames it. The sleeper's rename then finds
+  nothing,
   or the checkpoint in its place, and it reads the marker.
-- what was renamed is synced: it is visible, but after a power cut perhaps no more. The next one finds the manifest in
-  what is visible, and syncs; or renames again.
-- the marker: the manifest in what is visible says whose rows these are, and the next one writes the marker from it.
+- the renamed folder is synced: it is visible, but a power cut may undo it. The next one finds the manifest in the
+  visible folder, and syncs; or renames again.
+- the marker: the manifest in the visible folder says whose rows these are, and the next one writes the marker from it.
   Until then the head counts the number as delivered.
 - the other folders of the number are removed: it is visible and proven; the next prepare removes them.
-- the tombstone (abort): some folders are gone, and the next one removes the rest. A rename before that is noticed
+- the abort marker (abort): some folders are gone, and the next one removes the rest. An earlier rename is detected
   (HeuristicCommitError).
 
-A pipeline that goes on under another name takes the folder over in its first prepare: the head names it, in one step,
-if the number that was delivered last is the one behind which it goes on. From then on whoever acts for the old name
-finds the new one in the head, whatever his rank; what he had prepared before is removed, as above. The old name's
-numbers were settled before (`airflow_ft.spark.savepoints.restoring`). One that is renamed between these two is
-reported.
+A pipeline that continues under another name takes the folder over in its first prepare. One step names it in the head,
+if the last delivered number is the one after which it continues. From then on a process that acts for the old name
+finds the new one in the head, whatever its rank. Its prepared folders are removed, as above. The old name's numbers
+were settled before (`airflow_ft.spark.savepoints.restoring`); a rename between these two is reported.
 
 The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
 that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.
@@ -201,7 +202,7 @@ class FilesParticipant:
             self.ledger.prune(floor)
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """The newest version of the head, whoever owns it; None where the folder is not this pipeline's."""
+        """Return the newest version of the head, with any owner; None if the folder is not this pipeline's."""
         with self._telling():
             head = self._head_of(pipeline)
         return None if head is None else head.told
@@ -222,7 +223,7 @@ class FilesParticipant:
                 attempt=fence.attempt,
                 last_delivered=number,
                 floor=max(number, found.floor),
-                since=min(number + 1, found.since),  # numbers go on behind this one
+                since=min(number + 1, found.since),  # numbers continue after this one
                 inherited=0,
             )
 
@@ -254,7 +255,7 @@ class FilesParticipant:
         def raised(head: Owned | None) -> Owned:
             check_adopter(head, fence)
             found = self._owned(head, fence)
-            mine = found.installation == fence.installation  # it was adopted since, by whoever does the same
+            mine = found.installation == fence.installation  # it was adopted since
             return found if mine else replace(found, epoch=fence.epoch, attempt=fence.attempt)
 
         with self._telling():
@@ -315,8 +316,8 @@ class FilesParticipant:
         return plan.participant(self.name).predecessor == 0
 
     def _raised(self, fence: Fence, plan: Plan | None = None) -> Owned:
-        """The head with this attempt's rank. Where the pipeline begins, by this plan, the head is made, and the folder
-        claimed; or taken over from the pipeline that goes on as this one.
+        """Return the head with this attempt's rank. If the pipeline begins with this plan, creates the head and claims
+        the folder, or takes it over from the pipeline that this one replaces.
         """
         begins = plan is not None and self._begins(plan)
         former = plan.participant(self.name).former if plan is not None and begins else None
@@ -372,7 +373,12 @@ class FilesParticipant:
         return self._required(head)
 
     def _mine(self, fence: Fence) -> Owned:
-        """The head as of now. UnfitTargetError, FencedError: somebody else may write (I5)."""
+        """Return the current head.
+
+        Raises:
+            UnfitTargetError: the folder belongs to another pipeline.
+            FencedError: another process may write (I5).
+        """
         found = self._owned(self.ledger.head(), fence)
         check_owner(found, fence)
         return found
@@ -382,7 +388,7 @@ class FilesParticipant:
         return head if head is not None and self.ledger.owner(head) == pipeline else None
 
     def _begun_since(self) -> Owned | None:
-        """Somebody may have begun, and delivered, since the head was looked for."""
+        """Read the head again, since another process may have begun and delivered since."""
         return self.ledger.head()
 
     def _required(self, head: Owned | None) -> Owned:
@@ -399,7 +405,9 @@ class FilesParticipant:
         return f"Restore {self.ledger.told(self.ledger.uri())}, and compare it before you resume."
 
     def _settled(self, plan: Plan, head: Owned, fence: Fence, *, exactly: bool) -> Marker | None:
-        """What settles the number: its marker; or, where one died before he wrote it, what the visible folder says."""
+        """Return the marker that settles the number, or one made from the visible folder if a process died before its
+        marker.
+        """
         marker = self.ledger.marker(plan.number)
         if marker is None:
             marker = self._visible(plan)
@@ -413,7 +421,7 @@ class FilesParticipant:
         if manifest is None:
             return None
         try:
-            self.staged.finish(plan.number, manifest)  # whoever has renamed it may have died before
+            self.staged.finish(plan.number, manifest)  # its process may have died before the sync
         except FileExistsError as error:
             raise self._in_the_way(plan.number) from error
         return self._marker(plan.number, manifest)

@@ -52,15 +52,15 @@ class FilesSink:
 
     Args:
         folder: an absolute path, a `file:///` URI, or `hdfs://NAMENODE:PORT/PATH`, which all tasks reach under that
-            name; or `s3://BUCKET/FOLDER`, as `s3://CONNECTION@BUCKET/FOLDER` with an Airflow connection of type `aws`.
+            name. Or `s3://BUCKET/FOLDER`, also `s3://CONNECTION@BUCKET/FOLDER` with an Airflow connection of type
+            `aws`.
         format: "parquet", "csv" (with a header), or "json" (lines, each an object).
         partition_by: columns whose values name folders inside that of a checkpoint, `country=DE`, as Hive has it.
-        compression: "none", "gzip"; of Parquet also "lz4", "snappy", "zstd". "": as the log's own files are (lz4),
-            which then become the sink's without being written again; CSV and JSON are not compressed.
-        file_bytes: a file is ended when it has become that large. Files of the log under an eighth of it are put
-            together.
+        compression: "none", "gzip"; of Parquet also "lz4", "snappy", "zstd". "": that of the log's files (lz4), which
+            then become the sink's without a copy; CSV and JSON are not compressed.
+        file_bytes: size in bytes at which a file ends. Files of the log under an eighth of it are merged.
         success_file: an empty file `_SUCCESS` lies in the folder of each checkpoint.
-        name: of the participant; tasks are named by it. "": made of the folder. To be given where that contains Jinja.
+        name: of the participant and its tasks. "": derived from the folder. Required where the folder contains Jinja.
 
     Raises:
         ConfigurationError: at construction, for what cannot work.

@@ -1,11 +1,11 @@
-"""What an attempt has prepared of a number: a folder that readers do not see, until it is renamed.
+"""An attempt's prepared folder for a number, which readers do not see until it is renamed.
 
     _<folder>.airflow_ft/<number>.<epoch>-<attempt>/        (or <folder>/_airflow_ft/staged, see `Ledger.staging`)
         part-00000.parquet, country=DE/part-00001.parquet ...
         _airflow_ft        written last: who, of which plan, and each file with its rows, bytes and checksum
 
-One rename makes all of it visible, with the manifest inside: rows and the proof of whose they are come together. It
-takes the folder out of its place, so it can happen once; and where the checkpoint stands already, it fails.
+One rename makes all of it visible, with the manifest inside: rows and the proof of their owner appear together. The
+rename removes the folder from its old place, so it can happen once; and it fails if the checkpoint exists already.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Staged:
                 self.ledger.files.remove_tree(self.uri(number, rank))
 
     def manifest(self, number: int, rank: Rank) -> dict[str, Any] | None:
-        """Of a folder that is whole; None: it is not there, or its attempt died before its end, or lost files."""
+        """Return the manifest of a complete folder; None: it is missing, its attempt died early, or it lost files."""
         folder = self.uri(number, rank)
         found = self.ledger.manifest(folder)
         if found is None:
@@ -68,8 +68,8 @@ class Staged:
         return found if all(there.get(each["path"]) == each["bytes"] for each in found["files"]) else None
 
     def layout_behind(self, predecessor: int, last: int) -> Mapping[str, Any] | None:
-        """Return the layout of the rows before others: those of the predecessor, which may still be prepared, or the
-        newest visible ones; None if there are none. `last` is the number that was delivered last.
+        """Return the layout of the preceding rows: those of the predecessor, which may still be prepared, or the
+        newest visible ones. None if there are none. `last` is the number that was delivered last.
         """
         if predecessor > last:
             for number, rank in reversed(self.all()):
@@ -87,10 +87,13 @@ class Staged:
         aside: Callable[[], Mapping[str, Any]],
         before: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """Writes all rows of the number, durably; returns the manifest. DeclinedError for rows that are refused.
+        """Write all rows of the number, durably; returns the manifest.
 
-        With `letters` those are set aside instead; `aside` writes them, and returns what a proof is to say of them.
-        `before` is the layout of the rows behind which these come (`layout_behind`).
+        With `letters` refused rows are set aside instead; `aside` writes them, and returns their part of the proof.
+        `before` is the layout of the preceding rows (`layout_behind`).
+
+        Raises:
+            DeclinedError: rows are refused.
         """
         sink, files = self.sink, self.ledger.files
         folder = self.uri(plan.number, fence.rank)
@@ -157,7 +160,7 @@ class Staged:
         self.sync()
 
     def finish(self, number: int, manifest: Mapping[str, Any]) -> None:
-        """Returns when what somebody has published, and died, is whole, and survives a power cut."""
+        """Complete and sync a published folder whose process died, so that it survives a power cut."""
         files = self.ledger.files
         if isinstance(files, Objects):
             target = self.ledger.published(number)

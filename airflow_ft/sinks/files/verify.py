@@ -1,7 +1,7 @@
-"""The folder's files against what was delivered: by their names, sizes and checksums, which the manifest holds.
+"""Compare the folder's files with the delivered ones: by names, sizes and checksums from the manifest.
 
-The manifest lies beside the files, and its own checksum in the marker. So a file that is gone or was changed is told by
-its name. A copy of a delivered file, wherever in the folder readers see it, is told as rows that are doubled.
+The manifest is beside the files, and its own checksum in the marker. So a missing or changed file is reported by name.
+A copy of a delivered file in a place that readers see is reported as duplicated rows.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def unwritable(format: str, kind: pa.DataType) -> str:
 
 
 def lines(format: str, rows: pa.RecordBatch) -> Text | None:
-    """The rows as they stand in a file; None: of Parquet they are written together."""
+    """Return the rows as lines of a file; None for Parquet, whose rows are written together."""
     if format == "csv":
         return csv_lines(rows)
     return json_lines(rows) if format == "json" else None

@@ -1,8 +1,8 @@
-"""Whether a Kafka user may write its transactional ids and groups: asked by requests that change nothing.
+"""Check whether a Kafka user may write its transactional ids and groups, by requests that change nothing.
 
-A broker looks at its access lists before anything else in a request. So one that cannot do anything (ending a
-transaction of a producer that does not exist, the heartbeat of a member that nobody knows) tells by its error whether
-the user may write a transactional id, or read a group: also of the very ids that a pipeline uses now, and beside it.
+A broker checks its access lists before anything else in a request. So the error of a request without effect shows
+whether the user may write a transactional id, or read a group. Such requests end a transaction of a missing producer,
+or send the heartbeat of an unknown member. They may use the ids of a running pipeline.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Many records in one call: librdkafka's own `rd_kafka_produce_batch`, fed from Arrow's buffers.
 
-confluent_kafka calls librdkafka once a record and Python once a delivery report, which bounds a delivery to about a
-million records a second. Here the same library is called, upon the handle inside confluent_kafka's Producer, with
-thousands of records at once: in a call all have one partition, which is chosen before (`partitioner`).
+confluent_kafka calls librdkafka once a record and Python once a delivery report, which limits a delivery to about a
+million records a second. This module calls the same library, on the handle inside confluent_kafka's Producer, with
+thousands of records at once. All records of a call have one partition, which is chosen before (`partitioner`).
 
 **What proves the delivery.** Only the last record of each partition in a call of `send` goes through confluent_kafka
 and has a delivery report; the report carries how many records it speaks for. That it proves the others, too, rests on
@@ -14,13 +14,14 @@ four things:
 3. An idempotent producer numbers the records of a partition. Their broker takes a batch only when its first number
    follows the last one in the log, under the same producer id and epoch, and these stay the same within a transaction:
    librdkafka asks for others only after an abort. So a success for the last record means that all records of this
-   producer before it are in the log of this partition, in order. What failed or was lost before it (timed out, refused,
+   producer before it are in the log of this partition, in order. What failed or was lost before it (timed out,
+   refused,
    without an answer) is either sent again under its number, or makes all that come after it fail.
 4. Librdkafka counts the deliveries of a transaction that failed, and refuses to commit it when there was one; after a
    permanent failure it refuses to write the token, too (`Sender` finds out why).
 
-The handle is the first field behind the object header of a Producer in CPython. `open_batches` makes sure of all it can
-before it sends anything by it; where something is odd, the records go one by one through confluent_kafka.
+The handle is the first field behind the object header of a Producer in CPython. `open_batches` checks all it can
+before it sends anything by it. If a check fails, the records go one by one through confluent_kafka.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ Report = Callable[[KafkaError | None, Any], None]
 
 
 class Counter(Protocol):
-    """Where delivery reports are counted (`transaction.Tally`)."""
+    """Counter of delivery reports (`transaction.Tally`)."""
 
     def reporting(self, records: int) -> Report: ...
 
@@ -187,7 +188,7 @@ class BatchSender:
             raise KafkaException(KafkaError(KafkaError._FAIL, f"librdkafka took {self._taken} records, not {due}"))
 
     def acknowledged(self) -> int:
-        """At least so many records are in the topics, or have failed; for seeing that it goes on."""
+        """Return a lower bound of the records that are in the topics, or have failed; for showing progress."""
         return self._taken - len(self._producer)
 
     def close(self) -> None:
@@ -211,7 +212,7 @@ class BatchSender:
                 raise KafkaException(KafkaError(refused[0]))
             if errors[:taken].any() or not errors[taken:].all():
                 raise KafkaException(KafkaError(KafkaError._FAIL, "librdkafka has left records out"))
-            # From the first that found no room on, none was taken: just there it goes on.
+            # All from the first one without room on were refused: continue exactly there.
             messages = messages[taken:]
             wait()
 

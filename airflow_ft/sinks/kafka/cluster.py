@@ -1,8 +1,8 @@
 """Kafka as a participant: the promises of `airflow_ft.protocol.ports.Participant` kept by transactions and tokens.
 
-Here stands what all strategies share, and the strategy `transaction` (REDO): `commit` is called only after the decision
-and repeated until it succeeds. Kafka never decides: it has no unique key, so a tombstone could not stop a late commit
-(R5). The strategy `held` (TWO_PHASE) builds on this and is in `held`.
+This module holds the shared part of all strategies, and the strategy `transaction` (REDO): `commit` is called only
+after the decision and repeated until it succeeds. Kafka never decides: it has no unique key, so an abort marker could
+not stop a late commit (R5). The strategy `held` (TWO_PHASE) builds on this and is in `held`.
 """
 
 from __future__ import annotations
@@ -136,10 +136,12 @@ class KafkaParticipant:
         return Proof(self._plan.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, detail=dict(detail))
 
     def proof(self, plan: Plan) -> Proof | None:
-        """What the tokens say now. None: not delivered, or so long ago that the tokens no longer know its digest.
+        """Return the proof from the tokens. None: not delivered, or too long ago for the tokens.
 
-        A proof is given only when read_committed readers can see the records. SinkUnavailableError while a
-        transaction that may write this number is open.
+        A proof is given only when read_committed readers can see the records.
+
+        Raises:
+            SinkUnavailableError: a transaction that may write this number is open.
         """
         tokens = []
         for slot in self._tokens.slots(plan.pipeline):
@@ -171,7 +173,7 @@ class KafkaParticipant:
         return all(slot.last_committed() is not None for slot in self._tokens.slots(pipeline))
 
     def token_numbers(self, pipeline: str) -> Sequence[int | None]:
-        """The number at which each slot's token stands; None: gone, or never written."""
+        """Return the number of each slot's token; None: it is gone, or was never written."""
         return self._tokens.numbers(pipeline)
 
     def seed(self, fence: Fence, number: int) -> None:
@@ -183,7 +185,7 @@ class KafkaParticipant:
         self._tokens.renew(fence)
 
     def adopt(self, fence: Fence, number: int) -> None:
-        """Sets the token of every slot to `number` under `fence`, whatever stands there; see `Tokens.adopt`."""
+        """Set the token of every slot to `number` under `fence`, whatever it is now; see `Tokens.adopt`."""
         self._tokens.adopt(fence, number)
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:

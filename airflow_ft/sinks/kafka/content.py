@@ -22,7 +22,7 @@ SlotRecords = tuple[str, RecordColumns]  # the sink's name, and rows of it
 
 
 class Reading:
-    """What a slot sends, read ahead from the start, and again for every producer after the first."""
+    """Records of a slot, read ahead from the start, and again for every producer after the first."""
 
     def __init__(self, records: Callable[[], Iterator[SlotRecords]]) -> None:
         self._records = records
@@ -34,7 +34,7 @@ class Reading:
         return begun or self._ahead()
 
     def close(self) -> None:
-        """Ends what was begun for nobody."""
+        """Close the read-ahead that no producer used."""
         if self._begun is not None:
             self._begun.close()
 
@@ -43,7 +43,7 @@ class Reading:
 
 
 class PlanContent:
-    """What a participant's sinks receive of a plan's segments."""
+    """Rows that a participant's sinks receive from a plan's segments."""
 
     def __init__(self, participant: str, sinks: Mapping[str, KafkaSink], wal: WalReader) -> None:
         self._participant = participant

@@ -112,7 +112,7 @@ def _topic(exam: Examination, clients: KafkaClients, name: str) -> TopicLimits |
 def _permissions(
     exam: Examination, clients: KafkaClients, strategy: str, ids: Sequence[str], grants: Sequence[Grant]
 ) -> None:
-    """Whether this user may write its transactional ids, and the groups of the same names."""
+    """Check whether this user may write its transactional ids, and the groups of the same names."""
     name = "permissions"
     try:
         client_settings(clients.settings)
@@ -120,7 +120,7 @@ def _permissions(
     except SinkAccessError:
         why_not = "does not know this connection's kind of security"
     if why_not:
-        if strategy != "held":  # else it is told there
+        if strategy != "held":  # `held` reports it there
             exam.warn(
                 name,
                 "it is not known whether this user may write its transactional ids: the client that asks (kafka-python)"

@@ -1,13 +1,13 @@
 """Strategy `held` (TWO_PHASE): the transaction is filled in `prepare`, held open, and ended by another process.
 
-`prepare` sends the rows and, last of all, the token, and leaves the transaction open; what names it, (producer id,
-epoch), is kept with the vote. `commit` ends it by one request. A transaction is initialised anew for each number, so
-that an identity names one transaction for ever, and a request that comes late ends no other.
+`prepare` sends the rows and, last of all, the token, and leaves the transaction open. Its identity, (producer id,
+epoch), is stored with the vote. `commit` ends it by one request. A transaction is initialised again for each number,
+so an identity names exactly one transaction, and a late request ends no other.
 
-What is lost of it (time-out, another producer, a broker that forgot) is delivered from the write-ahead log as the
-strategy `transaction` does, under the same token: after the decision nothing depends on the transaction still being
-there. For the same reason a number whose predecessor is not delivered yet holds nothing: to hold two at once would need
-two transactional ids, and order (I4) only one.
+A lost transaction (time-out, another producer, a broker that forgot) is delivered from the write-ahead log as the
+strategy `transaction` does, under the same token. After the decision nothing depends on the transaction. For the same
+reason a number whose predecessor is not delivered yet holds nothing: two held transactions would need two
+transactional ids, and order (I4) needs only one.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class HeldParticipant(KafkaParticipant):
     # --- the protocol --------------------------------------------------------------------------------------------
 
     def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        """Fills one transaction a slot with rows and token, and leaves it open; returns the notes that end it.
+        """Fill one transaction per slot with rows and token, and leave it open; returns the notes that end it.
 
-        What an older attempt of this number held is ended first (each slot is initialised anew). A number that waits
-        for its predecessor is only checked, and says so in its notes.
+        Ends the transactions of older attempts first, because each slot is initialised again. A number that waits for
+        its predecessor is only checked, and its notes say so.
 
         Raises:
             SinkAccessError: the brokers cannot end a transaction for another process, or not hold it long enough.
@@ -153,9 +153,11 @@ class HeldParticipant(KafkaParticipant):
         return proof
 
     def proof(self, plan: Plan) -> Proof | None:
-        """As everywhere; SinkUnavailableError at once while a transaction is held that may be this number's.
+        """Return the proof as elsewhere; while a transaction is held that may be this number's, fails at once.
 
-        TokenLostError: one that holds rows has lost its token, which stood there before they were sent.
+        Raises:
+            SinkUnavailableError: such a transaction is held.
+            TokenLostError: one that holds rows has lost its token, which existed before they were sent.
         """
         for slot in self._tokens.slots(plan.pipeline):
             token = slot.last_committed()
@@ -182,7 +184,7 @@ class HeldParticipant(KafkaParticipant):
         return super().proof(plan)
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
-        """Transactions that another installation holds open. Nobody but it can commit them: that needs its votes."""
+        """Return transactions that another installation holds open. Only that one can commit them, with its votes."""
         found = []
         for slot in self._tokens.slots(pipeline):
             token = slot.last_committed()
@@ -198,7 +200,7 @@ class HeldParticipant(KafkaParticipant):
         return found
 
     def heuristic(self, plan: Plan) -> str:
-        """The token says that the number is delivered: somebody has ended the transaction that was held."""
+        """Return a text if the token says that the number is delivered: someone has ended the held transaction."""
         tokens = [(slot.group, slot.last_committed()) for slot in self._tokens.slots(plan.pipeline)]
         done = [group for group, token in tokens if token is not None and token.delivery(plan.number) is not None]
         if not done:
@@ -278,15 +280,15 @@ class HeldParticipant(KafkaParticipant):
         )
 
     def _let_go(self, held: Mapping[str, Any]) -> None:
-        """Politeness to readers: nobody has voted upon these, so nobody will commit them."""
+        """End transactions that no vote counts, so that readers need not wait for their time-out."""
         with suppress(SinkUnavailableError, SinkAccessError):  # once is enough: the next init or the time-out ends them
             for group, note in held.items():
                 self._coordinator.end(group, _identity(note), commit=False)
 
     def _waits(self, plan: Plan, fence: Fence) -> bool:
-        """Whether an earlier number is still to be delivered: its transaction may be held open under the same id.
+        """Return whether an earlier number is undelivered: its transaction may be held open under the same id.
 
-        Tokens only grow, so what stands there counts even while a transaction is open that will change it.
+        Tokens only grow, so a token counts even while a transaction is open that will change it.
         """
         predecessor = plan.participant(self._plan.name).predecessor
         tokens = [slot.last_committed(fence) for slot in self._tokens.slots(plan.pipeline)]
@@ -299,7 +301,7 @@ def holding(
     """Return the settings of a producer whose transaction is held, above all how long it may stay open.
 
     Raises:
-        SinkAccessError: the brokers cannot have it ended by another process, or not hold it for so long.
+        SinkAccessError: the brokers cannot let another process end it, or not hold it that long.
     """
     two_phase_commit = any(sink.two_phase_commit for sink in sinks)
     coordinator.require(two_phase_commit=two_phase_commit)

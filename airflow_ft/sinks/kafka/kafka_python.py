@@ -1,7 +1,7 @@
-"""A connection's librdkafka settings in the words of kafka-python, whose client sends the requests of `coordinator`.
+"""Translate a connection's librdkafka settings for kafka-python, whose client sends the requests of `coordinator`.
 
-What decides how a broker is reached and who we are is translated or refused by name, never left out: a client that
-quietly fell back to plain text would show the password.
+Settings for the broker's address and our identity are translated or refused by name, never dropped: a client that
+silently fell back to plain text would show the password.
 """
 
 from __future__ import annotations

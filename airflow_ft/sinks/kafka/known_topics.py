@@ -18,7 +18,7 @@ LOOK_AGAIN_SECONDS = 10.0
 
 
 class KnownTopics:
-    """What was seen last."""
+    """Topics as they were seen last."""
 
     def __init__(self, clients: KafkaClients) -> None:
         self._clients = clients
@@ -47,7 +47,7 @@ class KnownTopics:
 
     @contextmanager
     def trusted(self) -> Iterator[None]:
-        """Whatever goes wrong in this context may be due to what is no longer so: all is asked for anew."""
+        """Forget all topics when an exception leaves this context, since outdated knowledge may have caused it."""
         try:
             yield
         except BaseException:

@@ -51,7 +51,9 @@ def needed(pipeline: str, conn_id: str, token_topic: str, topics: Iterable[str])
 
 
 def helpful(token_topic: str, topics: Iterable[str]) -> Sequence[Grant]:
-    """What it can do without: to make the topic of tokens, and to read limits instead of assuming Kafka's defaults."""
+    """Return optional permissions: to create the topic of tokens, and to read limits instead of assuming Kafka's
+    defaults.
+    """
     return (
         Grant("topic", token_topic, ("Create",), "creating it, unless an administrator does"),
         *(Grant("topic", name, ("DescribeConfigs",), "reading its limits") for name in topics),

@@ -1,10 +1,10 @@
 """Kafka without transactions, for AT_LEAST_ONCE: rows are sent, and readers see them as they arrive.
 
-Nothing in the cluster tells what was delivered. What proves a delivery are the acknowledgements that this very process
-has counted, so one whose end the decision log has not recorded is repeated, from its first row on.
+The cluster stores no proof of a delivery. The proof is the acknowledgements that this process counted, so a delivery
+whose end is not in the decision log is repeated from its first row.
 
-Acknowledged means there: the producer delivers nothing after a record that it could not deliver (`plain_producer`), so
-the acknowledgement of the last record of a partition stands for all before it, as in a transaction (`batches`).
+The producer delivers nothing after a record that it could not deliver (`plain_producer`). So the acknowledgement of a
+partition's last record proves all before it, as in a transaction (`batches`).
 """
 
 from __future__ import annotations

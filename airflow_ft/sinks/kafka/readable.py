@@ -15,11 +15,11 @@ from airflow_ft.sinks.kafka.token import Ends
 
 
 def require_same_topics(clients: KafkaClients, before: Mapping[str, str]) -> None:
-    """Whether what was delivered into topics of these ids can still be there.
+    """Check that rows delivered into topics of these ids can still exist.
 
     Raises:
-        TokenLostError: one was recreated since: the records are gone with the old one, whatever the token says.
-        SinkAccessError: one is not there.
+        TokenLostError: a topic was recreated since: the records are gone with the old one, whatever the token says.
+        SinkAccessError: a topic does not exist.
     """
     now = settled_ids(clients, before)
     if others := other_topics(before, now):

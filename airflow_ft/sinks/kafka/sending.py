@@ -27,7 +27,7 @@ _REASON_SECONDS = 2.0  # librdkafka says 'fatal' a moment before it says why
 
 
 class ProducerLostError(Exception):
-    """This producer is of no more use. What a transaction did is in its token, for the next one to read."""
+    """This producer is unusable. Its token shows the next producer what its transaction did."""
 
     def __init__(self, error: KafkaError, doing: str) -> None:
         super().__init__(f"{doing}: {error}")
@@ -54,7 +54,7 @@ class Tally:
         self._count(1, error, message)
 
     def reporting(self, records: int) -> Callable[[KafkaError | None, Message], None]:
-        """The delivery report of a record that speaks for so many of its partition, and is the last of them."""
+        """Return the delivery report of the last of `records` records of a partition, which covers them all."""
         return partial(self._count, records)
 
     def _count(self, records: int, error: KafkaError | None, message: Message) -> None:
@@ -188,7 +188,7 @@ class Sender:
         del self._producer  # not close(): that would wait for brokers without a bound
 
     def _until_done(self, doing: str, call: Callable[[float], object]) -> None:
-        """Repeats a call while librdkafka says that it may be repeated (it goes on where it was)."""
+        """Repeat a call while librdkafka allows it (it continues where it was)."""
         deadline = time.monotonic() + self._clients.timeout
         while True:
             try:
@@ -212,7 +212,7 @@ class Sender:
             raise ProducerLostError(self._cause(known), doing) from failure
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """What is behind the words of `produce` for a producer that was fenced, or a transaction that has failed."""
+        """Return the cause of a vague error of `produce`, for a fenced producer or a failed transaction."""
         if error.code() == KafkaError._STATE:
             error = self._abortable() or error
         self._is_fatal = self._is_fatal or error.code() == KafkaError._FATAL

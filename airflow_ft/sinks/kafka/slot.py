@@ -1,8 +1,8 @@
 """One transactional id: reading its token, and producers that own it one after the other.
 
-The order is init -> read token -> rows -> token -> commit: initialising fences every other producer of the
-id, aborts what it left open and waits for the markers, so that what is read after it stays true for as long as this
-producer lives. What was read before proves nothing.
+The order is init -> read token -> rows -> token -> commit: initialising fences every other producer of the id, aborts
+its open transaction and waits for the markers. So a token that is read afterwards stays true while this producer
+lives. A token read before proves nothing.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class Slot:
         self._written: Token | None = None  # by the last transaction; None: it is not known what came of it
 
     def connect(self, limits: Mapping[str, Any] | None = None) -> None:
-        """Begins to connect what `with_producer` will need, and returns at once.
+        """Start connecting for `with_producer`, and return at once.
 
-        With `limits`, which may turn out to be others, its producer too. Initialises nothing: nobody is disturbed.
+        With `limits`, which may change later, also creates its producer. Initialises nothing, so it disturbs no other
+        producer.
         """
         for isolation in (LAST_COMMITTED, STABLE):
             self._reader(isolation)
@@ -62,7 +63,7 @@ class Slot:
             self._clients.make_ready(self.group, limits)
 
     def read_token(self, fence: Fence | None = None, patience: float | None = None) -> Token | None:
-        """The last committed token; None when there is none. A pending one is waited for.
+        """Return the last committed token, after any pending one; None when there is none.
 
         With a fence, metadata that are not ours are a foreign owner's. `patience` is in seconds, by default the
         connection's time-out.
@@ -75,10 +76,10 @@ class Slot:
         return self._read(fence, patience, STABLE)
 
     def own_token(self, fence: Fence) -> Token | None:
-        """The token, if the last transaction of this very object has written it in this epoch, and it still stands.
+        """Return the token, if the last transaction of this object wrote it in this epoch, and it is unchanged.
 
-        Then nobody older is left to be fenced: whoever was there before this epoch was when its first token was
-        written, and of this epoch nobody else has written since.
+        Then no older process needs fencing: the first token of this epoch fenced those before it, and no other process
+        of this epoch has written since.
         """
         mine = self._written
         if mine is None or not self.has_written(fence):
@@ -94,10 +95,10 @@ class Slot:
         return mine is not None and (mine.installation, mine.epoch) == (fence.installation, fence.epoch)
 
     def last_committed(self, fence: Fence | None = None) -> Token | None:
-        """The token without what an open transaction may be about to write; None: there was none.
+        """Return the token without the writes of an open transaction; None: there was none.
 
-        It may be out of date in a moment, so it is good for two things only: a newer head refuses this fence for ever,
-        and what is delivered stays delivered.
+        It may soon be outdated. Only two conclusions are safe: a newer head refuses this fence for good, and delivered
+        numbers stay delivered.
 
         Raises:
             FencedError, ForeignOwnerError: as `check_owner`.
@@ -139,10 +140,10 @@ class Slot:
             pause = min(2 * pause, 0.25)
 
     def glance(self, fence: Fence) -> Token | None:
-        """The token, if it can be read at once; None when there is none or a transaction that writes it is open.
+        """Return the token if it can be read at once; None if there is none, or a transaction that writes it is open.
 
-        That transaction may be one that a killed process left: only the next init ends it before its time-out, so
-        waiting for it here would wait in vain.
+        A killed process may have left that transaction. Only the next init ends it before its time-out, so waiting
+        here would be useless.
         """
         try:
             return self.read_token(fence, min(_GLANCE_SECONDS, self._clients.timeout))
@@ -162,14 +163,14 @@ class Slot:
         foreign: bool = False,
         hold: Mapping[str, Any] | None = None,
     ) -> T:
-        """Runs `work` with a freshly initialised producer, again with a new one while the old gets lost.
+        """Run `work` with a newly initialised producer, and again with another one if that is lost.
 
-        Before each initialisation the head is read, so that an older owner does not even disturb the newer one.
-        `work` must read the token itself and judge by that. `foreign` tolerates another's token (adoption); `hold` is
-        for transactions that are released (see `Transaction`).
+        Before each initialisation the head is read, so that an older owner does not even disturb the newer one. `work`
+        must read the token itself and judge by that. `foreign` tolerates another's token (adoption); `hold` is for
+        transactions that are released (see `Transaction`).
 
         Raises:
-            FencedError: a newer owner; or the id was taken away again and again without one.
+            FencedError: a newer owner; or the id was repeatedly taken away without one.
             SinkAccessError: the transaction took longer than its time-out, so the brokers ended it.
             SinkUnavailableError, SinkAccessError: as the brokers answer, or do not.
         """
@@ -204,7 +205,7 @@ class Slot:
         assert lost is not None
         if too_long is not None:
             if not foreign:
-                self.last_committed(fence)  # a successor of a process that stood still has fenced it
+                self.last_committed(fence)  # a successor of a suspended process has fenced it
             raise self._timed_out(*too_long) from lost
         if is_fenced(lost.error):
             raise FencedError(
@@ -230,7 +231,7 @@ class Slot:
         )
 
     def _expect_another(self, limits: Mapping[str, Any]) -> None:
-        """Where transactions follow each other, the next one shall not wait for connections to the brokers."""
+        """Connect the next producer ahead where transactions follow each other."""
         self._transactions += 1
         self._demands.update(limits)
         if self._transactions >= _REGULAR:

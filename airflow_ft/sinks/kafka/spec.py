@@ -30,7 +30,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         "all at once to read_committed, slot by slot",
     ),
 }
-BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms where nobody has changed it
+BROKERS_DEFAULT_MAXIMUM = timedelta(minutes=15)  # transaction.max.timeout.ms by default
 FORMATS = ("json", "raw")
 INSTALL_HELD = (
     'Run `pip install "airflow-ft[held]"` wherever the DAG is parsed and its tasks run, or use strategy="transaction".'
@@ -47,31 +47,31 @@ class KafkaSink:
 
     Args:
         topic: an existing topic. May contain Jinja, which must be rendered before the plan is made.
-        conn_id: Airflow connection of type `kafka`, whose extra holds librdkafka settings. All sinks of one
-            connection are delivered in the same transaction, and share the largest `slots` among them.
-        strategy: "transaction": rows and token in one Kafka transaction, after the decision. "held": the transaction is
-            filled and held open before the decision, so that committing is one small request. It needs the extra
+        conn_id: Airflow connection of type `kafka`, whose extra holds librdkafka settings. All sinks of one connection
+            are delivered in the same transaction, and share the largest `slots` among them.
+        strategy: "transaction": rows and token in one Kafka transaction, after the decision. "held": the transaction
+            is filled and held open before the decision, so that committing is one small request. It needs the extra
             `airflow-ft[held]`, and brokers that know EndTxn version 5 and have transaction.version 2 (Kafka 4.0).
             Readers under read_committed wait at an open transaction, also for records of others that come after it.
         key: column with the record's key: string, binary, or integer (sent as decimal text). Null is no key.
         value: column with the record's value as string or binary, sent byte by byte; null is a tombstone record.
             Without it the value is a JSON object of all columns that have no other role (the key column is not
             repeated in it; nulls are written as null).
-        headers: column with the headers: array<struct<key: string, value: binary or string>>, or
-            map<string, binary or string>.
-        partition: integer column with the partition's number; null leaves the choice to the partitioner
-            (murmur2 of the key as in Java and Spark, random without a key).
+        headers: column with the headers: array<struct<key: string, value: binary or string>>, or map<string, binary or
+            string>.
+        partition: integer column with the partition's number; null leaves the choice to the partitioner (murmur2 of
+            the key as in Java and Spark, random without a key).
         timestamp: column with the record's time: timestamp (sent in milliseconds, floor) or integer (milliseconds
             since 1970). Null is the time of delivery.
         format: "json" or "raw"; by default "raw" when `value` is given, else "json".
         slots: parallel transactions, 1 to 16. With one, the order of the log is the order in each partition; with
             more, the order is kept within each file of the log only, and a reader may see one slot's rows a moment
             before another's.
-        transaction_timeout: with "held", how long the brokers keep the transaction open before they abort it (then
-            its rows are sent once more); at most their transaction.max.timeout.ms, which is the default.
+        transaction_timeout: with "held", how long the brokers keep the transaction open before they abort it (then its
+            rows are sent once more); at most their transaction.max.timeout.ms, which is the default.
         two_phase_commit: with "held", asks for a transaction without a time-out (KIP-939,
             transaction.two.phase.commit.enable); refused where brokers or client do not know it.
-        shared: other pipelines deliver into this topic, too, and their sinks declare it as well.
+        shared: other pipelines deliver into this topic too, and their sinks declare it as well.
 
     Raises:
         ConfigurationError: a setting is unknown, or contradicts another.
@@ -190,9 +190,12 @@ class KafkaSink:
         return {role: column for role, column in named.items() if column is not None}
 
     def check_checkpointing(self, config: CheckpointConfig) -> None:
-        """Whether a held transaction may live as long as a checkpoint may take; ConfigurationError when it may not.
+        """Check that a held transaction may live as long as a checkpoint may take.
 
-        One that the brokers abort sooner would as a rule be sent twice.
+        A transaction that the brokers abort sooner would usually be sent twice.
+
+        Raises:
+            ConfigurationError: its time-out is shorter.
         """
         if self.strategy != "held" or self.two_phase_commit:
             return

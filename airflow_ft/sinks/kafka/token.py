@@ -30,15 +30,15 @@ RENEW_AFTER = timedelta(hours=1)  # group offsets vanish offsets.retention.minut
 
 
 class TokenKind(StrEnum):
-    """How a token came to stand at its number."""
+    """Origin of a token at its number."""
 
     GENESIS = "genesis"  # nothing was delivered yet
     DELIVERED = "delivered"  # written in the transaction of the rows
-    SEEDED = "seeded"  # set anew after it had vanished, or by a person
+    SEEDED = "seeded"  # set again after it had vanished, or by a person
 
 
 class TokenStatus(StrEnum):
-    """What a token means for a plan."""
+    """Meaning of a token for a plan."""
 
     DONE = "done"  # the plan's rows are in the topics
     READY = "ready"  # they are not, and everything before them is
@@ -67,13 +67,13 @@ Ends = Mapping[str, Mapping[int, PartitionEnd]]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What one transactional id remembers of a pipeline.
+    """Memory of one transactional id about a pipeline.
 
     `epoch` and `attempt` are the head: the newest that wrote here. `delivered_by` are those of the transaction that
-    delivered `number`, or set it without a delivery. `history` are the last deliveries, the newest last; `ends` are the
-    acknowledged records of the newest by topic and partition (None: too many to be kept), `topics` the ids of these
-    topics (empty: not known). `slots` is how many ids took part in `number`. `aside` names the note in the dead letters
-    that tells which rows of `number` were set aside.
+    delivered `number`, or set it without a delivery. `history` are the last deliveries, the newest last. `ends` are
+    the acknowledged records of the newest by topic and partition (None: too many to keep), `topics` the ids of these
+    topics (empty: unknown). `slots` is how many ids took part in `number`. `aside` names the note in the dead letters
+    that lists the set-aside rows of `number`.
     """
 
     number: int
@@ -113,11 +113,13 @@ class Token:
         return not timedelta(0) <= now - self.written_at < RENEW_AFTER
 
     def metadata(self) -> str:
-        """JSON of at most `METADATA_LIMIT` characters.
+        """Return JSON of at most `METADATA_LIMIT` characters.
 
-        What does not fit is left out in this order: ends (then readers are awaited by the end of the whole
-        partition), older history, the topics' ids (then a topic that was recreated is not told from the old one).
-        ValueError when the rest is still too long: too many sinks on one connection.
+        Drops parts that do not fit, in this order: ends (then readers wait for the end of the whole partition), older
+        history, the topics' ids (then a recreated topic looks like the old one).
+
+        Raises:
+            ValueError: the rest is still too long: too many sinks on one connection.
         """
         for ends, history, topics in (
             (self.ends, self.history, self.topics),
@@ -237,7 +239,7 @@ class Ballot:
     epoch: int
 
     def counts_for(self, token: Token) -> bool:
-        """Return whether it is that token, or one that a person has set anew since (`airflow ft in-doubt --redeliver`).
+        """Return whether it is that token, or one that a person has set since (`airflow ft in-doubt --redeliver`).
 
         A person acts in an epoch of their own. A prepare that slept has the epoch of the vote, or an older one.
         """
@@ -246,7 +248,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a plan expects of a token, and how to name the place in an error. `ballot`: None before the vote."""
+    """Token that a plan expects, with names for the place in an error. `ballot`: None before the vote."""
 
     pipeline: str
     participant: str
@@ -294,18 +296,20 @@ def check_owner(token: Token, fence: Fence, participant: str, group: str, number
 
 
 def judge(token: Token | None, expected: Expectation, fence: Fence, *, may_wait: bool) -> TokenStatus:
-    """Whether the plan's rows are delivered (DONE) or may be sent now (READY); everything else stops the pipeline.
+    """Return whether the plan's rows are delivered (DONE) or may be sent now (READY); anything else stops the
+    pipeline.
 
-    READY demands equality with the predecessor: '>=' would call an undelivered number delivered after an abort, and
-    a vanished token looks like 'never' (R12). It must be the very token that the vote was cast upon: after that one
-    has vanished, perhaps with the proof of this number's delivery, a prepare that slept could set it anew. Several
-    numbers may be prepared one after the other before the first is committed: with `may_wait` a lower token is WAITING
-    for them; whoever sends rows never waits.
+    READY demands equality with the predecessor: '>=' would call an undelivered number delivered after an abort, and a
+    vanished token looks like 'never' (R12). It must be the very token that the vote saw. If that one has vanished,
+    perhaps with the proof of this number's delivery, a prepare that slept could set it again.
+
+    Several numbers may be prepared before the first is committed: with `may_wait` a lower token is WAITING for them. A
+    delivery never waits.
 
     Raises:
         ForeignOwnerError, FencedError: as `check_owner`; they come first, so that a zombie halts nothing.
-        TokenLostError: the token is gone, another one than was voted upon, or lower than the predecessor.
-        StoreBehindSinkError: the sink delivered what the store does not know of.
+        TokenLostError: the token is gone, not the one of the vote, or lower than the predecessor.
+        StoreBehindSinkError: the sink delivered a number that the store does not know.
     """
     if token is None:
         raise TokenLostError(

@@ -18,7 +18,7 @@ from airflow_ft.sinks.kafka.transaction import Transaction
 
 
 class Tokens:
-    """What a participant's transactional ids remember; every slot takes part in every checkpoint."""
+    """Memory of a participant's transactional ids; every slot takes part in every checkpoint."""
 
     def __init__(self, participant: ParticipantPlan, clients: KafkaClients, slots: int) -> None:
         self._participant = participant
@@ -57,7 +57,7 @@ class Tokens:
         return SinkHead(newest.installation, newest.epoch, min(token.number for token in tokens))
 
     def numbers(self, pipeline: str) -> Sequence[int | None]:
-        """The number at which each slot's token stands; None: gone, or never written."""
+        """Return the number of each slot's token; None: it is gone, or was never written."""
         tokens = [slot.read_token() for slot in self.slots(pipeline)]
         return [token.number if token is not None else None for token in tokens]
 
@@ -136,14 +136,14 @@ class Tokens:
         return token.taken_over(fence, now())
 
     def seed(self, fence: Fence, number: int) -> None:
-        """Sets the tokens that have vanished to `number` under `fence`, so that delivery can go on after it.
+        """Set vanished tokens to `number` under `fence`, so that delivery can continue after it.
 
-        Only while every number up to `number` is settled and none is COMMITTING. Tokens that stand at `number` already
-        are taken over.
+        Call it only while every number up to `number` is settled and none is COMMITTING. Keeps tokens that are at
+        `number` already.
 
         Raises:
-            TokenLostError: a token stands elsewhere.
-            ForeignOwnerError, FencedError: as everywhere.
+            TokenLostError: a token is at another number.
+            ForeignOwnerError, FencedError: as elsewhere.
         """
 
         def choose(slot: Slot) -> Token:
@@ -166,13 +166,13 @@ class Tokens:
         self._write_all(fence, choose)
 
     def adopt(self, fence: Fence, number: int) -> None:
-        """Sets the token of every slot to `number` under `fence`, for a person who has decided (`airflow ft adopt`).
+        """Set the token of every slot to `number` under `fence`, for a person who has decided (`airflow ft adopt`).
 
-        Whatever stands there is overwritten, another installation's newer head too.
+        Overwrites any token, also another installation's newer head.
 
         Raises:
             StateConflictError: the former owner has gone past `number`.
-            FencedError: somebody else has adopted it since, under a newer epoch.
+            FencedError: another process has adopted it since, under a newer epoch.
         """
 
         def choose(slot: Slot) -> Token:
@@ -202,7 +202,7 @@ class Tokens:
         """One transaction that writes the token that `choose` makes of the present one."""
 
         def work(transaction: Transaction) -> Token:
-            token = choose()  # read after init: from here on nobody older can write it
+            token = choose()  # read after init: no older process can write it any more
             transaction.begin()
             transaction.commit(token)
             return token

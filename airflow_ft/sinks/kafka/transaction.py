@@ -27,7 +27,7 @@ _ABORT_SECONDS = 5.0  # politeness to readers only: the next init aborts what st
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """What names a transaction to its coordinator: given out anew by each initialisation of the transactional id."""
+    """Identity of a transaction at its coordinator: each initialisation of the transactional id creates a new one."""
 
     producer_id: int
     epoch: int
@@ -35,7 +35,7 @@ class ProducerIdentity:
 
 @dataclass
 class _Statistics:
-    """Librdkafka's statistics, which alone tell who a producer is; kept as text, parsed when asked."""
+    """Librdkafka's statistics, the only place with a producer's identity; kept as text, parsed on demand."""
 
     text: str = ""
 
@@ -62,8 +62,8 @@ class OwnedGroup(Protocol):
 class Transaction(Sender):
     """A producer after `init_transactions`.
 
-    `send` rows, then `commit` with the token; or `write` the token and `release`, which leaves the transaction open; or
-    leave it, which aborts. `hold` are producer settings of a transaction that is to be released.
+    `send` rows, then `commit` with the token. Or `write` the token and `release`, which leaves the transaction open.
+    Or leave it, which aborts. `hold` are producer settings of a transaction that will be released.
     """
 
     def __init__(
@@ -114,9 +114,10 @@ class Transaction(Sender):
         self._until_done(doing, send)
 
     def commit(self, token: Token) -> None:
-        """Writes the token and commits: rows and token become visible together, or neither.
+        """Write the token and commit: rows and token become visible together, or neither.
 
-        ProducerLostError: not known which; the token tells the next producer.
+        Raises:
+            ProducerLostError: the result is unknown; the token shows it to the next producer.
         """
         self.write(token)
         self._until_done("committing the transaction", self._producer.commit_transaction)
@@ -148,9 +149,9 @@ class Transaction(Sender):
         super().discard()
 
     def _abortable(self) -> KafkaError | None:
-        """Why the open transaction can only be aborted; None while nothing in it has failed.
+        """Return the error that makes the open transaction abortable only; None while nothing in it has failed.
 
-        Librdkafka tells its state only by the errors of calls that need another one.
+        Librdkafka shows its state only by the errors of calls that need another state.
         """
         if self._open:
             try:

@@ -1,8 +1,8 @@
-"""What only the transaction coordinator itself can say or do: describe a transaction, end it from another process.
+"""Requests to the transaction coordinator itself: describe a transaction, end it from another process.
 
-librdkafka ends the transactions of its own producer alone, so these requests go through kafka-python. `EndTxn` carries
-what names a transaction, (producer id, epoch), and needs version 5 (KIP-890): it raises the epoch, which shuts out a
-producer that still lives. With older versions a late record could slip into the committed transaction.
+librdkafka ends only transactions of its own producer, so these requests use kafka-python. `EndTxn` carries the
+transaction's identity, (producer id, epoch), and needs version 5 (KIP-890). That version raises the epoch, which shuts
+out a producer that still lives. With older versions a late record could enter the committed transaction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _GONE = frozenset(
 
 
 class Ending(Enum):
-    """What the coordinator says of a transaction that was to be ended."""
+    """Answer of the coordinator to a request to end a transaction."""
 
     DONE = "done"  # it ends as asked; its markers may still be under way
     GONE = "gone"  # not to be had under this identity: committed before, aborted, timed out or fenced
@@ -135,16 +135,16 @@ class TransactionCoordinator:
         return self._ask(f"describing transactional id {transactional_id!r}", ask)
 
     def end(self, transactional_id: str, producer: ProducerIdentity, *, commit: bool) -> Ending:
-        """Commits or aborts the transaction of just this producer. May be repeated: a lost answer is asked for again.
+        """Commit or abort the transaction of exactly this producer. Repeatable after a lost answer.
 
-        Use stored identities alone: an identity that was *described* may be that of a transaction which has ended, and
-        aborting by it turns the coordinator's record of a commit into that of an abort (measured with 4.3.1).
+        Use only stored identities. A *described* identity may be that of an ended transaction, and aborting by it
+        turns the coordinator's record of a commit into that of an abort (measured with 4.3.1).
         """
 
         def ask(client: KafkaAdminClient) -> Ending:
             try:
                 code = client._manager.run(_send_end, client, transactional_id, producer, commit)
-            except kafka.errors.IncompatibleBrokerVersion:  # a downgrade: nobody can end it safely any more
+            except kafka.errors.IncompatibleBrokerVersion:  # a downgrade: no process can end it safely any more
                 return Ending.GONE
             if code in _GONE:
                 return Ending.GONE

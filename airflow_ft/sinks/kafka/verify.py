@@ -1,9 +1,9 @@
-"""What the topics really hold of the log's rows: committed records between the offsets that the proofs name.
+"""Compare the log's rows with committed records in the topics, between the offsets that the proofs name.
 
-The rows are encoded again as they were sent, and digests of key, value, headers (and of partition and timestamp, where
-the sink sets them) are compared as multisets on disk (`airflow_ft.sinks.multiset`), so memory is bounded by a batch.
-Records of others between the offsets are counted, and are no difference. Where a token could not hold all offsets, a
-partition is read up to its present end. What retention or compaction has removed shows as missing, with a note.
+The rows are encoded again as they were sent. Digests of key, value, headers (and of partition and timestamp, where the
+sink sets them) are compared as multisets on disk (`airflow_ft.sinks.multiset`), so memory is bounded by a batch.
+Records of others between the offsets are counted, and are no difference. If a token could not hold all offsets, a
+partition is read up to its current end. Records that retention or compaction removed count as missing, with a note.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Sent = tuple[Delivered, str, KafkaSink]  # a delivery to one of its sinks, as i
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What of a record is compared, beside key, value and headers."""
+    """Parts of a record that are compared, beside key, value and headers."""
 
     with_time: bool
     with_partition: bool

@@ -1,8 +1,8 @@
-"""What can be known before the commit point: would the brokers take these rows?
+"""Check before the commit point whether the brokers would accept the rows.
 
-Kafka refuses nothing of its own once the environment is right, and after the decision a refusal could only be redone
-for ever (promise REDO). So everything that depends on the rows is found out here, from the statistics of the staging
-pass; rows are read only where these cannot tell, or to name an offender.
+In a correct environment Kafka refuses nothing, and after the decision a refusal could only be retried without limit
+(promise REDO). So everything that depends on the rows is checked here, from the statistics of the staging pass. Rows
+are read only where statistics are not enough, or to name an offender.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def client_limits(clients: KafkaClients, topics: Mapping[str, TopicLimits]) -> d
 
 
 def check_rows(rows: SegmentRows, limits: TopicLimits, message_max_bytes: int) -> None:
-    """Whether every row of a segment can be sent to its topic.
+    """Check that every row of a segment can be sent to its topic.
 
     Raises:
         DeclinedError: one cannot; names sink, column and, where rows were read, the row.
@@ -205,8 +205,8 @@ def _check_finite(rows: SegmentRows, schema: pa.Schema, statistics: Mapping[str,
 
 
 def _must_read(schema: pa.Schema, statistics: Mapping[str, ColumnStatistics]) -> bool:
-    """Statistics say nothing of what is inside lists, structs and maps; of dates and times they tell that some may have
-    no text.
+    """Return whether rows must be read: statistics do not cover lists, structs and maps, and dates and times may have
+    values without a text form.
     """
     return any(
         pa.types.is_nested(field.type)
@@ -305,7 +305,7 @@ def _read(rows: SegmentRows, encoder: RecordEncoder, largest: int) -> None:
 
 
 def _milliseconds(text: str) -> int | None:
-    """What a timestamp's or an integer's statistics mean as Kafka time (floor); None when it has no such time."""
+    """Return the Kafka time (floor) of a timestamp's or an integer's statistics; None when it has no such time."""
     try:
         return int(text)
     except ValueError:

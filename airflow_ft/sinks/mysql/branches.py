@@ -1,9 +1,9 @@
-"""What `parallel` and `xa` have in common: a number's rows in several branches, each with a marker of its own.
+"""Shared part of `parallel` and `xa`: a number's rows in several branches, each with its own marker.
 
-A branch that is missing is delivered in one local transaction: lock the head (shared), marker, rows, counts, COMMIT.
-The marker's key is what makes a repetition safe: it waits for whoever holds that place, prepared or not, and finds it
-taken when that one has committed. When the markers of all branches stand there, the marker of the whole is written, and
-the head's last-delivered number with it: only that is proof (I6), and it is what later numbers wait for (I4).
+A missing branch is delivered in one local transaction: lock the head (shared), marker, rows, counts, COMMIT. The
+marker's key makes a repetition safe: its insert waits for the holder of that key, prepared or not, and finds it taken
+if that one has committed. When the markers of all branches exist, the marker of the whole is written, with the head's
+last-delivered number. Only that is proof (I6), and later numbers wait for it (I4).
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ class BranchedParticipant(ServerParticipant):
     def _conclude_in(
         self, session: Session, plan: Plan, fence: Fence, expected: Sequence[str], detail: Mapping[str, Any]
     ) -> Proof:
-        """When the markers of all `expected` branches stand there: the marker of the whole, and the head with it.
+        """Write the marker of the whole, and the head with it, when the markers of all `expected` branches exist.
 
-        The head names `session`, which is used up by this.
+        The head names `session`, which cannot be used afterwards.
         """
         ledger = self._ledger(plan.pipeline)
         session.begin()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def computed(extra: str) -> bool:
-    """Return whether EXTRA of information_schema tells of a column that the server computes."""
+    """Return whether EXTRA of information_schema marks a column that the server computes."""
     extra = extra.upper().replace("DEFAULT_GENERATED", "")
     return "GENERATED" in extra or "VIRTUAL" in extra or "PERSISTENT" in extra
 
@@ -48,7 +48,7 @@ class Column:
 
     @property
     def labels(self) -> Labels | None:
-        """Of an ENUM or SET."""
+        """Return the labels of an ENUM or SET."""
         from airflow_ft.sinks.mysql.labels import Labels  # needs PyArrow, which a look at the server does without
 
         return Labels.parse(self.type, self.full_type)
@@ -113,7 +113,7 @@ def told_of(
     more: str = "",
     about: tuple[str, str] = ("TABLE_SCHEMA", "TABLE_NAME"),
 ) -> list[Row]:
-    """What a table of information_schema says of this one, which its columns `about` name; `more` ends the query.
+    """Return rows of information_schema for this table, which its columns `about` name; `more` ends the query.
 
     Its collation may ignore case where the server's file names do not.
     """
@@ -132,7 +132,11 @@ def told_of(
 
 
 def whole_name(table: str, schema: str) -> TableName:
-    """A sink's table with its schema, else the connection's `schema`; SinkAccessError when nobody names one."""
+    """Return a sink's table with its schema, or else the connection's `schema`.
+
+    Raises:
+        SinkAccessError: neither names a schema.
+    """
     found = TableName.parse(table).within(schema)
     if not found.schema:
         raise SinkAccessError(

@@ -47,7 +47,7 @@ class Repertoire:
 
 
 def repertoires(session: Session, charsets: Iterable[str | None]) -> Mapping[str, Repertoire]:
-    """Of those that do not hold all characters. `charsets` are as information_schema names them."""
+    """Return the repertoires of charsets that lack characters. `charsets` are as information_schema names them."""
     wanted = {charset for charset in charsets if charset is not None} - ALL
     return {charset: _read(session, charset) for charset in sorted(wanted)}
 

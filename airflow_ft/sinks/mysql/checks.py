@@ -1,7 +1,7 @@
-"""What a judgement on values consists of: `Objection` to a type, or `Check`s that the values must pass. Pure.
+"""Parts of a judgement on values: `Objection` to a type, or `Check`s that the values must pass. Pure.
 
-A check is decided from the statistics of the staging pass where they suffice (`Check.by_statistics`), and otherwise by
-looking at the rows (`Check.offends`): whether digits would be cut off cannot be told from a minimum.
+The statistics of the staging pass decide a check if they suffice (`Check.by_statistics`), otherwise the rows do
+(`Check.offends`): a minimum cannot show whether digits would be cut off.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class Comparison:
     # --- the table's side ----------------------------------------------------------------------------------------
 
     def _find(self, level: _Level) -> None:
-        """How often the table has each digest that the log has: it is read once."""
+        """Count the log's digests in the table, which is read once."""
         need = self._name("need", level)
         self._session.run(
             f"INSERT INTO {self._name('there', level)} SELECT n.h, COUNT(*) FROM {self._table.name.sql} t"

@@ -47,9 +47,9 @@ def examine(
     rows: Sequence[SegmentReader],
     installation: str | None = None,
 ) -> list[Check]:
-    """The checks of one server. `rows` are published segments, to be judged as `prepare` would.
+    """Return the checks of one server. `rows` are published segments, to be judged as `prepare` would.
 
-    Without `installation` (the decision log cannot be read) no branch is prepared: nobody would know whose it is.
+    Without `installation` (the decision log cannot be read) no branch is prepared, because its owner would be unknown.
     """
     exam = Examination(f"connection {plan.name}")
     sinks = exam.attempt("settings", lambda: MySqlSink.all_of(plan))
@@ -135,7 +135,7 @@ def _ledger(exam: Examination, session: Session, ledger: Ledger) -> Ledger | Non
 def _branches(
     exam: Examination, session: Session, connection: ConnectionInfo, ledger: Ledger | None, installation: str | None
 ) -> None:
-    """Whether prepared branches are safe here: one is prepared, found and rolled back by another connection."""
+    """Check whether prepared branches are safe here: prepare one, and roll it back over another connection."""
     name = "prepared branches"
     if ledger is None or installation is None:
         lacking = "the ledger" if ledger is None else "the decision log"

@@ -23,7 +23,7 @@ _LARGE = pa.large_string()
 
 
 class Form(Enum):
-    """How a column's text has to be read by the server."""
+    """Form in which the server must read a column's text."""
 
     PLAIN = "plain"  # digits, dates: no character that needs care
     QUOTED = "quoted"  # like PLAIN, but a literal is quoted: decimals (else read as a double), dates, times
@@ -34,9 +34,9 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """One column that is written: where it comes from, its name in the table, and the form of its text.
+    """One written column: its source, its name in the table, and the form of its text.
 
-    `labels` of an ENUM or SET: nothing else is sent there, whoever has changed the column since it was judged.
+    `labels` of an ENUM or SET: no other text is sent there, even if the column was changed since it was judged.
     """
 
     source: str

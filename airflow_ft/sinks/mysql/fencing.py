@@ -1,15 +1,15 @@
-"""Who may write: the head is raised and the writing session announced before any transaction opens (I5).
+"""Fencing: the head is raised and the writing session announced before any transaction opens (I5).
 
 A delivery is two steps. `announce` is one autocommitted statement: it raises the head to (epoch, attempt) and writes
-the nonce of the session that is about to work, which holds the user-level lock named after that nonce. Only then does
-the transaction open; it locks the head and goes on only while the head still names its nonce (`guarded_head`).
+the nonce of the session that is about to work. That session holds the user-level lock named after the nonce. Only then
+does the transaction open. It locks the head and continues only while the head still names its nonce (`guarded_head`).
 
-So whoever holds the head's row lock for longer than a statement is the session that the *committed* head names, with
-its rank, and the lock's name is derived from installation, pipeline, participant, rank and nonce. A successor that
-waits in vain reads the head; when the rank there is older than its own, IS_USED_LOCK tells which connection is that
-session at this moment, and exactly this connection is killed: never a newer one, never a stranger's. Where an attempt
-works in several sessions, a branch each, each holds a lock that is named after the nonce and its branch. Connection ids
-are not given out again while the server runs, and when it restarts the killer's own connection ends too.
+So a session that holds the head's row lock for longer than a statement is the one that the *committed* head names,
+with its rank. The lock's name is derived from installation, pipeline, participant, rank and nonce. A successor whose
+wait times out reads the head. If the rank there is older than its own, IS_USED_LOCK returns the connection of that
+session. Exactly this connection is killed: never a newer one, never a stranger's. If an attempt works in several
+sessions, a branch each, each holds a lock named after the nonce and its branch. Connection ids are not reused while
+the server runs, and when it restarts the killer's own connection ends too.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def announce(
 
 
 def guarded_head(session: Session, ledger: Ledger, fence: Fence, nonce: str, *, shared: bool = False) -> Head:
-    """Locks the head, first in the transaction, and returns it when it still names this attempt's sessions.
+    """Lock the head, first in the transaction, and return it if it still names this attempt's sessions.
 
-    `shared`: other branches of this attempt may hold it too; nobody can raise it before all of them have ended.
+    `shared`: other branches of this attempt may hold it too; no attempt can raise it before all of them have ended.
     """
     return still_named(ledger.head(session, lock=not shared, shared=shared), fence, nonce)
 
@@ -156,9 +156,10 @@ def hold_lock(session: Session, ledger: Ledger, fence: Fence, nonce: str, branch
 def older_sessions(
     session: Session, ledger: Ledger, fence: Fence, head: Head, mine: Collection[str], branches: Sequence[str] = ()
 ) -> list[int]:
-    """The connections of the sessions that the head names, if they are an older attempt's or this process's lost ones.
+    """Return the connections of the sessions that the head names, if they belong to an older attempt or are this
+    process's lost ones.
 
-    Empty when they are neither, or when nobody holds their locks: then the head is locked by somebody unknown.
+    Empty if they are neither, or if no session holds their locks: then an unknown session has locked the head.
     """
     if head.rank >= fence.rank and head.session not in mine:
         return []
@@ -181,13 +182,13 @@ def lock_holders(session: Session, names: Sequence[str]) -> list[int | None]:
 
 
 def await_end(session: Session, lock: str, rank: tuple[int, int], seconds: float) -> None:
-    """MariaDB: waits for the end of the session that holds `lock`, and ends it when it does not leave by itself.
+    """Wait on MariaDB for the end of the session that holds `lock`, and end it if it does not leave.
 
-    For one that has prepared a branch of attempt `rank`, before anybody else ends that branch. MariaDB gives a branch
-    away a moment before its storage engine lets go of it: XA COMMIT or XA ROLLBACK in that moment succeeds and does
-    nothing, and the branch keeps its locks, listed nowhere, until the server restarts (docs/traps.md). The lock is
-    given back before that moment, so a session that is seen to leave is waited for until it has left, and in any case
-    for DETACHING seconds more: nothing that can be asked shows when the engine has let go.
+    For a session that has prepared a branch of attempt `rank`, before another one ends that branch. MariaDB releases a
+    branch a moment before its storage engine does. XA COMMIT or XA ROLLBACK in that moment succeeds without effect,
+    and the branch keeps its locks, unlisted, until the server restarts (docs/traps.md). The lock is released before
+    that moment. So this waits until a leaving session has left, and then for DETACHING seconds more, because no query
+    shows when the engine has released it.
 
     Raises:
         SinkUnavailableError: it is still there after `seconds`.

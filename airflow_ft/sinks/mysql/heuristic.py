@@ -1,8 +1,8 @@
-"""Heuristic outcomes of `xa`: somebody has typed XA COMMIT for a prepared branch before anybody had decided.
+"""Heuristic outcomes of `xa`: someone ran XA COMMIT for a prepared branch before the decision.
 
-The name is the XA specification's (XA_HEURCOM; XA_HEURMIX when it is a part). A branch cannot be taken back then: its
-rows are visible. While the checkpoint goes on to be committed this does no harm, and its marker counts as any other;
-where it would be aborted, the pipeline halts.
+The name is the XA specification's (XA_HEURCOM; XA_HEURMIX when it is a part). The branch cannot be undone then: its
+rows are visible. If the checkpoint is committed, this does no harm, and its marker counts as any other. If it would be
+aborted, the pipeline halts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an upsert needs of the keys of its table: one unique key, of whole columns, that tells rows apart.
+"""Keys that an upsert needs in its table: exactly one unique key, of whole columns, that identifies rows.
 
-INSERT ... ON DUPLICATE KEY UPDATE replaces whatever row it meets in *any* unique key. So a key that compares only the
-beginning of a text would make one row of several, and a second unique key would overwrite another row. What the
-collation of a key column takes for equal (case, accents, blanks at the end) is one key: so the table says.
+INSERT ... ON DUPLICATE KEY UPDATE replaces the row it meets in *any* unique key. So a key over the beginning of a text
+would merge several rows, and a second unique key would overwrite another row. Values that the collation of a key
+column treats as equal (case, accents, blanks at the end) are one key, as the table declares.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def unique_keys(session: Session, name: TableName) -> list[Unique]:
 
 
 def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetError:
-    """`same` are keys of these columns that do not tell rows apart."""
+    """Return the error; `same` are keys of these columns that do not identify rows."""
     name = target.table.name
     keys = ", ".join(map(quote, sink.key_columns))
     short = next((key for key in same if key.prefixes and not key.nullable), None)

@@ -1,11 +1,11 @@
 """The labels of ENUM and SET columns: a text must be one of them (of a SET: several, between commas), byte for byte.
 
-The server is more generous, in silence: it compares by the collation ('NEW' becomes 'new'), and takes a text that is no
-label for the *number* of one when it looks like a number, so that '1' becomes the first label. Of a SET only the order
-and repetitions do not count, which it does not keep.
+The server silently accepts more. It compares by the collation ('NEW' becomes 'new'). It takes a text that is no label
+but looks like a number for the *number* of a label, so '1' becomes the first label. Of a SET only the order and
+repetitions do not count, which it does not keep.
 
-information_schema tells a character of four bytes as '?'. So a '?' may stand for one of them: what is let through by
-that, the server judges, and never as a number.
+information_schema shows a character of four bytes as '?'. So a '?' may be any of them: the server judges such texts,
+and never as a number.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What a column takes; `places` are the labels' places by their text, in the order of the column."""
+    """Labels that a column accepts; `places` are the labels' places by their text, in the order of the column."""
 
     several: bool
     places: Mapping[str, int]
 
     @classmethod
     def parse(cls, kind: str, full_type: str) -> Labels | None:
-        """Of a column's type as information_schema tells it ("enum('a','b')"); None for other types."""
+        """Return the labels of a column's type as in information_schema ("enum('a','b')"); None for other types."""
         if kind not in LABELLED:
             return None
         places: dict[str, int] = {}

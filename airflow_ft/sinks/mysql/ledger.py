@@ -132,7 +132,7 @@ class Ledger:
         return self._change_head(session, changes, (*fence.rank, nonce), _NO_NEWER, no_newer) == 1
 
     def create_head(self, session: Session, fence: Fence) -> None:
-        """A new pipeline's head: nothing delivered. Nothing happens when somebody else was faster."""
+        """Create a new pipeline's head: nothing delivered. Does nothing if another process was faster."""
         session.run(
             f"INSERT INTO {self.head_table} (`pipeline`, `participant`, `installation`, `epoch`, `attempt`, `session`,"
             " `last_delivered`, `floor`, `at`) VALUES (%s, %s, %s, %s, %s, '', 0, 0, UTC_TIMESTAMP(6))"
@@ -145,9 +145,9 @@ class Ledger:
         self._change_head(session, "`last_delivered` = %s", (number,))
 
     def shut_out(self, session: Session, fence: Fence, owner: str) -> None:
-        """The head's rank is the fence's while `owner` stays named there: nobody of that installation can write.
+        """Raise the head's rank to the fence while it still names `owner`, so that installation can no longer write.
 
-        Nothing happens when it is newer, or no longer `owner`'s.
+        Does nothing if the head is newer, or no longer `owner`'s.
         """
         changes = "`epoch` = %s, `attempt` = %s, `session` = ''"
         self._change_head(session, changes, fence.rank, _NO_NEWER, (owner, fence.epoch, *fence.rank))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long (seconds) and how often things are tried.
+    """Limits of waits (seconds) and repetitions.
 
-    `idle` bounds the server's patience with a session that stands still, so that a stopped process holds its locks no
-    longer than that; `head_wait` is larger, so that waiting for such a session ends (I7). `answer` bounds ours.
+    `idle` is the server's time-out for an idle session, so that a stopped process holds its locks no longer than that.
+    `head_wait` is larger, so that waiting for such a session ends (I7). `answer` is our time-out.
     """
 
     connect: float = 10

@@ -23,5 +23,5 @@ def columns(settings: Mapping[str, Any], given: Sequence[tuple[str, str]]) -> Se
 
 
 def place(settings: Mapping[str, Any], connection: ConnectionInfo) -> str:
-    """Return one text for one table. Names are folded: some servers do not tell them apart by case."""
+    """Return one text for one table. Names are folded: some servers ignore case."""
     return dataset(settings, connection).uri.casefold()

@@ -78,10 +78,10 @@ def place(message: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What may be used to send rows: LOAD DATA LOCAL, and to send an INSERT before the one before it is answered.
+    """Allowed ways to send rows: LOAD DATA LOCAL, and sending an INSERT before the previous one is answered.
 
-    It begins with both; what a server does not allow, or cannot explain, is left out when the rows are sent again.
-    With `letters` (a person's word) refused rows go there, and only the others are delivered.
+    Starts with both; a way that a server refuses, or cannot explain, is dropped when the rows are sent again. With
+    `letters` (at a person's request) refused rows go there, and only the others are delivered.
     """
 
     load: bool = True
@@ -109,7 +109,8 @@ class AnotherWay(Exception):
 
 
 def path(session: Session, way: Way) -> str:
-    """How rows go: "load" (LOAD DATA LOCAL, which may be refused) where that costs the server less, else "insert".
+    """Return the way of the rows: "load" (LOAD DATA LOCAL, which may be refused) if it costs the server less, else
+    "insert".
 
     Raises:
         SinkAccessError: the server allows neither.

@@ -1,8 +1,8 @@
-"""What installations that owned a pipeline before have left on a server: listed, and ended as a person says.
+"""Remnants of former owners of a pipeline on a server: listed, and ended as a person decides.
 
-Former owners are those that the pipeline's head or its ledger rows name, and prepared branches are found by the hash of
-just those installations: nobody else's is touched (I8). The head goes on naming the former owner until all is ended, so
-that dying in between loses nothing: whoever adopts again finds the same.
+Former owners are those that the pipeline's head or its ledger rows name. Prepared branches are found by the hash of
+exactly those installations: no other branch is touched (I8). The head names the former owner until all is ended, so a
+crash in between loses nothing: the next adoption finds the same.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def refuse_branches_of_others(session: Session, ledger: Ledger, installation: st
         return
     found = prepared_by(listed, ledger, former_owners(session, ledger, installation, ledger.head(session)))
     if found:
-        # Without their nonces: on MySQL whoever knows an xid may end it, and this goes into logs.
+        # Without their nonces: on MySQL any user who knows an xid may end it, and this goes into logs.
         shown = ", ".join(f"{xid.branch} of its checkpoint {xid.number}" for _, xid in found[:4])
         raise ForeignOwnerError(
             f"{len(found)} prepared branches of installation {found[0][0]}, which owned this pipeline before, may hold"

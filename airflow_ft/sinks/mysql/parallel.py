@@ -1,7 +1,7 @@
-"""The strategy `parallel`: after the decision, each branch in a local transaction of its own, side by side (REDO).
+"""The strategy `parallel`: after the decision, each branch in its own local transaction, side by side (REDO).
 
-Faster than one transaction where the server has cores to spare. Its price: branches become visible one after the other,
-and rows that the server refuses when others are visible already can only be mended, not aborted.
+Faster than one transaction if the server has spare cores. Its price: branches become visible one after the other, and
+rows that the server refuses when others are already visible can only be corrected, not aborted.
 """
 
 from __future__ import annotations

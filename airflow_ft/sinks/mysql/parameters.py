@@ -47,7 +47,9 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What one execution of `insert_statement(..., rows.num_rows)` sends: a bit a NULL, then the values, row by row."""
+    """Parameters of one execution of `insert_statement(..., rows.num_rows)`: a bit a NULL, then the values, row by
+    row.
+    """
 
     rows: pa.RecordBatch
     nulls: bytes
@@ -61,7 +63,7 @@ class Parameters:
 
 @lru_cache(maxsize=256)
 def insert_statement(table: str, columns: tuple[str, ...], rows: int, suffix: str = "") -> str:
-    """An INSERT with places for the values of so many rows; `table` is quoted, `columns` are not."""
+    """Return an INSERT with places for the values of `rows` rows; `table` is quoted, `columns` are not."""
     row = f"({', '.join('?' * len(columns))})"
     return f"INSERT INTO {table} ({', '.join(map(quote, columns))}) VALUES {', '.join([row] * rows)}{suffix}"
 
@@ -97,7 +99,7 @@ def row_sizes(batch: pa.RecordBatch, columns: Sequence[TargetColumn]) -> Integer
 
 
 def _filled(rows: int, columns: int) -> int:
-    """The rows of the largest statement that so many rows fill."""
+    """Return the rows of the largest statement that `rows` rows fill."""
     size = max(1, MAX_PARAMETERS // columns)
     while size > rows:
         size = max(1, size // _STEP)

@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 def new_nonce() -> str:
-    """24 hexadecimal digits that nobody can guess: 96 bits, since an xid has room for no more."""
+    """Return 24 random hexadecimal digits: 96 bits, the most that an xid can hold."""
     return secrets.token_hex(16)[:24]
 
 
@@ -135,7 +135,7 @@ class ServerParticipant(ABC):
                 way = other.way
 
     def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """Writes the tombstone, which a late COMMIT meets; or finds the marker that stands there."""
+        """Write the abort marker, which stops a late COMMIT, or find the existing marker."""
         return self._persist("writing the tombstone", plan, lambda _: self._abort(plan, fence, detail))
 
     def proof(self, plan: Plan) -> Proof | None:
@@ -147,7 +147,7 @@ class ServerParticipant(ABC):
         self._persist("pruning markers", None, lambda _: self._forget(fence, floor))
 
     def head(self, pipeline: str) -> SinkHead | None:
-        """The head's row, whoever owns it; None where the sink has never seen the pipeline."""
+        """Return the head's row, with any owner; None if the sink has never seen the pipeline."""
         return self._persist("reading the head", None, lambda _: self._head(pipeline))
 
     def adopt(self, fence: Fence, number: int) -> None:

@@ -27,7 +27,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What the server said of one statement; `records` of an INSERT with several rows only."""
+    """Result of one statement; `records` of an INSERT with several rows only."""
 
     affected: int
     warnings: int
@@ -187,7 +187,7 @@ class Session:
         return isinstance(request, Changes) or (isinstance(request, Insert) and request.sql in self._prepared)
 
     def post(self, request: Insert | Changes) -> None:
-        """Sends a statement; `answer` tells what came of it."""
+        """Send a statement; `answer` returns its result."""
         connection: Any = self._connection
         if isinstance(request, Changes):
             self._sent.append(connection.send_query(request.sql))
@@ -200,7 +200,7 @@ class Session:
         self._prepared[request.sql] = number, request.types
 
     def answer(self) -> Statement:
-        """What the server says of the oldest statement that was posted. When it failed, the others are given up."""
+        """Return the result of the oldest posted statement. If it failed, the others are dropped."""
         connection: Any = self._connection
         try:
             affected = connection.receive(self._sent.popleft())
@@ -212,7 +212,7 @@ class Session:
         return Statement(int(affected), self._warning_count(), int(records[1]) if records else 0)
 
     def _receive_all(self) -> None:
-        """Reads answers that nobody wants to know any more."""
+        """Read and drop outstanding answers."""
         while self._sent and self.is_open:
             with suppress(pymysql.err.MySQLError):
                 self._connection.receive(self._sent.popleft())

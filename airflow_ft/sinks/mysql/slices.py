@@ -44,7 +44,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one branch delivers: pieces in the order of the write-ahead log. `of` is how many branches there are."""
+    """Rows of one branch: pieces in the order of the write-ahead log. `of` is how many branches there are."""
 
     label: str
     pieces: tuple[Piece, ...]

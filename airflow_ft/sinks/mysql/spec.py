@@ -41,20 +41,20 @@ class MySqlSink(SqlSink):
         table: "orders" (in the connection's schema) or "shop.orders"; parts with odd characters in backticks. It must
             exist, as an InnoDB base table. May contain Jinja, which must be rendered before the plan is made.
         conn_id: the Airflow connection. All sinks of one connection are one participant: they commit together.
-        strategy: how the rows of a checkpoint enter, and what that promises:
+        strategy: delivery of a checkpoint's rows, with its promise:
 
             - "local": marker and all rows of all tables of the server in one local transaction (ATOMIC).
             - "xa": rows are prepared in several branches before the decision, and only committed after it (TWO_PHASE).
             - "parallel": several local transactions side by side, after the decision (REDO).
             - "upsert": rows replace those of the same key, in one local transaction after the decision (IDEMPOTENT).
 
-        branches: "xa" and "parallel" only: how many transactions at most, 1 to 32 (default 2); the largest of the
-            connection's sinks counts. More than the server has cores is of no use.
+        branches: "xa" and "parallel" only: most transactions, 1 to 32 (default 2); the largest of the connection's
+            sinks counts. More than the server's cores are useless.
         key_columns: "upsert" only: the table's columns of its primary (or only unique) key.
         version_column: "upsert" only: a BIGINT column of the table, which the sink fills with the checkpoint's number.
             Rows of a higher number are left alone.
-        change_column: "upsert" only: the source column that tells the kind of change: "delete", "d" or "-D" deletes the
-            row of that key; "insert", "update", "c", "u", "r" and the like put it there. It is not written. None: no
+        change_column: "upsert" only: the source column with the kind of change: "delete", "d" or "-D" deletes the row
+            of that key; "insert", "update", "c", "u", "r" and the like put it there. It is not written. None: no
             deletes.
         columns: source column -> table column, naming every column that is written; a source column that is not named
             is not delivered. None: each source column goes into the table's column of the same name.

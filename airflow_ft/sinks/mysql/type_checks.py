@@ -109,7 +109,7 @@ def _is_variant(kind: pa.DataType) -> bool:
 
 
 def _family(kind: pa.DataType) -> str:
-    """What sort of values a type has; "" for those that go nowhere (lengths of time, lists of a fixed size, unions)."""
+    """Return the family of a type's values; "" for unsupported types (durations, lists of a fixed size, unions)."""
     types = pa.types
     if types.is_decimal(kind):
         return "decimal" if kind.scale > 0 else "whole decimal"

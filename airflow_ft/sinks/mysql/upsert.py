@@ -1,4 +1,4 @@
-"""The strategy `upsert`: rows replace those of the same key; deletes by a column that tells the kind of change.
+"""The strategy `upsert`: rows replace those of the same key; a column with the kind of change marks deletes.
 
 Marker, head and rows share one local transaction, as in `local`; only the statements of the rows differ. What keeps an
 older checkpoint from undoing a newer one:
@@ -166,9 +166,10 @@ def _refuse_null_keys(run: pa.RecordBatch, keys: Sequence[TargetColumn], target:
 
 
 def judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Sequence[tuple[Target, SegmentReader]]:
-    """Return what must fit the table: the rows that stay, and of the deletes the keys, which the server has to compare.
+    """Return what must fit the table: rows to write, and the keys of deletes, which the server has to compare.
 
-    DeclinedError when the rows do not tell their kind of change.
+    Raises:
+        DeclinedError: the rows have no kind of change.
     """
     schema = reader.schema(target.sink)
     if sink.change_column is None or not schema.names:

@@ -1,8 +1,8 @@
-"""What a table of the strategy `upsert` really holds of the log's rows: of each key, the newest change in the log.
+"""Compare a table of the strategy `upsert` with the log: for each key, the newest change in the log.
 
-The log is replayed, by the very code that delivers, into a temporary table with the target's types and key; the keys of
-all deletes go into a second one. A key in the second alone was deleted last. Each key is then looked up in the target,
-whose version column tells which checkpoint wrote the row, and the delivered columns are compared by digest.
+The log is replayed, by the very code that delivers, into a temporary table with the target's types and key; the keys
+of all deletes go into a second one. A key in the second alone was deleted last. Each key is then looked up in the
+target, whose version column holds the checkpoint that wrote the row, and the delivered columns are compared by digest.
 
 A key may have been changed since by a checkpoint that is not compared: one that is newer than those, or lies between
 them (each plan names the number before it). A row says so by its version; a deleted row says nothing. Such keys are

@@ -1,6 +1,6 @@
-"""The vote on rows and schema: what can be known before the commit point, from the manifest and information_schema.
+"""The vote on rows and schema before the commit point, from the manifest and information_schema.
 
-Rows are read for two purposes only: to look for what no minimum or maximum can tell (digits that a column would cut
+Rows are read for two purposes only: to find values that no minimum or maximum shows (digits that a column would cut
 off, blanks that CHAR would drop), and to name one offender of a refusal.
 """
 
@@ -61,10 +61,9 @@ class Target:
         return self.table.fingerprint + ("+2106" if self.timestamps_to_2106 else "")
 
     def to_judge(self, session: Session, ask: Callable[[], Session] | None = None) -> Target:
-        """The target, knowing the characters that its columns can hold.
+        """Return the target with the characters that its columns can hold.
 
-        `ask` opens the sessions in which the server is asked of what only it can tell; None: that is left to the
-        delivering transaction.
+        `ask` opens sessions for questions that only the server can answer; None: the delivering transaction finds out.
         """
         charsets = (column.charset for column in self.table.columns.values())
         asked = questions(session, self.table, ask) if ask is not None else {}
@@ -302,7 +301,7 @@ def check_rows(target: Target, reader: SegmentReader, verdict: Verdict) -> None:
 
 
 def all_short(target: Target, reader: SegmentReader, limit: int) -> bool:
-    """Return whether the statistics tell that no row is too large for one INSERT."""
+    """Return whether the statistics prove that no row is too large for one INSERT."""
     statistics = reader.statistics(target.sink)
     widths = [_width(field.type, statistics.get(field.name)) for field in reader.schema(target.sink)]
     return None not in widths and sum(filter(None, widths)) <= limit

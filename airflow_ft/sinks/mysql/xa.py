@@ -113,7 +113,9 @@ class XaParticipant(BranchedParticipant):
         return {**notes, "epoch": fence.epoch, "branches": {part.label: part.rows for part in slices}}
 
     def _there_already(self, plan: Plan, fence: Fence) -> list[str]:
-        """Branches that somebody's XA COMMIT has made visible: delivering the rest is all that makes it whole (I3)."""
+        """Return branches that an XA COMMIT by hand made visible: only delivering the rest makes the number complete
+        (I3).
+        """
         with closing(self._open()) as session:
             standing = self._ledger(plan.pipeline).branch_markers(session, plan.number)
         for marker in standing.values():
@@ -169,7 +171,7 @@ class XaParticipant(BranchedParticipant):
     def _claim(
         self, session: Session, ledger: Ledger, plan: Plan, fence: Fence, xid: Xid, detail: Mapping[str, Any]
     ) -> None:
-        """Takes the place of the branch's marker, ending whatever older attempt stands there."""
+        """Insert the branch's marker, ending an older attempt that holds its place."""
         deadline = time.monotonic() + self._limits.head_wait
         while True:
             try:
@@ -269,7 +271,7 @@ class XaParticipant(BranchedParticipant):
     # --- what was committed by hand -----------------------------------------------------------------------------
 
     def heuristic(self, plan: Plan) -> str:
-        """Branches of it that are visible, though nobody has decided."""
+        """Return a text about visible branches of an undecided number."""
 
         def look(_: int) -> str:
             told = ""
@@ -297,10 +299,10 @@ class XaParticipant(BranchedParticipant):
     # --- prepared branches --------------------------------------------------------------------------------------
 
     def _clear_the_way(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> None:
-        """Ends older attempts' sessions, and rolls back what they (or this process's own lost tries) have prepared.
+        """End older attempts' sessions, and roll back their prepared branches (or those of this process's lost tries).
 
-        Of this number, which must be undecided or ABORTED, and of preflights. Strictly older ones: a successor's
-        branches are not touched, whoever calls this late.
+        Of this number, which must be undecided or ABORTED, and of preflights. Strictly older ones: a late call does
+        not touch a successor's branches.
         """
         head = ledger.head(session)
         if head is not None:
@@ -343,7 +345,7 @@ class XaParticipant(BranchedParticipant):
             self._end_branch(session, ledger, fence, xid, verb)
 
     def _end_branch(self, session: Session, ledger: Ledger, fence: Fence, xid: Xid, verb: str) -> None:
-        """Ends it, or finds that it has ended. What came of it, the marker tells."""
+        """End the branch, or find that it has ended. Its marker shows the outcome."""
         since = self._free_since.get(xid)
         if since is not None:
             time.sleep(max(0.0, since + DETACHING - time.monotonic()))

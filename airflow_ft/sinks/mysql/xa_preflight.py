@@ -1,4 +1,4 @@
-"""Whether prepared branches are safe on this server: what is known of versions, and one branch that is really prepared.
+"""Check whether prepared branches are safe on this server: by its version, and by really preparing one branch.
 
 | refused | because |
 | --- | --- |
@@ -6,8 +6,8 @@
 | MySQL before 8.0.30 | prepared branches and the binary log can disagree after a crash |
 | Galera (wsrep_on) | it has no XA |
 | MySQL with prepared branches of other formatIDs | a restart forgets acknowledged ones [tried, 9.7.4] |
-| no right to XA RECOVER (MySQL: XA_RECOVER_ADMIN) | nobody could find what is in doubt |
-| the branch of the test does not survive its connection, or nobody else can commit it | whatever the reason |
+| no right to XA RECOVER (MySQL: XA_RECOVER_ADMIN) | checkpoints in doubt could not be found |
+| the branch of the test does not survive its connection, or no other connection can commit it | whatever the reason |
 
 There is no limit of prepared transactions to check: neither server has one.
 """
@@ -43,11 +43,11 @@ _TRIES = 3
 def check_xa(
     open_session: Callable[[], Session], session: Session, ledger: Ledger, fence: Fence, nonce: str, limits: Limits
 ) -> Mapping[str, Any]:
-    """Refuses a server on which prepared branches are not safe; returns notes. The ledger must be there.
+    """Refuse a server on which prepared branches are not safe; returns notes. The ledger must be there.
 
-    Prepares a branch that leaves nothing behind, disconnects, finds it by XA RECOVER and commits it. `nonce` is 24 hex
-    digits that were never used. A process that dies in between leaves a branch of number 0, which locks nobody out and
-    is rolled back by the next attempt.
+    Prepares a branch that leaves nothing behind, disconnects, finds it by XA RECOVER and commits it. `nonce` is 24
+    unused hex digits. A process that dies in between leaves a branch of number 0, which locks nothing and is rolled
+    back by the next attempt.
 
     Raises:
         SinkAccessError: with the reason and what to do.
@@ -71,10 +71,10 @@ def try_xa(
     new_nonce: Callable[[], str],
     limits: Limits,
 ) -> float:
-    """As `check_xa`, for whoever only looks: it takes no epoch, and rolls the branch back. The milliseconds it took.
+    """As `check_xa`, for reads only: it takes no epoch, and rolls the branch back. Returns the milliseconds it took.
 
-    Its rank is below every attempt's: were it left behind, the next `prepare` would roll it back. One that is at work
-    now may do so too, so it is tried again before anything is concluded.
+    Its rank is below every attempt's, so the next `prepare` would roll back a leftover. A running one may do so too,
+    so it is tried again before a conclusion.
     """
     check_listing(session)
     fence = Fence(ledger.pipeline, installation, 0, 0)
@@ -120,7 +120,7 @@ def _clean_up(open_session: Callable[[], Session], ledger: Ledger, fence: Fence,
 def _prepare(open_session: Callable[[], Session], ledger: Ledger, fence: Fence, xid: Xid) -> None:
     """A prepared branch that leaves nothing behind; the connection that prepared it is closed."""
     with closing(open_session()) as other:
-        hold_lock(other, ledger, fence, xid.nonce, xid.branch)  # else nobody could end it while this process is stopped
+        hold_lock(other, ledger, fence, xid.nonce, xid.branch)  # lets others end it if this process is stopped
         other.run(f"XA START {xid.sql}")
         ledger.touch(other, fence, xid.nonce)
         other.run(f"XA END {xid.sql}")

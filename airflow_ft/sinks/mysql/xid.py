@@ -2,9 +2,9 @@
 
     'aft.<owner>.<number>','<epoch>.<attempt>.<branch>.<nonce>',1
 
-`owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched), numbers are hexadecimal,
-`nonce` is the 96-bit random name of the attempt's sessions: on MySQL whoever knows an xid may finish it, without any
-privilege. At most 53 + 62 bytes of the 64 + 64 that XA allows, all ASCII.
+`owner` is a hash of installation, pipeline and participant (I8: nothing else is ever touched), numbers are
+hexadecimal, `nonce` is the 96-bit random name of the attempt's sessions: on MySQL any user who knows an xid may finish
+it. At most 53 + 62 bytes of the 64 + 64 that XA allows, all ASCII.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Xid(PreparedName):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What XA RECOVER shows: the branches of this package, and how many there are of each foreign formatID."""
+    """Result of XA RECOVER: the branches of this package, and how many there are of each foreign formatID."""
 
     xids: frozenset[Xid]
     foreign: dict[int, int]
@@ -62,7 +62,7 @@ class Listed:
 
 
 def owner_of(ledger: Ledger, installation: str) -> str:
-    """Of an installation's branches there."""
+    """Return the owner hash of an installation's branches."""
     return prepared.owner_of(installation, ledger.pipeline, ledger.participant)
 
 
@@ -102,10 +102,10 @@ def lock_of(ledger: Ledger, installation: str, xid: Xid) -> str:
 def end_branch(
     session: Session, ledger: Ledger, installation: str, xid: Xid, verb: str, patience: float, *, is_free: bool = False
 ) -> bool:
-    """XA COMMIT or XA ROLLBACK, until the branch is no longer listed. False: somebody else has ended it.
+    """Run XA COMMIT or XA ROLLBACK until the branch is no longer listed. False: another session has ended it.
 
-    'Unknown' (1397) proves nothing: it may have been ended, or (MariaDB) the connection that prepared it may still be
-    there, stopped perhaps. `is_free`: that one is known to have left DETACHING seconds ago.
+    'Unknown' (1397) proves nothing: it may have been ended, or (MariaDB) the connection that prepared it may still
+    exist, perhaps stopped. `is_free`: that one is known to have left DETACHING seconds ago.
 
     Raises:
         SinkUnavailableError: it is listed and cannot be ended for `patience` seconds.

@@ -83,7 +83,7 @@ class _Join:
         self._parts.append(_array(self.rows, edges, data))
 
     def varying(self, array: pa.Array, prefix: bytes) -> None:
-        """Texts and bytes; `prefix` stands before each value."""
+        """Add texts and bytes; `prefix` precedes each value."""
         values = array.cast(_LARGE)
         lengths = pc.fill_null(pc.binary_length(values).cast(pa.int64()), scalar(-1 - len(prefix), pa.int64()))
         self.add(_big(numbers(lengths) + len(prefix), ">i4"))

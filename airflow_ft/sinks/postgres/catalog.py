@@ -203,9 +203,9 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
 
 
 def may_leave_out(session: Session, table: Table) -> bool:
-    """Whether anything there could leave out rows of a statement without a word: triggers, rules, row-level security.
+    """Return whether anything could silently drop rows of a statement: triggers, rules, row-level security.
 
-    After that statement it tells what was so for it: the statement's lock keeps others from adding any.
+    Call it after that statement: its lock keeps others from adding any.
     """
     return bool(session.value(_LEAVING_OUT, (table.name.sql,)))
 

@@ -162,7 +162,7 @@ class Changes:
         return bool(self.db.value(f"SELECT EXISTS (SELECT FROM ({last}) AS change WHERE {self.deletes})"))
 
     def check_applied(self, number: int, last: str) -> None:
-        """DeclinedError: changes were left out. The numbers of rows would not tell: an older change changes none."""
+        """Raise DeclinedError if changes were dropped. Row counts would not show it: an older change changes none."""
         same = " AND ".join(f"there.{quoted(key)} = change.{quoted(key)}" for key in self.keys)
         version = f"there.{quoted(self.sink.version_column or '')}"
         lacking = self.db.value(

@@ -40,9 +40,9 @@ def examine(
     rows: Sequence[SegmentReader],
     installation: str | None = None,
 ) -> list[Check]:
-    """The checks of one database. `rows` are published segments, whose columns are judged as `prepare` would.
+    """Return the checks of one database. `rows` are published segments, whose columns are judged as `prepare` would.
 
-    Without `installation` (the decision log cannot be read) nothing is prepared: nobody would know whose it is.
+    Without `installation` (the decision log cannot be read) nothing is prepared, because its owner would be unknown.
     """
     exam = Examination(f"connection {plan.name}")
     sinks = exam.attempt("settings", lambda: PostgresSink.all_of(plan))

@@ -53,7 +53,7 @@ def new_gid(fence: Fence, participant: str, number: int) -> Gid:
 
 
 def label_of(fence: Fence, participant: str) -> str:
-    """Of the sessions of an attempt."""
+    """Return the label of an attempt's sessions."""
     return f"{_prefix(fence.installation, fence.pipeline, participant)}{fence.epoch:x}.{fence.attempt:x}"
 
 
@@ -93,13 +93,13 @@ def no_place(limit: int) -> str:
 
 
 def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
-    """COMMIT PREPARED or ROLLBACK PREPARED, until it is no longer listed. False: somebody else has ended it.
+    """Run COMMIT PREPARED or ROLLBACK PREPARED until it is no longer listed. False: another session has ended it.
 
     SQLSTATE 42704 proves nothing: it comes after a commit and after a rollback alike (I6).
 
     Raises:
         SinkAccessError: another user has prepared it.
-        SinkUnavailableError: somebody is at ending it for `seconds`.
+        SinkUnavailableError: another session has been ending it for `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -125,13 +125,13 @@ def end_prepared(session: Session, gid: Gid, verb: str, seconds: float) -> bool:
                     code="lock_timeout",
                     remedy="Look in pg_stat_activity for the session that is ending it. Airflow retries the task.",
                 ) from error
-        time.sleep(0.05)  # somebody else is just ending it
+        time.sleep(0.05)  # another session is ending it
 
 
 def end_older_sessions(session: Session, fence: Fence, participant: str, installation: str) -> list[int]:
-    """Ends the sessions that older attempts of an installation have left, as they may stand in the way; their pids.
+    """End the sessions that older attempts of an installation left, since they may hold locks; returns their pids.
 
-    A session whose attempt is not older is never ended. The server asks for the same user, or pg_signal_backend.
+    Never ends a session whose attempt is not older. The server requires the same user, or pg_signal_backend.
     """
     rows = session.rows(
         "SELECT pid, application_name FROM pg_stat_activity WHERE datname = current_database()"

@@ -1,4 +1,4 @@
-"""What an upsert needs of its table: one unique key that tells rows apart, and a column for the version."""
+"""Requirements of an upsert on its table: one unique key that identifies rows, and a column for the version."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def create_schema(schema: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ledger(SqlLedger):
-    """What a schema remembers of one pipeline.
+    """A schema's memory of one pipeline.
 
     Rows that were prepared become visible with their marker, but without the head: a prepared transaction that had
     changed it would lock it until the decision. So the number delivered last is the higher one of what the head says
@@ -86,10 +86,10 @@ class Ledger(SqlLedger):
         self.session.run(self._sql(sql), values)
 
     def lock(self) -> None:
-        """The head's row until the transaction ends: before it is read.
+        """Lock the head's row until the transaction ends; call it before reading the row.
 
-        Where there is none to lock yet, its place: else one that somebody makes meanwhile is read without a lock, and a
-        newer attempt, which has raised it by then, is lowered again.
+        Without a row it locks its place. Otherwise a row that another process creates meanwhile would be read without
+        a lock, and a newer attempt that has raised it by then would be lowered again.
         """
         row = "SELECT 1 FROM {head} WHERE pipeline = ? AND participant = ? FOR UPDATE"
         if not self.rows(row, *self.key):

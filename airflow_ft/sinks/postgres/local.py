@@ -1,10 +1,10 @@
 """The strategy `local`: marker and all rows of all tables of a database in one transaction (ATOMIC).
 
-It locks the head's row first, so that the order of ranks is
-the order of transactions (`airflow_ft.sinks.base.one_transaction`). A process that dies leaves nothing. One that stands
-still in its transaction keeps that lock: whoever comes later and waits in vain (SQLSTATE 55P03, which itself means
-nothing) ends the sessions of older attempts, which their application_name tells, and tries again. That is for progress
-alone: a session that is not ended keeps its successor waiting, and finds a newer head when it goes on.
+It locks the head's row first, so that the order of ranks is the order of transactions
+(`airflow_ft.sinks.base.one_transaction`). A process that dies leaves nothing. A process that is suspended in its
+transaction keeps that lock. A successor whose wait times out (SQLSTATE 55P03, which itself proves nothing) ends the
+sessions of older attempts, by their application_name, and retries. That only helps progress: a session that is not
+ended keeps its successor waiting, and finds a newer head when it continues.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class LocalParticipant(OneTransactionParticipant[Session]):
                 raise error.located(**self._where(plan)) from error.__cause__
 
     def _clear_the_way(self, fence: Fence, plan: Plan | None) -> None:
-        """When a lock was not had: stops if somebody newer is at work, and ends the sessions of older attempts."""
+        """Clear the way after a lock time-out: stop if a newer attempt works, else end the sessions of older ones."""
         try:
             with self._session(fence) as session:
                 ledger = self._ledger(session, fence.pipeline)

@@ -1,7 +1,7 @@
-"""What installations that owned a pipeline before have left prepared: listed, and ended as a person says.
+"""Prepared transactions of former owners of a pipeline: listed, and ended as a person decides.
 
-Former owners are those that the pipeline's head or its ledger rows name, and prepared transactions are found by the
-hash of just those installations: nobody else's is touched (I8).
+Former owners are those that the pipeline's head or its ledger rows name. Prepared transactions are found by the hash
+of exactly those installations: no other one is touched (I8).
 """
 
 from __future__ import annotations

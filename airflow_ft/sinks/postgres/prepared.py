@@ -221,9 +221,9 @@ class PreparedParticipant(LocalParticipant):
     # --- prepared transactions -----------------------------------------------------------------------------------
 
     def _roll_back(self, ledger: Ledger, plan: Plan, fence: Fence, kept: tuple[int, int] | None = None) -> None:
-        """What attempts up to this one have prepared of this number, which is undecided, ABORTED, or decided for the
-        attempt that `kept` names; and what a doctor has left. What has this very rank is a try of which the answer
-        was lost. What a newer attempt has prepared is not touched, whoever calls this late.
+        """Roll back transactions of this number from attempts up to this one, and those that a doctor left. The number
+        is undecided, ABORTED, or decided for the attempt `kept`. A transaction of this very rank is a try whose answer
+        was lost. A late call does not touch those of a newer attempt.
         """
         for gid in listed(ledger.session, owner_of(fence.installation, *ledger.key)):
             if gid.number in (plan.number, PROBE_NUMBER) and gid.rank <= fence.rank and gid.rank != kept:

@@ -40,11 +40,11 @@ _CONTROL = re.compile(r"BEGIN\b|COMMIT\b|ROLLBACK\b|PREPARE TRANSACTION\b")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long (seconds) and how often things are tried.
+    """Limits of waits (seconds) and repetitions.
 
-    `idle` bounds the server's patience with a session that stands still in a transaction, so that a stopped process
-    holds its locks no longer than that; `head_wait` is larger, so that waiting for such a session ends (I7). `answer`
-    bounds each statement, of which one that sends rows sends a batch of the log.
+    `idle` is the server's time-out for a session that is idle in a transaction, so that a stopped process holds its
+    locks no longer than that. `head_wait` is larger, so that waiting for such a session ends (I7). `answer` limits
+    each statement; one that sends rows sends a batch of the log.
     """
 
     connect: float = 10
@@ -177,7 +177,7 @@ class Session:
             raise Unanswered(f"the server answered {done}.")
 
     def close(self) -> None:
-        """What is not committed is rolled back."""
+        """Close the connection, which rolls back uncommitted work."""
         self._connection.close()
 
     @contextmanager

@@ -34,7 +34,7 @@ class PostgresSink(SqlSink):
         table: "orders" (found by the connection's search path) or "shop.orders"; parts with odd characters in double
             quotes. It must exist. May contain Jinja, which must be rendered before the plan is made.
         conn_id: the Airflow connection. All sinks of one connection are one participant: they commit together.
-        strategy: how the rows of a checkpoint enter, and what that promises:
+        strategy: delivery of a checkpoint's rows, with its promise:
 
             - "local": marker and all rows of all tables in one transaction (ATOMIC).
             - "prepared": rows are prepared before the decision (PREPARE TRANSACTION), and only committed after it
@@ -44,8 +44,8 @@ class PostgresSink(SqlSink):
         key_columns: "upsert" only: the table's columns of a unique key without NULL.
         version_column: "upsert" only: a bigint column of the table, which the sink fills with the checkpoint's number.
             Rows of a higher number are left alone.
-        change_column: "upsert" only: the source column that tells the kind of change: "delete", "d" or "-D" deletes the
-            row of that key; "insert", "update", "c", "u", "r" and the like put it there. It is not written. None: no
+        change_column: "upsert" only: the source column with the kind of change: "delete", "d" or "-D" deletes the row
+            of that key; "insert", "update", "c", "u", "r" and the like put it there. It is not written. None: no
             deletes.
         ledger_schema: schema of the tables `airflow_ft_ledger` and `airflow_ft_head`; None: the first of the search
             path.

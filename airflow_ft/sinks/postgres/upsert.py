@@ -1,7 +1,8 @@
-"""The strategy `upsert`: rows replace those of the same key; deletes by a column that tells the kind of change.
+"""The strategy `upsert`: rows replace those of the same key; a column with the kind of change marks deletes.
 
-Marker, head and rows share one transaction, as in `local`. The changes are sent into a temporary table, in the order of
-the log, and of each key the last one is applied by the server. What keeps an older checkpoint from undoing a newer one:
+Marker, head and rows share one transaction, as in `local`. The changes are sent into a temporary table, in the order
+of the log, and of each key the last one is applied by the server. What keeps an older checkpoint from undoing a newer
+one:
 
 - it cannot be delivered at all: the head, locked in the same transaction, has gone past it (I4), and its marker or the
   floor says so (I2). That also covers deleted keys, of which nothing is left in the table to compare with;

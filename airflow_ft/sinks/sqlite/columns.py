@@ -59,7 +59,7 @@ def upper(declared: str) -> str:
 
 
 def affinity(declared: str) -> str:
-    """Of a declared type, in the order of SQLite's own rules (sqlite.org/datatype3.html)."""
+    """Return the affinity of a declared type, in the order of SQLite's own rules (sqlite.org/datatype3.html)."""
     for words, found in ((("INT",), INTEGER), (("CHAR", "CLOB", "TEXT"), TEXT), (("BLOB",), BLOB)):
         if any(word in declared for word in words):
             return found

@@ -1,4 +1,4 @@
-"""What `airflow ft doctor` tells of a file."""
+"""Checks of `airflow ft doctor` for a file."""
 
 from __future__ import annotations
 

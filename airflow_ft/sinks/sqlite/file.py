@@ -14,7 +14,7 @@ from airflow_ft.clients.foreign_connections import require_type
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, SinkAccessError, SinkUnavailableError
 from airflow_ft.protocol.ports import ConnectionInfo
 
-WAIT_SECONDS = 30.0  # for whoever holds the file
+WAIT_SECONDS = 30.0  # for the holder of the file
 OLDEST = (3, 37, 0)  # has pragma_table_list
 
 
@@ -73,7 +73,12 @@ class SqliteFile:
 
     @classmethod
     def of(cls, connection: ConnectionInfo) -> Self:
-        """That of a connection; ConfigurationError where it names none, SinkAccessError where it leads elsewhere."""
+        """Return the file of a connection.
+
+        Raises:
+            ConfigurationError: the connection names no file.
+            SinkAccessError: it leads to another kind of file.
+        """
         require_type(connection, "sqlite")
         path = Path(connection.host or connection.schema)
         if not path.is_absolute():

@@ -11,7 +11,7 @@ from airflow_ft.sinks.base.sql_ledger import DbApiLedger, statements
 
 
 class Ledger(DbApiLedger):
-    """What a file remembers of one pipeline."""
+    """A file's memory of one pipeline."""
 
     __slots__ = ()
 

@@ -1,10 +1,12 @@
 """Marker and all rows of all tables of a file in one transaction (ATOMIC).
 
-SQLite has one writer at a time: `BEGIN IMMEDIATE` waits for whoever holds the file. So the order of ranks is the order
-of transactions. In one of them: the head must not be newer; is the number settled, does the head fit the plan? Then the
-rows, the marker, the head, and COMMIT. A process that dies before leaves nothing: the next one that opens the file
-rolls back what it finds. One that stands still in its transaction keeps the file, and its successor says so; when it
-goes on it commits, under its own rank, before anybody newer has been there, or it finds a newer head.
+SQLite has one writer at a time: `BEGIN IMMEDIATE` waits for the holder of the file. So the order of ranks is the order
+of transactions. A transaction checks that the head is not newer, whether the number is settled, and that the head fits
+the plan. Then it writes the rows, the marker and the head, and commits.
+
+A process that dies before leaves nothing: the next one that opens the file rolls back. A process that is suspended in
+its transaction keeps the file, and its successor reports that. When it continues it either commits under its own rank,
+before any newer attempt, or finds a newer head.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""When the next checkpoint may be triggered.
+"""Decide when the next checkpoint may be triggered.
 
-Spark keeps the state of so many micro-batches, and a rewind goes back to before all that wait for delivery. A scheduled
-stage ends when that many wait. A stream waits, and its sources with it: `WaitReason` says for what.
+Spark keeps the state of a limited number of micro-batches, and a rewind goes back to before all undelivered ones. At
+the limit a scheduled stage ends. A stream waits, and so do its sources; `WaitReason` gives the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class QueueIsFull(Exception):
 
 
 class Capacity:
-    """How much is left. What is delivered meanwhile makes room, so the decision log is read when none is left."""
+    """Number of checkpoints that may still be triggered. Reads the decision log when none is left, since deliveries
+    make room.
+    """
 
     def __init__(self, store: Store, request: StageRequest) -> None:
         self._store, self._request, self._left = store, request, 0

@@ -26,7 +26,7 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 class SinkColumns:
-    """Of one job. `source_of` names the source that a leaf of a plan (of the JVM) reads."""
+    """Lineage of one job's columns. `source_of` names the source that a leaf of a plan (of the JVM) reads."""
 
     def __init__(self, frame: DataFrame, source_of: Callable[[Any], str | None]) -> None:
         """`frame`: what `transform` has returned."""

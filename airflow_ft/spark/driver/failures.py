@@ -56,11 +56,11 @@ _DATA_LOST = re.compile(
 
 
 class InUserCode(Exception):
-    """Wraps what the job's own functions raised (as `__cause__`), to tell it from what raised in our code."""
+    """Wraps an exception of the job's own functions (as `__cause__`), to distinguish it from exceptions in our code."""
 
 
 def as_error(error: BaseException, pipeline: str, job: str, base: SparkPosition | None = None) -> AirflowFtError:
-    """The error to report for whatever ended the attempt, which went on from `base`."""
+    """Return the error to report for the exception that ended the attempt, which started from `base`."""
     in_user_code = isinstance(error, InUserCode)
     if isinstance(error, InUserCode) and error.__cause__ is not None:
         error = error.__cause__

@@ -34,7 +34,7 @@ class Gauge(Protocol):
     unit: Unit
 
     def measure(self, position: Any) -> tuple[int, int] | None:
-        """How much is behind `position`, and how much before it, from where this attempt began; None: nobody knows."""
+        """Return how much is behind `position`, and how much was read before it in this attempt; None: unknown."""
 
 
 class KafkaGauge:
@@ -64,9 +64,8 @@ class KafkaGauge:
 
 class FilesGauge:
     """Files of a folder: `listed()` gives all of them, as Spark lists them, `begun()` those that were read when this
-    attempt began (None: they are too many), and `read(after, last)` those in Spark's log behind one id, up to another.
-    `begin` is the id at which it began. `changed` gets the places that are no longer as they were read, when there are
-    others than before.
+    attempt began (None: they are too many), and `read(after, last)` those in Spark's log after one id up to another.
+    `begin` is the id at which it began. `changed` receives changed files when there are new ones.
     """
 
     unit = Unit.FILES
@@ -86,7 +85,7 @@ class FilesGauge:
         self._are_too_many = False
 
     def measure(self, position: Any) -> tuple[int, int] | None:
-        """See `Gauge.measure`. Where they are too many once, it is asked of nobody any more."""
+        """See `Gauge.measure`. Stops for good once there are too many files."""
         found = None if self._are_too_many else self._measured(position)
         if found is None:
             self._are_too_many, self._known = True, None
@@ -146,7 +145,7 @@ def gauges_of(
     topics: Topics,
     warn: Callable[[PipelineWarning], None] = lambda _: None,
 ) -> dict[str, Gauge]:
-    """One for each source of which it can be told, by name; `sources` in Spark's order."""
+    """Return a gauge for each source that can be measured, by name; `sources` in Spark's order."""
     offsets = location.offsets(location.batch)
     found: dict[str, Gauge] = {}
     for index, (name, source) in enumerate(sources.items()):
@@ -159,7 +158,9 @@ def gauges_of(
 
 
 def difference(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> int:
-    """How many offsets are between the two; what `start` has not counts from 0, what `end` has not is left out."""
+    """Return the number of offsets between the two. A partition missing in `start` counts from 0, one missing in `end`
+    is skipped.
+    """
     return sum(
         max(0, offset - start.get(topic, {}).get(partition, 0))
         for topic, partitions in end.items()

@@ -19,7 +19,7 @@ MODULE = "airflow_ft_job"
 
 
 def load(job: InlineJob) -> Any:
-    """The function or class; raises what its imports raise. It is made anew each time."""
+    """Create and return the function or class, new on each call; raises what its imports raise."""
     from pyspark import cloudpickle
 
     module = ModuleType(MODULE)
@@ -35,7 +35,7 @@ def load(job: InlineJob) -> Any:
 
 def _compiled(part: Part, job: InlineJob) -> CodeType:
     text, before = part.text, part.line - 1
-    if text[:1].isspace():  # it stands in a function, or in a block
+    if text[:1].isspace():  # it is inside a function or a block
         text, before = f"if True:\n{text}", before - 1
     tree = ast.increment_lineno(ast.parse(text, job.file), before)
     flags = annotations.compiler_flag if job.postponed else 0

@@ -29,12 +29,12 @@ _TAG = "airflowftsource"
 
 
 class Sources(Mapping[str, "DataFrame"]):
-    """What `transform` gets as `sources`.
+    """The argument `sources` of `transform`.
 
-    `sources["orders"]` is a streaming DataFrame of the source (always the same object), and
-    `sources.static("orders")` a plain one of what is there now: for joins, and for jobs that do not stream. A
-    static read is not part of a checkpoint: its positions are not kept. `begins`: of these (None: of all) no attempt
-    has frozen yet where they start, so that it is looked up.
+    `sources["orders"]` is a streaming DataFrame of the source (always the same object), and `sources.static("orders")`
+    a plain one of its current contents: for joins, and for jobs that do not stream. A static read is not part of a
+    checkpoint: its positions are not kept. `begins`: sources whose start no attempt has frozen yet (None: all), so it
+    is looked up.
     """
 
     def __init__(
@@ -136,7 +136,9 @@ def _at_offsets(spark: SparkSession, name: str, spec: KafkaSource, connection: C
 def _at_group(
     spark: SparkSession, name: str, spec: KafkaSource, connection: ConnectionInfo
 ) -> tuple[KafkaSource, Mapping[str, str]]:
-    """A source that starts where a group stands, with its offsets (Spark knows no such start), and its topics' ids."""
+    """Return a source that starts at the committed offsets of its group, with its topics' ids. Spark has no such
+    start.
+    """
     with closing(TopicAdmin(spark, name, spec, connection)) as admin:
         before = admin.ids(spec.topics)
         offsets = admin.group_offsets()
@@ -168,10 +170,10 @@ def source_places(frame: DataFrame) -> list[int]:
 
 
 def refuse_unfit(frame: DataFrame, mode: CheckpointingMode) -> None:
-    """ConfigurationError when the mode cannot be kept with a source of the query, also one that the job has opened.
+    """Raise ConfigurationError if a source of the query, also one that the job opened, does not support the mode.
 
-    Of those that neither Spark nor its Kafka connector brings nobody knows whether they can be replayed, or where they
-    begin: they are taken at the job's word.
+    Spark and its Kafka connector do not know whether other sources are replayable, or where they begin. The promise of
+    the job counts for those.
     """
     for name, relation in _relations(frame):
         kind = relation.getClass().getSimpleName()
@@ -195,7 +197,7 @@ def _is_at_the_end(options: Any) -> bool:
 
 
 def _relations(frame: DataFrame) -> list[tuple[str, Any]]:
-    """The sources of a streaming query in Spark's order: their names, and what stands for them in the plan."""
+    """Return the sources of a streaming query in Spark's order: their names and their leaves in the plan."""
     found: list[tuple[str, Any]] = []
     for leaf in _leaves(frame):
         if not any(leaf.equals(other) for _, other in found):
@@ -221,7 +223,9 @@ def _name(leaf: Any) -> str | None:
 
 
 def _reader(leaf: Any) -> Any:
-    """What a static leaf reads by, which stays the same when its columns get other ids; None: it reads nothing."""
+    """Return the relation that a static leaf reads, which is stable when its columns get new ids; None: it reads
+    nothing.
+    """
     kind = leaf.getClass().getSimpleName()
     if kind == "LogicalRelation":
         return leaf.relation()

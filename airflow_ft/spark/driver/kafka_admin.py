@@ -73,7 +73,9 @@ class TopicAdmin:
         return found
 
     def group_offsets(self) -> dict[str, dict[int, int]]:
-        """Return where the source's group stands: topic -> partition -> offset; -2 (the earliest) where it does not."""
+        """Return the group's committed offsets: topic -> partition -> offset; -2 (the earliest) without a committed
+        offset.
+        """
         group = str(self._source.group_id)
         # Stable ones: a transaction that has committed offsets may not have ended for the group's own log yet.
         options = self._jvm.org.apache.kafka.clients.admin.ListConsumerGroupOffsetsOptions().requireStable(True)
@@ -140,7 +142,7 @@ class TopicAdmin:
         return {name: self._asked(lambda _, unit, n=name: answers.get(n).get(_SECONDS, unit)) for name in names}
 
     def close(self) -> None:
-        """Ends its connections: a JVM that is kept would go on with them. Whoever asks after that is refused."""
+        """Close its connections, which a kept JVM would leave open. Later calls are refused."""
         self._is_closed = True
         if self._client is not None:
             client, self._client = self._client, None

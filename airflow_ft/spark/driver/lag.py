@@ -1,8 +1,8 @@
-"""How far the query is behind its sources: asked of them now and then, beside it, for whoever looks.
+"""Lag of the query behind its sources, measured from time to time beside it, for people.
 
-It is told to the decision log, and in lines that `airflow_ft.spark.task.launcher` reads. Nothing rests on it: whatever
-goes wrong here is told once, and ends nothing. What it asks is what the sources have, not what Spark has planned: while
-a micro-batch takes long, Spark does not look.
+The driver writes it to the decision log, and in lines that `airflow_ft.spark.task.launcher` reads. Nothing depends on
+it: an error is logged once, and ends nothing. It asks for what the sources have, not for what Spark has planned,
+because Spark does not look while a micro-batch takes long.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 class LagWatch:
-    """Looks at all sources of an attempt each few seconds, from a thread of its own.
+    """Measures all sources of an attempt every few seconds, from its own thread.
 
-    `gauges()` is called there too, once. `published()` gives the newest number of this attempt and its positions, by
-    source; None: there is none yet. `within(number)` says how many records Spark has read since that number came out.
+    That thread also calls `gauges()`, once. `published()` returns the newest number of this attempt and its positions
+    by source (None: none yet). `within(number)` returns how many records Spark has read since that number was
+    published.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class LagWatch:
             self._thread.join(_END_SECONDS)
 
     def look(self, number: int, positions: Mapping[str, Any]) -> list[Lag]:
-        """Of each source of which it is known, behind a number of this attempt (0: behind where it has begun)."""
+        """Return the lag of each measurable source after a number of this attempt (0: after its start)."""
         if self._gauges is None:
             self._gauges = self._open()
         is_told = not self._request.streaming and len(self._gauges) == 1  # of several, nobody knows which one it was
@@ -126,10 +127,10 @@ class LagWatch:
 
 
 class RecordsRead:
-    """How many records Spark's tasks have read since a checkpoint was published, as far as they have ended.
+    """Number of records that ended Spark tasks have read since a checkpoint was published.
 
-    (On a cluster executors tell of those at work, too; with a local master Spark leaves their metrics out.) What comes
-    out of caches counts as well, so it may be too much.
+    On a cluster, executors also report running tasks; with a local master Spark leaves their metrics out. Rows from
+    caches count as well, so the number may be too high.
     """
 
     def __init__(self, spark: SparkSession) -> None:

@@ -1,10 +1,12 @@
-"""The files that Spark reads, as it has listed them, are compared with what is there.
+"""Compare the files that Spark listed with the files that exist.
 
-Spark logs a file as read when it lists the folder, and looks for it a second time when it plans the batch: whoever is
-gone then (a mount that is away for a moment) is left out without a word, and never read again. And it reads a file that
-was replaced meanwhile up to the length that it had. So before a batch is computed all that is logged must be planned
-as it was logged (`planned.check_plan`), and when its rows are written it must still be what was planned. All is asked
-of Spark itself, since only its Hadoop file systems know what a URI is.
+Spark logs a file as read when it lists the folder, and looks for it again when it plans the batch. If a file is
+missing then (a mount that is unavailable for a moment), Spark skips it silently and never reads it again. And it reads
+a file that was replaced meanwhile only up to its old length.
+
+Therefore, before a batch is computed, its plan must contain everything that is logged (`planned.check_plan`). After
+its rows are written, the files must still be the planned ones. All questions go to Spark itself, since only its Hadoop
+file systems can resolve a URI.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Spark's files on a local path, without a process for each.
+"""Spark's files on a local path, without a process for each file.
 
-Without its native library, which pyspark lacks, Hadoop starts a process for what Java cannot do: `chmod` for each file
-and folder that it makes, and `readlink` eight times for each file that Spark's logs rename into its place. A small
-micro-batch waits for these more than for anything else (docs/performance.md). So, in a JVM that runs its tasks itself:
+Without its native library, which pyspark lacks, Hadoop starts processes: `chmod` for each new file and folder, and
+`readlink` eight times for each file that Spark's logs rename. They take most of the time of a small micro-batch
+(docs/performance.md). So, in a JVM that runs its tasks itself:
 
 - Hadoop writes no checksum file (`.<name>.crc`) beside each file.
 - Spark's logs and state are renamed by Hadoop's `FileSystem`, not by its `FileContext`.
 
 Neither of these two is atomic on a local path: both look whether the name is free, and then call rename(2), which
-replaces what is there. Between two writers of one location that would decide nothing. It need not, since a location has
-one writer (`airflow_ft.spark.state.locations`). Where a file takes the place of another one (the state of a task that
-is tried again), `FileContext` removes the old one first, and `FileSystem` leaves that to rename(2).
+replaces what is there. Between two writers of one location that would decide nothing. It need not, since a location
+has one writer (`airflow_ft.spark.state.locations`). Where a file takes the place of another one (the state of a task
+that is tried again), `FileContext` removes the old one first, and `FileSystem` leaves that to rename(2).
 
-But that is true of Hadoop's own LocalFileSystem alone. What a JVM of Spark takes by itself is Hive's, as soon as
-Hive's jars are there: its `rename` refuses to replace a file, and Spark's manager then keeps the old one without a
-word, state that does not belong to the rows (I1). So `spark.hadoop.fs.file.impl` is set (`request.DEFAULT_CONF`), and
-everything stays as it was where the file system is another one; who names both is refused.
+This holds only for Hadoop's own LocalFileSystem. With Hive's jars Spark's JVM uses Hive's file system by default. Its
+`rename` refuses to replace a file, and Spark's manager then silently keeps the old one: state that does not belong to
+the rows (I1). So `spark.hadoop.fs.file.impl` is set (`request.DEFAULT_CONF`). With another file system nothing is
+changed, and settings that name both are refused.
 
 A location may have been written with such checksums and be continued without them, or the other way round: Hadoop
 compares where it finds one, and removes it when it replaces the file beside it.
@@ -41,10 +41,13 @@ _NAME = "FileSystemBasedCheckpointFileManager"  # in the first package since 4.1
 
 
 def spare_processes(spark: SparkSession, root: str) -> None:
-    """For this JVM and session; to be called before a query starts that has its location below `root`.
+    """Configure this JVM and session. Call it before a query starts that has its location below `root`.
 
-    A manager that the user has named stays; ConfigurationError where it would keep state that is to be replaced. On a
-    cluster nothing is changed: nobody knows what executors have.
+    Keeps a manager that the user configured. On a cluster nothing is changed, because the file systems of executors
+    are unknown.
+
+    Raises:
+        ConfigurationError: that manager would keep state that must be replaced.
     """
     jvm: Any = spark._jvm
     conf = spark._jsparkSession.sessionState().newHadoopConf()

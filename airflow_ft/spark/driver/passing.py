@@ -1,8 +1,8 @@
-"""A full refresh begins where the sources say, but not behind records that nobody has read (I10).
+"""Check that a full refresh, which begins where the sources say, skips no unread records (I10).
 
-A time, offsets or "latest" may lie behind what the pipeline has delivered last. So where a Kafka source begins is
-compared with that before anything is computed. A folder is read as a whole; of other sources nobody knows what lies
-between two offsets.
+A time, offsets or "latest" may be after the pipeline's last delivered position. So the start of a Kafka source is
+compared with it before anything is computed. A folder is read as a whole. For other sources the distance between two
+offsets is unknown.
 """
 
 from __future__ import annotations

@@ -89,7 +89,11 @@ class Node:
 
 
 def lineage_of(plan: Sequence[Mapping[str, Any]], leaf: Leaf) -> ColumnLineage:
-    """Of the columns of a plan, by their names; UnknownPlanError."""
+    """Return the lineage of a plan's columns by name.
+
+    Raises:
+        UnknownPlanError: the plan has an unknown node.
+    """
     reading = _Reading(leaf)
     found = reading.output(tree(plan))
     return ColumnLineage({column.name: column.inputs for column in found.columns}, found.rows)
@@ -271,7 +275,7 @@ def _listed(node: Node, name: str, inputs: Inputs) -> list[_Column]:
 
 
 def tree(nodes: Sequence[Mapping[str, Any]]) -> Node:
-    """The tree of a list in which each node stands before its children."""
+    """Return the tree of a list in which each node comes before its children."""
     root: Node | None = None
     waiting: list[tuple[Node, int]] = []  # and how many children each still lacks
     for told in nodes:

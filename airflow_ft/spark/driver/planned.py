@@ -1,9 +1,10 @@
-"""Compare the files that Spark reads for a micro-batch with those that its log names: as multisets, before it computes.
+"""Compare the files that Spark reads for a micro-batch with those that its log names: as multisets, before it
+computes.
 
-Spark's file source is not exact for every name. It repeats files in a plan when a name holds a character of patterns
-(SPARK-58518), logs a file twice when parts of a declared pattern overlap, logs and does not read files beside partition
-folders, casts the values in the names of these, and cannot open a local file with ':' in its name. Each of these ends
-the attempt, and nothing is published.
+Spark's file source is not exact for every name. It repeats files in a plan when a name holds a pattern character
+(SPARK-58518). It logs a file twice when parts of a declared pattern overlap. It logs but does not read files beside
+partition folders, and casts the values in the names of these. It cannot open a local file with ':' in its name. Each
+of these ends the attempt, and nothing is published.
 """
 
 from __future__ import annotations

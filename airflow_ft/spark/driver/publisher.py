@@ -67,7 +67,7 @@ class _Open:
 
 
 class Tally:
-    """What was published: the numbers, and rows by sink."""
+    """Published numbers, and rows by sink."""
 
     def __init__(self) -> None:
         self.numbers = Numbers()
@@ -93,14 +93,13 @@ class Tally:
 
 
 class Publisher:
-    """Gives out numbers and publishes them in order; at most one is open.
+    """Assigns numbers and publishes them in order; at most one is open.
 
-    `committed(batch)` tells whether Spark has committed the batch; `durable()` makes Spark's location durable, and
-    whatever else has to be done before publication; `position(batch)` is Spark's position after it (None: a static
-    job, or a drain, after which nothing goes on). `remote`: `committed` asks a server. `stop(failure)` is called once,
-    from the thread, when the attempt must end. `application` is Spark's id of this one. `last_batch` is the last one
-    with a position, published under `last_number`; `last_read` is the last number that has read anything, with its
-    positions.
+    `committed(batch)` returns whether Spark has committed the batch. `durable()` makes Spark's location durable and
+    does other work that publication requires. `position(batch)` is Spark's position after it (None: a static job, or a
+    drain, which nothing continues). `remote`: `committed` asks a server. `stop(failure)` is called once, from the
+    thread, when the attempt must end. `application` is Spark's id of this one. `last_batch` is the last one with a
+    position, published under `last_number`; `last_read` is the last number that has read anything, with its positions.
     """
 
     def __init__(
@@ -154,9 +153,9 @@ class Publisher:
             self._changed.notify_all()
 
     def carry(self) -> int | None:
-        """Publishes a number for rows that an aborted one has left, when nothing else would deliver them; returns it.
+        """Publish a number for stranded rows of an aborted one, if nothing else would deliver them; returns it.
 
-        Nobody else may while this attempt goes on: a number between two of its own would end it.
+        Only this attempt may do so: another process's number between two of its own would end it.
         """
         self.settle()
         request = self._request
@@ -223,7 +222,7 @@ class Publisher:
                 if now is None:
                     continue
                 if now.seal is not None and now.sealing is None:
-                    now.sealing = beside(now.seal, "seal")  # a disk that stands still must not stop the clock
+                    now.sealing = beside(now.seal, "seal")  # a hung disk must not stop the clock
                 if now.sealing is not None and now.segment is None and now.sealing.done():
                     now.segment = self._sealed(now, now.sealing)
                     now.end("seal")

@@ -1,12 +1,12 @@
 """The job as a streaming query whose micro-batches become checkpoints, in the location of one attempt.
 
-A scheduled stage reads what there is (`drain`). A stream drains what has gathered, then follows its sources: Spark cuts
-a micro-batch each interval. While a source is bounded and has more than one slice, it drains again; and now and then
-where nobody knows that, for a drain ends with the knowledge that all is read.
+A scheduled stage reads all available input (`drain`). A stream first reads the backlog, then follows its sources:
+Spark starts a micro-batch every interval. While a limited source has more than one slice, the stream uses `drain`
+again. It also does so from time to time if limits are unknown, because a finished drain proves that all input is read.
 
-How far it has read: a micro-batch holds all that its sources had before Spark asked for their newest positions, so all
-that was there when the batch before it ended; unless it is a slice. And when Spark finds nothing new in an interval,
-all that was there before that interval is published.
+Progress: a micro-batch contains everything that its sources held before Spark asked for their newest positions. So it
+contains everything that existed when the previous batch ended, unless it is a slice. When Spark finds nothing new in
+an interval, everything from before that interval is published.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 class _Ended(Exception):
-    """Raised in a micro-batch that is not computed any more: it was told to end before."""
+    """Raised in a micro-batch that is no longer computed, because the query was ended before."""
 
 
 class Query:
@@ -94,10 +94,9 @@ class Query:
         expects_few: bool = False,
         freeze: Callable[[], None] | None = None,
     ) -> None:
-        """`sources`: by their names (`told_apart`) in Spark's order; None: the job has opened it by itself. `failed`
-        gets what ends a micro-batch, before Spark wraps it beyond recognition. `expects_few`: behind a small
-        micro-batch comes another one. `freeze` keeps where sources begin, before anything is published; None: none of
-        them does here.
+        """`sources`: by unique names (`told_apart`) in Spark's order; None: the job opened it itself. `failed`
+        receives the error that ends a micro-batch, before Spark wraps it. `expects_few`: small micro-batches follow
+        each other. `freeze` stores where sources begin, before the first publication; None: no source begins here.
         """
         self._store, self._request, self._job, self._frame = store, request, job, frame
         self._location, self._sources, self._inputs, self._topics = location, sources, inputs, topics
@@ -151,7 +150,7 @@ class Query:
             self._tell_read(began)
 
     def _fire(self) -> None:
-        """What the clock has made due by now, in a scheduled run, and what that makes the watermark close."""
+        """Run the timers that are due now, in a scheduled run, and emit what the new watermark closes."""
         for _ in range(2):  # no more: timers that are set anew each time, and move the watermark, would go on for ever
             if not self._timers.begin():
                 return
@@ -247,9 +246,9 @@ class Query:
             query.stop()
 
     def _settle(self, query: StreamingQuery) -> None:
-        """Waits until what the query has begun is published; raises what it has failed by, when nothing comes any more.
+        """Wait until everything that the query has begun is published; raises its error if it failed.
 
-        Between the end of a micro-batch and that of its query is a moment in which nothing tells that it has failed.
+        For a moment after the end of a micro-batch a failed query shows no error yet.
         """
         while not self.publisher.settled(_LOOK_SECONDS):
             _has_ended(query)
@@ -341,7 +340,7 @@ class Query:
 
     @property
     def _bounds_are_known(self) -> bool:
-        """Of sources that the job has opened, or whose class is somebody's own, nobody knows what they give at once."""
+        """Return whether every source has a known limit. Sources that the job opened, and custom classes, have none."""
         return not any(source is None or isinstance(source, CustomSource) for source in self._sources.values())
 
     def _is_slice(self, start: Sequence[Any], end: Sequence[Any], read: Sequence[Listing]) -> bool:
@@ -362,8 +361,9 @@ class Query:
         return False
 
     def _is_bounded_in_bytes(self, read: Sequence[Listing]) -> bool:
-        """Then nobody knows whether it is a slice: Spark stops before the file that would be too much, whatever room is
-        left. Of a source that gave no file nothing is left, since the first one always goes in.
+        """Return whether a source with a limit in bytes gave files, so that the batch may be a slice: Spark stops
+        before a file that is too large, whatever room is left. A source that gave no file has none left, since its
+        first file always fits.
         """
         bounded = any(
             isinstance(source, FileSource) and source.max_bytes_per_trigger is not None
@@ -423,7 +423,7 @@ def compute_planned(frame: DataFrame, output_mode: str, location: SparkLocation,
 
 
 class _Durable:
-    """What has to be on disk before a publication: the starting positions (once) and Spark's location."""
+    """Work that must be on disk before a publication: the starting positions (once) and Spark's location."""
 
     def __init__(
         self,
@@ -450,7 +450,7 @@ class _Durable:
             self._freeze = None
 
     def _refuse_passing_over(self) -> None:
-        """Where everything is read anew, what Spark has looked up is compared with what was delivered (`passing`)."""
+        """Compare Spark's start with the delivered positions when everything is read again (`passing`)."""
         pipeline, location = self._request.pipeline, self._location
         delivered = delivered_positions(self._store, pipeline)
         for index, (name, source) in enumerate(self._sources.items()):
@@ -468,7 +468,7 @@ class _Durable:
 
 
 class _State:
-    """Tells how large the state is: the decision log, and in lines that `airflow_ft.spark.task.launcher` reads."""
+    """Reports the size of the state to the decision log, and in lines that `airflow_ft.spark.task.launcher` reads."""
 
     def __init__(self, store: Store, request: StageRequest, location: SparkLocation) -> None:
         self._store, self._request, self._location = store, request, location
@@ -481,7 +481,9 @@ class _State:
             give_back()
 
     def tell(self, batch: int, number: int) -> None:
-        """Of a batch that is published, under this number. A folder or a log that is away ends nothing by it."""
+        """Report the state of a published batch under this number. An unavailable folder or log does not end the
+        stream.
+        """
         self._told = time.monotonic()
         try:
             found = sizes(self._location.uri, batch)
@@ -582,7 +584,7 @@ class _Idle:
 
 
 class _Listener:
-    """What the JVM calls; the names are Spark's."""
+    """Listener that the JVM calls; the method names are Spark's."""
 
     def __init__(self, idle: Callable[[str], None]) -> None:
         self._idle = idle
@@ -612,7 +614,7 @@ def _has_ended(query: StreamingQuery) -> bool:
 
 
 def by_topic(offsets: list[Any]) -> Offsets:
-    """Of the sources' offsets those that have topics, by place."""
+    """Return those offsets that have topics, by the place of their source."""
     return {index: found for index, found in enumerate(offsets) if isinstance(found, dict)}
 
 

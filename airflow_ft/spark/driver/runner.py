@@ -1,4 +1,4 @@
-"""Inside the driver: runs the job as a streaming query, and stages and publishes each micro-batch.
+"""Run the job in the driver as a streaming query, and stage and publish each micro-batch.
 
 What if the driver dies ...
 - while a batch is computed, written or sealed: its number is never published, its folder is waste, the batch is
@@ -138,7 +138,7 @@ def _tell(result: StageResult) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the job's query consists of, in Spark's order: sources by name, their uses, operators that have state."""
+    """Parts of the job's query, in Spark's order: sources by name, their uses, stateful operators."""
 
     sources: list[str]
     places: list[int]
@@ -148,7 +148,7 @@ class _Plan:
 
 
 def _living(request: StageRequest, base: SparkPosition | None) -> StageRequest:
-    """One that goes on from a base; without one, where everything is read anew."""
+    """Return a request that continues from a base, or without one reads everything again."""
     return replace(request, base=behind_the_beginning(base), incarnation=incarnation_of(base))
 
 
@@ -169,7 +169,7 @@ class Attempt:
         self._reported = threading.Lock()
 
     def run(self) -> StageResult:
-        """Stages until nothing is left to read, a stream until it is told to end; raises what ended it."""
+        """Stage until nothing is left to read, a stream until it is stopped; raises the error that ended it."""
         with closing(open_store(self._request.store_url)) as store:
             spark = self._spark = self._session()
             given = self._request.restart
@@ -183,16 +183,16 @@ class Attempt:
                 self._tidy_up(store, spark)
 
     def leave(self, *, failed: bool = False) -> bool:
-        """Ends Spark; whether it was left as it has to be for the next run.
+        """End Spark. Returns whether it was left as the next run needs it.
 
-        To be called when the end is reported: it may hang, and the launcher waits only so long for what has reported.
+        Call it when the end is reported: it may hang, and the launcher waits only a limited time after the report.
         """
         if self._spark is None:
             return True
         try:
             if self._kept is None:
                 self._spark.stop()
-            elif not failed:  # else the JVM will not be used again, and holds what tells the reason
+            elif not failed:  # otherwise the JVM is not used again, and holds the reason
                 detach(self._spark)
         except Exception as error:  # the JVM may be gone already: what is published is in the store
             log.warning("Spark did not stop cleanly: %s", error)
@@ -226,10 +226,10 @@ class Attempt:
         return self._run_static(store, job, frame, sources, await_answer)
 
     def _is_over_after(self, store: Store, spark: SparkSession, error: Exception, restarts: Restarts | None) -> bool:
-        """What a stream does about an error: False, it goes on in a new attempt; True, it was told to end meanwhile.
+        """Handle an error of a stream. Returns False to continue in a new attempt, True if it was stopped meanwhile.
 
-        Raises the error where the strategy has had enough, or restarting here cannot help: an error in what the job is
-        (and not in what it meets), a decision log that is away, a JVM that has gone.
+        Raises the error if the strategy is exhausted or a restart cannot help. A restart cannot solve an error in the
+        job itself, an unavailable decision log or a dead JVM.
         """
         request = self._request
         cause = self._cause(error)
@@ -291,10 +291,11 @@ class Attempt:
         return False
 
     def _tidy_up(self, store: Store, spark: SparkSession) -> None:
-        """Deletes what earlier attempts of this epoch have left, which would fill the disk of a stream in some days.
+        """Delete files of this epoch's earlier attempts, which would fill the disk of a stream in some days.
 
-        Nothing of theirs is published any more (`Store.begin_again`), so what is referenced now is all that is needed;
-        and the base that was read before that, where a rewind came in between. Not while a query still writes.
+        They can publish nothing any more (`Store.begin_again`), so only the locations referenced now are needed. The
+        base that was read earlier is kept too, in case of a rewind in between. Does nothing while a query still
+        writes.
         """
         request = self._request
         try:
@@ -572,7 +573,7 @@ class Attempt:
 
 
 class Requests:
-    """What the task asks of the driver: files in the attempt's private folder."""
+    """Requests of the task to the driver: files in the attempt's private folder."""
 
     def __init__(self, folder: Path) -> None:
         self._end = folder / END

@@ -90,15 +90,17 @@ def write_batch(
     few: bool = False,
     made_of: SinkColumns | None = None,
 ) -> Written:
-    """Splits a batch and writes the rows of each sink.
+    """Split a batch and write the rows of each sink.
 
-    `few`: it is expected to be small. Then this process gets its rows, and writes them itself: Spark's own way to write
-    files takes 0.1 s however few there are. ManyRowsError: it was not small. `made_of` tells what the columns of sinks
-    are made of.
+    `few`: the batch is expected to be small. Then this process collects the rows and writes them itself, because
+    Spark's own writer takes 0.1 s for any number of rows. `made_of` returns the lineage of the sinks' columns.
 
-    With a `split` the batch is first materialised on the local disks, and its lineage cut: whatever the user's split
-    does, it sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one
-    there is a single action, which writes the rows as they are computed.
+    With a `split` the batch is first materialised on the local disks, and its lineage cut. So every use in the split
+    sees the same rows, and a lost block fails the job instead of computing other rows (I1). Without one there is a
+    single action, which writes the rows as they are computed.
+
+    Raises:
+        ManyRowsError: `few`, but the batch was not small.
     """
     folder = SegmentFolder(request.wal_root, request.pipeline, request.epoch, request.attempt, batch_id)
     refuse_another_history(folder.files, folder.location, request.pipeline)
@@ -139,7 +141,7 @@ def materialised(batch: DataFrame) -> Iterator[DataFrame]:
 
 
 def fix_conf(spark: SparkSession, prefix: str) -> None:
-    """Sets those of the settings that every driver has to have anew: the job may have changed them at run time."""
+    """Set the settings again that every driver must have: the job may have changed them at run time."""
     for name, value in FIXED_CONF.items():
         if name.startswith(prefix):
             spark.conf.set(name, value)

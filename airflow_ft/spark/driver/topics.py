@@ -1,9 +1,9 @@
 """Topics that were deleted and recreated: their offsets begin again at 0, so an old position means other records.
 
-A topic's id (KIP-516) tells it from any other of the same name, before and after it. The ids are part of the position:
+A topic's id (KIP-516) distinguishes it from any other topic of the same name. The ids are part of the position:
 Spark's location has them beside the offsets (`airflow_ft.spark.state.status`), and each checkpoint for people. They
-are compared when an attempt begins, and again before each publication: equal ids on both sides of the reading prove
-that the records are those of the topic that the offsets count.
+are compared when an attempt begins, and again before each publication. Equal ids before and after reading prove that
+the records are those of the topic that the offsets count.
 
 | the topic's id | `fail_on_data_loss` | without it |
 | --- | --- | --- |
@@ -11,8 +11,8 @@ that the records are those of the topic that the offsets count.
 | changes while it is read | DataLossError, nothing is published | StageError, so the next attempt does that |
 | was not recorded (by an earlier version) | the present one is taken for it | the same |
 
-Of several brokers one may lag, and know an older topic, or none yet. What seems to be gone or another one is therefore
-asked for once more, a second later.
+One of several brokers may lag, and know an older topic, or none yet. So a topic that seems to be gone or replaced is
+checked again a second later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 class Admin(Protocol):
-    """What the brokers say of topics; see `kafka_admin.TopicAdmin`."""
+    """The brokers' view of topics; see `kafka_admin.TopicAdmin`."""
 
     def topics(self, recorded: Sequence[str] = ()) -> Mapping[str, str]: ...
 
@@ -73,9 +73,11 @@ class Topics:
         return self._known
 
     def begin(self, standing: LocationStatus) -> Ids:
-        """Compares what an attempt goes on from with the topics of now; returns the topics whose positions are void.
+        """Compare the positions of an attempt with the current topics; returns the topics whose positions are void.
 
-        DataLossError: as the module says. StageError: a topic of the list is not there, so Spark could not read it.
+        Raises:
+            DataLossError: as the module says.
+            StageError: a topic of the list does not exist, so Spark could not read it.
         """
         void: dict[int, dict[str, str]] = {}
         for index, (name, source) in self._sources.items():
@@ -122,9 +124,9 @@ class Topics:
         return void
 
     def ids_of(self, offsets: Offsets, recorded: Ids) -> Ids:
-        """The ids of the topics in the offsets that an attempt goes on from.
+        """Return the ids of the topics in the offsets that an attempt starts from.
 
-        Of a topic that is no longer read the `recorded` one, for the time when it is read again.
+        A topic that is no longer read keeps its `recorded` id, for the time when it is read again.
         """
         found: dict[int, dict[str, str]] = {}
         for index in self._sources:
@@ -256,5 +258,5 @@ def _what_became(old: str, now: str | None) -> str:
 
 
 def is_other(old: str, now: str | None) -> bool:
-    """Whether a topic is gone, or another one than it was; brokers without ids ("") tell nothing but the first."""
+    """Return whether a topic is gone or was replaced; brokers without ids ("") can only show that it is gone."""
     return now is None or bool(old and now and old != now)

@@ -1,8 +1,8 @@
 """Types of Spark that no sink can take, found in a schema before anything is computed or written.
 
-The log is Parquet, which has none of them: it would hold VARIANT's two binary parts, an interval as a bare number and
-the inside of a user-defined type, and every sink would deliver that as if it were the value. Each is refused with the
-cast that keeps the value.
+The log is Parquet, which has none of them. It would hold VARIANT's two binary parts, an interval as a bare number, and
+the inside of a user-defined type. Every sink would deliver that as the value. Each is refused with the cast that keeps
+the value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Savepoints: a checkpoint's positions and state in a folder of their own, to go on from (docs/savepoints.md).
+"""Savepoints: a checkpoint's positions and state in a folder of their own, to restore from (docs/savepoints.md).
 
-- `metadata`: what a savepoint says of itself, and how it is read, listed and deleted.
-- `taking`: makes one of a pipeline's newest confirmed checkpoint, while the pipeline runs or not.
-- `offline`: makes another one of one, whose state a Spark driver of its own has changed: `rescaling`, `converting`.
-- `restoring`: has a pipeline go on from one.
+- `metadata`: the contents of a savepoint, and how it is read, listed and deleted.
+- `taking`: takes one of a pipeline's newest confirmed checkpoint, while the pipeline runs or not.
+- `offline`: makes a new one from one, with state changed in a separate Spark driver: `rescaling`, `converting`.
+- `restoring`: restores a pipeline from one.
 """

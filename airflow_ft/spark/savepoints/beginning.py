@@ -7,8 +7,8 @@ read (`airflow_ft.spark.driver.passing`). Sinks are neither asked nor cleared. S
 the rows again. Every other sink would hold them twice, so a person has to ask for it.
 
 What if the process dies ...
-- before the one write: the pipeline stands where it stood. The empty location is swept.
-- after it: the pipeline begins anew. Repeated, it does so once more.
+- before the one write: the pipeline keeps its position. The empty location is swept.
+- after it: the pipeline begins again. Repeated, it does so once more.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
 
 
 def _examine(store: Store, pipeline: str, later: Later) -> None:
-    """Refuses what must not begin anew."""
+    """Refuse a full refresh that is not allowed."""
     row = store.pipeline(pipeline)
     require_settleable(row, store.open_checkpoints(pipeline))
     newest = store.latest_confirmed(pipeline)

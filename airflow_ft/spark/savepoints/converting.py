@@ -40,7 +40,7 @@ class Backend(StrEnum):
 
     @property
     def short(self) -> str:
-        """The same without its package, as savepoints tell it."""
+        """Return the name without its package, as savepoints store it."""
         return self.provider.rpartition(".")[2]
 
 

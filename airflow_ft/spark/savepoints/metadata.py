@@ -1,10 +1,10 @@
-"""What a savepoint is: a folder with a copy of Spark's location, cut at one micro-batch, and a file that tells of it.
+"""Format of a savepoint: a folder with a copy of Spark's location, cut at one micro-batch, and a metadata file.
 
     <folder>/_metadata      written last: a folder without it is no savepoint (yet)
     <folder>/spark/...      offsets, commits, sources, operator state
 
-It needs nothing outside of its folder, so it can be moved as a whole. Each file has its size and SHA-256 in
-`_metadata`, and that has one of its own: whoever restores reads all of it before anything else is touched.
+It needs nothing outside of its folder, so it can be moved as a whole. `_metadata` holds the size and SHA-256 of each
+file, and its own SHA-256. A restore reads all of it before it touches anything else.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """What `_metadata` tells.
+    """Contents of `_metadata`.
 
-    number: the newest checkpoint that it covers; all of its rows are in the sinks. batch: the micro-batch of Spark with
-    which the copy ends. positions: of each source by its name, what it stands at. backend: class of Spark's state store
-    ("": no operator has state). drained: windows that were open then are delivered too (`CheckpointConfig.drain`).
-    spec: what the checkpoint was made with, without secrets. versions: of Spark and airflow-ft. rows: of the
-    checkpoint, by sink. code: the job's module, and the SHA-256 of its source, where it was known. restored: the state
-    was restored, or reset, behind that checkpoint, and no later one was confirmed: it is not what the number has left.
+    `number`: the newest checkpoint that it covers; all of its rows are in the sinks. `batch`: the Spark micro-batch
+    that the copy ends with. `positions`: of each source, by name. `backend`: class of Spark's state store ("": no
+    operator has state). `drained`: windows that were open then are delivered too (`CheckpointConfig.drain`). `spec`:
+    the checkpoint's specification, without secrets. `versions`: of Spark and airflow-ft. `rows`: of the checkpoint, by
+    sink. `code`: the job's module, and the SHA-256 of its source, where known. `restored`: the state was restored, or
+    reset, after that checkpoint, and no later one was confirmed. So it is not the state that the number left.
     """
 
     id: str
@@ -74,7 +74,7 @@ class Savepoint:
 
     @property
     def bytes(self) -> int:
-        """Of all its files but `_metadata`."""
+        """Return the size of all its files but `_metadata`."""
         return sum(file.size for file in self.files.values())
 
     def location(self, uri: str) -> SparkLocation:
@@ -192,11 +192,10 @@ def listing(folder: str) -> Iterator[tuple[str, Savepoint | None]]:
 def of_pipeline(
     folder: str, pipeline: str, installation: str, most: int
 ) -> tuple[list[tuple[str, Savepoint | Exception]], int]:
-    """The savepoints of a pipeline in a folder by their names, newest first, and how many were not looked at.
+    """Return the savepoints of a pipeline in a folder by name, newest first, and how many were skipped.
 
-    At the end those that cannot be read, with the error, if their folder's name says that they are of the pipeline. At
-    most so many are looked at, those of high numbers first: a folder's name tells its pipeline and number, unless
-    somebody has given it another one.
+    Unreadable ones come last, with the error, if their folder's name says that they are of the pipeline. Reads at most
+    `most`, the highest numbers first. A folder's name holds its pipeline and number, unless a person renamed it.
     """
     require(folder)
     files = filesystem(folder)

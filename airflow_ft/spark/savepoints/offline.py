@@ -1,8 +1,8 @@
-"""What makes another savepoint of one: the state is changed in a copy, and nothing else is touched.
+"""Make a new savepoint from one: the state is changed in a copy, and nothing else is touched.
 
-The savepoint is read as a whole first, and stays as it is. A Spark driver of its own works on the copy; where that
-fails, the copy goes. Who dies in between leaves a folder without `_metadata`: `airflow ft savepoint list` shows it as
-unfinished, and nobody restores it. The pipeline is not asked: it gets the new state by `airflow ft savepoint restore`.
+The original is read as a whole first, and is not changed. A separate Spark driver works on the copy; if it fails, the
+copy is deleted. A crash leaves a folder without `_metadata`: `airflow ft savepoint list` shows it as unfinished, and
+it cannot be restored. The pipeline is not involved: `airflow ft savepoint restore` gives it the new state.
 """
 
 from __future__ import annotations
@@ -63,9 +63,12 @@ def drive(
     conf: Mapping[str, str],
     on_line: Callable[[str], None],
 ) -> None:
-    """Runs `main` ("module:function") in a Spark driver of its own; StageError when that fails.
+    """Run `main` ("module:function") in a separate Spark driver.
 
-    `what` it could not do then is told. `conf` are settings of Spark, `on_line` gets the lines that it writes.
+    `what` names the work in the error. `conf` are settings of Spark, `on_line` receives the lines that it writes.
+
+    Raises:
+        StageError: the driver failed.
     """
     module, _, function = main.partition(":")
     with tempfile.TemporaryDirectory(prefix="airflow-ft-savepoint-") as private:

@@ -1,10 +1,9 @@
-"""Rescaling: a new savepoint whose state lies in another number of partitions.
+"""Rescaling: a new savepoint whose state has another number of partitions.
 
-Spark pins `spark.sql.shuffle.partitions` when state is born, and ignores the setting afterwards. Its own repartitioning
-of a checkpoint location (4.2, experimental) adds a micro-batch without input, in which the state is distributed anew.
-It spoils a location in which it fails, so it works on a copy: the savepoint that is rescaled is never changed, and a
-failure costs the copy alone. The pipeline is not touched; whoever restores the new savepoint gives the pipeline the new
-number too.
+Spark pins `spark.sql.shuffle.partitions` when state is created, and ignores the setting afterwards. Its own
+repartitioning of a checkpoint location (4.2, experimental) adds a micro-batch without input that redistributes the
+state. A failure damages the location, so it works on a copy: the original savepoint is never changed. The pipeline is
+not touched; a person who restores the new savepoint sets the new number in the pipeline too.
 """
 
 from __future__ import annotations
@@ -26,10 +25,15 @@ _MOST = 10_000
 def rescale(
     uri: str, partitions: int, folder: str, by: str, conf: Mapping[str, str], on_line: Callable[[str], None]
 ) -> tuple[str, Savepoint]:
-    """A new savepoint in `folder`, and its URI: that of `uri` with so many state partitions.
+    """Make a savepoint in `folder` from `uri` with `partitions` state partitions; returns its URI and contents.
 
-    `conf` are Spark settings (memory, for example), `on_line` gets the lines that Spark writes. ConfigurationError for
-    what cannot be rescaled; WalCorruptError for a damaged savepoint; StageError when Spark fails. Then nothing is left.
+    `conf` are Spark settings (memory, for example), `on_line` receives the lines that Spark writes. After an error
+    nothing is left.
+
+    Raises:
+        ConfigurationError: the savepoint cannot be rescaled.
+        WalCorruptError: the savepoint is damaged.
+        StageError: Spark failed.
     """
     savepoint = read_metadata(uri)
     _require_rescalable(uri, savepoint, partitions)

@@ -1,22 +1,23 @@
-"""Restoring: a pipeline goes on from a savepoint, under numbers that go on (none is used twice).
+"""Restore a pipeline from a savepoint, under continuing numbers (none is used twice).
 
-The savepoint is read as a whole before anything is touched. What the pipeline has decided is delivered first, and what
-it has published and not decided is given up. Then a copy of the savepoint becomes its base: one write to the decision
-log, as with `airflow_ft.spark.state.reset`. Nothing is asked of the sinks.
+The savepoint is read as a whole before anything is touched. Then the pipeline's decided numbers are delivered, and
+published, undecided ones are aborted. Then a copy of the savepoint becomes its base: one write to the decision log, as
+with `airflow_ft.spark.state.reset`. The sinks are not asked.
 
-A pipeline that is renamed is settled so under its old name, which is held until that write has both: the new one goes
-on, and the old one is RENAMED. The sinks are asked where they stand: the new name begins anew in them.
+A pipeline that is renamed is settled under its old name, which is leased until that write covers both: the new one
+continues, and the old one is RENAMED. The sinks are asked for their heads, because the new name begins without markers
+there.
 
-Checkpoints that were confirmed after the savepoint stay visible, and their rows lie behind its positions in the
-sources. So they would come again: `Later` says what is to become of them (`airflow_ft.spark.state.catching_up`).
+Checkpoints that were confirmed after the savepoint stay visible, and their rows are after its positions in the
+sources. So they would be delivered again: `Later` selects how to handle them (`airflow_ft.spark.state.catching_up`).
 
 What if the process dies ...
-- before the one write: the copy belongs to an epoch that nobody holds any more, and is swept; the pipeline stands where
-  it stood, at its newest delivered checkpoint.
-- after it: the pipeline goes on from the savepoint. Whoever renames it once more restores it under the new name, as
-  long as nothing was staged there.
+- before the one write: the copy belongs to an epoch without a holder, and is swept; the pipeline stays at its newest
+  delivered checkpoint.
+- after it: the pipeline continues from the savepoint. Repeating the rename restores it under the new name, as long as
+  nothing was staged there.
 An hour late, beside its successor: the write is refused (I5). Two at once: the second finds the lease of the first, or
-the epoch moved.
+a newer epoch.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The base from which the pipeline goes on, and the numbers that were confirmed after the savepoint.
+    """The restored base of the pipeline, and the numbers that were confirmed after the savepoint.
 
-    No savepoint: it goes on from the beginning; no position: it had read nothing. `renamed`: it goes on in place of the
-    savepoint's.
+    No savepoint: it continues from the beginning; no position: it had read nothing. `renamed`: it replaces the
+    savepoint's pipeline.
     """
 
     savepoint: Savepoint | None
@@ -89,22 +90,25 @@ def restore(
     run: RunKey | None = None,
     lease_seconds: float = LEASE_SECONDS,
 ) -> Restored:
-    """Has `pipeline` (default: the savepoint's) go on from the savepoint at `uri`, under a new epoch.
+    """Restore `pipeline` (default: the savepoint's) from the savepoint at `uri`, under a new epoch.
 
-    "beginning" in place of a URI: it reads everything anew (`airflow_ft.spark.savepoints.beginning`).
+    "beginning" in place of a URI: it reads everything again (`airflow_ft.spark.savepoints.beginning`).
 
-    `rename`: the savepoint's pipeline goes on as `pipeline`, which takes its place in its sinks, and delivers nothing
-    any more; it has to stand at the savepoint.
+    `rename`: `pipeline` replaces the savepoint's pipeline in its sinks, and that one delivers nothing any more. It
+    must be at the savepoint.
 
-    `allow_non_restored_state`: the next run's job may lack operators whose state is in the savepoint; that state is
-    left behind then. `allow_changed_state`: that job may give the state another meaning. `run`: the DAG run that does
-    it, of which the decision log remembers that. `wal_root` is where a pipeline works that has no checkpoint yet; any
-    other stays in its own, also one that is renamed.
+    `allow_non_restored_state`: drop the state of operators that the next run's job lacks. `allow_changed_state`: that
+    job may give the state another meaning. `run`: the DAG run that restores, which the decision log remembers.
+    `wal_root` is the log of a pipeline without a checkpoint; any other stays in its own, also a renamed one.
 
-    ConfigurationError for what is no savepoint, or not of this pipeline; WalCorruptError for a damaged one;
-    PipelineHaltedError for a name that was given up; StateConflictError while the pipeline is halted, has something in
-    quarantine, or has delivered more (`later`); LeaseHeldError while it is at work. Then nothing is changed. What is
-    raised later leaves the pipeline at its newest delivered checkpoint.
+    These errors change nothing. A later error leaves the pipeline at its newest delivered checkpoint.
+
+    Raises:
+        ConfigurationError: `uri` is no savepoint, or not of this pipeline.
+        WalCorruptError: the savepoint is damaged.
+        PipelineHaltedError: the name was given up.
+        StateConflictError: the pipeline is halted, has a quarantined checkpoint, or has delivered more (`later`).
+        LeaseHeldError: another process works on it.
     """
     if uri == BEGINNING:
         if not pipeline or rename:
@@ -194,7 +198,7 @@ def restore_once(
     why: str = "",
     lease_seconds: float = LEASE_SECONDS,
 ) -> Restored | None:
-    """For a DAG run that is to go on from a savepoint: `restore`, unless this run has done so before (None).
+    """Restore from a savepoint for a DAG run (`restore`), unless this run has done so before (None).
 
     `why` goes into the event log; "": the run.
     """
@@ -238,7 +242,7 @@ def restore_once(
 
 
 def _is_renamed(store: Store, savepoint: Savepoint, name: str) -> bool:
-    """Whether an earlier try has come to its end, and nothing was staged since: it is restored then, and no more."""
+    """Return whether an earlier try has renamed it, and nothing was staged since: then only the restore is left."""
     try:
         row, old = store.pipeline(name), store.pipeline(savepoint.pipeline)
     except UnknownPipelineError:
@@ -249,7 +253,7 @@ def _is_renamed(store: Store, savepoint: Savepoint, name: str) -> bool:
 
 
 def _examine_former(store: Store, uri: str, savepoint: Savepoint, name: str, later: Later) -> None:
-    """Refuses to rename what stands elsewhere than at the savepoint."""
+    """Refuse to rename a pipeline that is not at the savepoint."""
     was = savepoint.pipeline
     if was == name or savepoint.installation != store.installation:
         why = (
@@ -305,8 +309,8 @@ def _require_rolled_back(store: Store, name: str) -> None:
 
 
 def _require_known(store: Store, savepoint: Savepoint, name: str, participants: ParticipantFactory, epoch: int) -> None:
-    """StateConflictError when the savepoint, or a sink, is newer than the decision log (R11): the new name begins anew
-    in the sinks, so nobody would find out later that they have what the log has forgotten.
+    """Raise StateConflictError if the savepoint, or a sink, is newer than the decision log (R11). The new name begins
+    without markers in the sinks, so a later run could not detect what the log has forgotten.
     """
     was = savepoint.pipeline
     newest = store.latest_confirmed(was)
@@ -341,9 +345,9 @@ def _require_known(store: Store, savepoint: Savepoint, name: str, participants: 
 def _examine(
     store: Store, uri: str, savepoint: Savepoint, name: str, later: Later, *, rename: bool = False, instead: str = ""
 ) -> tuple[int, ...]:
-    """Refuses what must not be restored; the numbers that were confirmed since the savepoint, of this pipeline or of
-    the one that goes on as it. `rename`: that one stands elsewhere since, and gets this name once more. `instead`: the
-    remedy of whoever has to stand at the savepoint.
+    """Refuse a restore that is not allowed. Returns the numbers that were confirmed since the savepoint, of this
+    pipeline or of the one that replaces it. `rename`: that one has moved on since, and gets this name again.
+    `instead`: the remedy if the pipeline is not at the savepoint.
     """
     try:
         row = store.pipeline(name)
@@ -425,9 +429,9 @@ def _examine(
 
 
 def _is_behind(uri: str, savepoint: Savepoint, delivered: SparkPosition | None) -> bool:
-    """Whether a savepoint of the newest number lacks some of what is delivered: a restore moves where numbers stand.
+    """Return whether a savepoint of the newest number lacks delivered input: a restore changes the state at a number.
 
-    Micro-batches do not tell: a rescaling adds one, and one may have to be computed once more. They have to do where
+    Micro-batches are no measure: a rescaling adds one, and one may have to be computed again. They are used only where
     the pipeline's own folder is lost, and savepoints are what is left.
     """
     if delivered is None:

@@ -1,4 +1,4 @@
-"""A pipeline that is to go on from elsewhere: what is decided is delivered first, and what is not is given up."""
+"""Settle a pipeline before a restore: deliver decided numbers, and abort undecided ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def settled(
 
 
 def _settle(store: Store, name: str, coordinator: Coordinator, why: str) -> None:
-    """What is decided is delivered, what is not is given up."""
+    """Deliver decided numbers, and abort undecided ones."""
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.state is CheckpointState.COMMITTING or checkpoint.rollback_pending:
             coordinator.deliver(checkpoint.number)

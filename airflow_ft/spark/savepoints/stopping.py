@@ -1,4 +1,4 @@
-"""Stopping a stream: with a savepoint, a drain, or as it stands."""
+"""Stop a stream: with a savepoint, a drain, or without either."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def stop(
     savepoint_dir: str = "",
     wait: float = 0.0,
 ) -> str:
-    """Asks a stream to stop after the checkpoint under way, and waits so many seconds for that; the outcome.
+    """Ask a stream to stop after its current checkpoint, and wait up to `wait` seconds; returns the outcome.
 
-    `at_once` gives up the checkpoint under way, `drain` makes one more, of what is still open in windows. With a
-    `savepoint_dir` a savepoint of where it has stopped is put there: also when nobody is at work.
+    `at_once` aborts the current checkpoint. `drain` makes one more, which emits open windows. With a `savepoint_dir`
+    it takes a savepoint of the final state there, also when no process runs.
 
-    ConfigurationError for what contradicts itself; StateConflictError when it has not stopped in that time (the request
-    stays), or when there is nobody who could drain it.
+    Raises:
+        ConfigurationError: the arguments conflict.
+        StateConflictError: it has not stopped in time (the request stays), or no process can drain it.
     """
     if at_once and drain:
         raise ConfigurationError(

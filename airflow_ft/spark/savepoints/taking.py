@@ -1,8 +1,8 @@
-"""Taking a savepoint of a pipeline, whether it runs or not: of its newest confirmed checkpoint, or one it retains.
+"""Take a savepoint of a pipeline, whether it runs or not: of its newest confirmed checkpoint, or a retained one.
 
-Nobody is asked, and nothing is waited for: what is published in Spark's location is never changed, and the newest
-confirmed checkpoint can be gone back to at any time (I10). So this process copies what lies there, by links where the
-file system has them. A driver that is at work, or is killed, and sinks that are away, make no difference.
+It needs no other process: published files in Spark's location never change, and the newest confirmed checkpoint stays
+restorable (I10). So this process copies the files, by links where the file system has them. A running or killed driver
+and unavailable sinks make no difference.
 
 What if the process dies ...
 - before `_metadata` is written: the folder is no savepoint; `airflow ft savepoint list` shows it as unfinished.
@@ -37,10 +37,12 @@ log = logging.getLogger(__name__)
 
 
 def take(store: Store, pipeline: str, folder: str, by: str, number: int | None = None) -> tuple[str, Savepoint]:
-    """A new savepoint in `folder`, and its URI; of the newest confirmed checkpoint, or of `number`.
+    """Take a savepoint in `folder` of the newest confirmed checkpoint, or of `number`; returns its URI and contents.
 
-    ConfigurationError when the pipeline has no such confirmed checkpoint, when that is pruned, or has no position (a
-    job that reads no source), and for a folder that is no place for one; TransientError where it cannot be written.
+    Raises:
+        ConfigurationError: the checkpoint is not confirmed, is pruned, or has no position (a job that reads no
+            source); or the folder is unsuitable.
+        TransientError: the folder cannot be written.
     """
     for _ in range(_TRIES):
         covered, base = confirmed_position(store, pipeline, number)

@@ -1,8 +1,8 @@
-"""An archive of the classes that Spark drivers load: the JVM maps it, instead of loading and verifying them each time.
+"""An archive of the classes that Spark drivers load: the JVM maps it instead of loading and verifying each class.
 
-Half of what a short driver costs is loading classes (docs/performance.md). Drivers use the archive that fits their Java
-and their Spark, if it is there (`find`); the JVM itself checks again whether it fits, and goes on without if not.
-`airflow_ft.spark.task.warm_up` makes one.
+Loading classes is half of a short driver's time (docs/performance.md). Drivers use the archive that fits their Java
+and Spark, if there is one (`find`). The JVM checks again whether it fits, and continues without it if not.
+`airflow_ft.spark.task.warm_up` creates one.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ def options(folder: str, spark: Path, conf: Mapping[str, str]) -> str:
 
 
 def mention(folder: str, java_options: str) -> None:
-    """A JVM starts with these options: tells what an archive would bring, when they name none. No `folder`: nothing."""
+    """Log the benefit of an archive when a JVM's options name none. Does nothing without `folder`."""
     if folder and _USE not in java_options:
         log.info("class archive: %s", NONE)
 
 
 def path_of(folder: str, spark: Path) -> Path | None:
-    """Where it lies, named by what it depends on: the build of Java, and the jars of Spark. None without Java."""
+    """Return the archive's path, named by what it depends on: the build of Java, and the jars of Spark. None without
+    Java.
+    """
     program = java()
     if program is None:
         return None
@@ -65,6 +67,6 @@ def path_of(folder: str, spark: Path) -> Path | None:
 
 
 def _is_trusted(file: Path) -> bool:
-    """The JVM takes what is in it for verified: nobody else may have written it."""
+    """Return whether only this user or root can write the file: the JVM trusts its content as verified."""
     found = file.stat()
     return found.st_uid in (0, os.getuid()) and not found.st_mode & 0o022

@@ -3,12 +3,12 @@
 `python -m airflow_ft.spark.session.session_keeper FOLDER FIRST LOCK` starts the JVM, lends it to one stage at a time
 (`airflow_ft.spark.session.session_leases`), and ends it when
 
-- a stage did not give it back: whoever held the other end of the connection has died, or its driver failed;
-- nobody wanted it for `idle` seconds, or it has served `USES` stages: what jobs leave in a JVM does not pile up;
-- somebody asks for it (`END`), and it is idle.
+- a stage did not return it: the process at the other end of the connection died, or its driver failed;
+- it was idle for `idle` seconds, or has served `USES` stages, so that leftovers of jobs do not add up;
+- a client requests it (`END`), and it is idle.
 
-When this process dies, the JVM reads the end of its standard input, and ends. Nothing rests on any of this: a JVM that
-went on would write into folders of its own attempt, and publish nothing, which only the Python driver does.
+When this process dies, the JVM reads the end of its standard input, and ends. No guarantee depends on this: a JVM that
+survives would write only into folders of its own attempt. Only the Python driver publishes.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class SessionKeeper:
         (folder / JVM).write_text(str(self._jvm.pid))
 
     def run(self, first: socket.socket) -> None:
-        """Serves `first`, then whoever comes, until the JVM has ended."""
+        """Serve `first`, then other clients, until the JVM has ended."""
         assert self._jvm.stdout is not None
         try:
             self._greet(first)
-            self._listen()  # what a JVM that cannot start says is lost on nobody
+            self._listen()  # pass on the output of a JVM that cannot start
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
             self._selector.register(self._jvm.stdout, selectors.EVENT_READ, self._forward)
             while self._client is not None or time.monotonic() < self._since + self._idle:
@@ -108,7 +108,7 @@ class SessionKeeper:
             client.sendall(FREE)
 
     def _listen(self) -> None:
-        """What the client wants, with the file that the JVM's output shall go to; at last, that it gives back."""
+        """Read the client's request with the file for the JVM's output; at last, that it returns the JVM."""
         assert self._client is not None
         try:
             said, files, _, _ = socket.recv_fds(self._client, 1, 1)
@@ -193,7 +193,7 @@ class _Over(Exception):
 
 def main(folder: str, first: str, lock: str) -> None:
     """`first`: the connection of the first client; `lock` is held open, and says that this process lives."""
-    if os.fork():  # nobody's child: it outlives the task
+    if os.fork():  # detached: it outlives the task
         os._exit(0)
     os.set_inheritable(int(lock), False)
     spec = json.loads((Path(folder) / SPEC).read_text())

@@ -1,14 +1,14 @@
 """Spark sessions that are kept between runs: `keep_session`.
 
-A driver spends most of its first seconds on starting a JVM, loading classes and compiling them. With `keep_session` the
-JVM stays idle for that time after a run. A process of its own (`airflow_ft.spark.session.session_keeper`) keeps it, and
-the next run on this machine uses it. Each run has a Python process of its own, that imports the job anew, and a
-Spark session of its own, with settings, views and functions of its own; what it shares with the runs before are the
-JVM, its Spark context and its catalog of tables.
+A driver spends most of its first seconds on starting a JVM, loading classes and compiling them. With `keep_session` a
+separate process (`airflow_ft.spark.session.session_keeper`) keeps the idle JVM for that many seconds after a run. The
+next run on this machine continues in it. Each run has its own Python process, which imports the job again, and its own Spark
+session with settings, views and functions. It shares with earlier runs the JVM, its Spark context and its catalog of
+tables.
 
-A JVM is used again by the pipeline that has started it, only when everything is equal that it was started with
-(`_key`), by one run at a time, and when the run before has succeeded and has tidied up (`detach`): one that failed, or
-was ended or killed, takes the JVM with it.
+Only the pipeline that started a JVM uses it again, and only if everything that it was started with is equal (`_key`).
+One run at a time uses it, after a run that succeeded and cleaned up (`detach`). A run that failed or was killed takes
+the JVM with it.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class SessionLease:
 
 
 def borrow(request: StageRequest) -> SessionLease | None:
-    """A JVM for this request: one that is idle, else a new one; None where none can be kept.
+    """Return a JVM for this request: an idle one, or else a new one; None where none can be kept.
 
-    Idle ones that this pipeline has started otherwise are ended: perhaps nobody will want them.
+    Ends idle ones that this pipeline started with other settings, which may never be used again.
     """
     variables = {n: v for n, v in environment(request).items() if not n.startswith(_OF_A_RUN) and n not in _SHELL}
     key = _key(request, variables)
@@ -214,7 +214,7 @@ def _conf(request: StageRequest, folder: Path) -> dict[str, str]:
 
 
 def _key(request: StageRequest, variables: Mapping[str, str]) -> str:
-    """Everything that a JVM is started with. It stands in private files only: it is made of secrets, too."""
+    """Return everything that a JVM is started with. It contains secrets, so keep it in private files only."""
     conf = _conf(request, Path())
     holders = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
     files = [file for name in holders for file in listed(conf.get(name, ""))]
@@ -293,11 +293,11 @@ def await_end(seconds: float = 5.0) -> None:
 
 
 def _heard(keeper: BinaryIO) -> dict[str, Any]:
-    """What the keeper says: the address of the JVM, or that this one has ended, and then this process does too."""
+    """Return the keeper's message: the JVM's address, or its end, and then this process ends too."""
     line = b""
     with suppress(OSError):  # a keeper that is killed with something unread resets the connection
         line = keeper.readline()
     said: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"ended": -signal.SIGKILL}
     if "ended" in said:
-        os._exit(128 - said["ended"] if said["ended"] < 0 else said["ended"] or 1)  # as a shell tells it
+        os._exit(128 - said["ended"] if said["ended"] < 0 else said["ended"] or 1)  # as a shell reports it
     return said

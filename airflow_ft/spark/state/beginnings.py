@@ -2,12 +2,11 @@
 
     <root>/<pipeline>/spark/begun-<digest>.json
 
-A source begins when its pipeline has no base, or has one in whose making it was not used. Where that is ("latest", a
-time, where a group stands) is frozen before anything is published from it, so that it is one moment whatever fails
-afterwards, and whatever is rewound. It is frozen for each source by itself: what else the job reads does not matter.
-Only what says where the source starts counts: with `max_offsets_per_trigger`, say, which a person changes because the
-first batch was too large, "latest" must not become another moment. In another life of the pipeline
-(`locations.incarnation_of`), when everything is read anew, it begins anew.
+A source begins when its pipeline has no base, or a base that was made without it. The position ("latest", a time, a
+group's offsets) is frozen before anything is published from it, so it stays the same over failures and rewinds. Each
+source is frozen alone, independent of the job's other sources. Only the settings of its start count. If a person
+lowers `max_offsets_per_trigger` because the first batch was too large, "latest" must keep its position. In another
+life of the pipeline (`locations.incarnation_of`), when everything is read again, a source gets a new beginning.
 
 Earlier versions kept one file for all sources of a pipeline without a base, the origin; it is still read.
 """
@@ -40,9 +39,9 @@ _FROZEN = re.compile(r"^(?:begun|origin)-[0-9a-f]+(?:-\d+)*\.json$")
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Where one use of a source begins: `first`, as Spark has written it, the `ids` of its topics, and their file.
+    """Beginning of one use of a source: `first`, as Spark wrote it, the `ids` of its topics, and their file.
 
-    `is_elsewhere`: it was read from an origin, or from the log in which the base lies.
+    `is_elsewhere`: it was read from an origin, or from the log that holds the base.
     """
 
     first: str
@@ -58,10 +57,11 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """Of the declared sources in one life of a pipeline. `places`: names by the sources' places in the query.
+    """Beginnings of the declared sources in one life of a pipeline. `places`: names by the sources' places in the
+    query.
 
     A job that reads one source twice, which is possible while it has no base, has two places of that name.
-    `base_root`: of the log in which its base lies; "": it has none. With one no origin counts any more.
+    `base_root`: root of the log that holds its base; "": it has none. With a base no origin counts.
     """
 
     root: str
@@ -72,21 +72,23 @@ class Beginnings:
 
     @classmethod
     def of(cls, request: StageRequest) -> Beginnings:
-        """Of the life in which an attempt goes on, to be made as it begins: who sweeps its base sweeps that, too."""
+        """Return those of the life in which an attempt continues. Create it as the attempt begins: a sweep of its base
+        sweeps them too.
+        """
         incarnation, root = request.incarnation, ""
         if request.base is not None:
             incarnation, root = incarnation_in(request.base.location), location_root(request.base.location)
         return cls(request.wal_root, request.pipeline, incarnation, request.sources, root)
 
     def has(self, name: str) -> bool:
-        """Whether it is frozen where this one begins, as far as that is known before the job has said what it reads."""
+        """Return whether the beginning is frozen, as far as that is known before the job names its sources."""
         if self._found(name) is not None:
             return True
         origin = self._origin()
         return origin is not None and name in origin.get("airflow_ft_sources", [name])
 
     def read(self, places: Mapping[int, str]) -> dict[int, Begun]:
-        """Where they begin, as far as it is frozen: to be read once, so that one and the same counts for an attempt."""
+        """Return the frozen beginnings. Read them once, so that an attempt uses the same ones throughout."""
         origin, found = self._origin() or {}, {}
         # The first versions went by the job's order.
         before = dict(enumerate(origin["airflow_ft_sources"])) if "airflow_ft_sources" in origin else places
@@ -109,11 +111,11 @@ class Beginnings:
 
     @staticmethod
     def restore(location: SparkLocation, begun: Mapping[int, Begun], known: Ids, void: Ids) -> None:
-        """Into an attempt's own location: what was read.
+        """Write the beginnings that were read into an attempt's own location.
 
-        Before that it gets the ids of topics that it lacks, and loses the topics whose positions are void: in one step,
-        so that "latest" never becomes another moment. An attempt that has begun before finds something else than its
-        own, and publishes nothing; nor does this one where another has frozen in the meantime what it has not read.
+        Before, it gets the ids of topics that it lacks, and loses the topics whose positions are void: in one step, so
+        that "latest" never becomes another moment. An earlier attempt then finds a beginning other than its own, and
+        publishes nothing. Nor does this one if another attempt has frozen meanwhile what it has not read.
         """
         target = filesystem(location.uri)
         for index, each in begun.items():
@@ -190,10 +192,11 @@ class Beginnings:
         return next((dict(read_json(origin)) for origin in found if filesystem(self.root).exists(origin)), None)
 
     def _of_times(self, stem: str, times: list[int]) -> str:
-        """Of starts that each run renders as another time: the earliest that is frozen, unless these are earlier.
+        """Return the file for a start that each run renders as another time: the earliest frozen time, unless these
+        are earlier.
 
-        A run that failed before it published anything has read its records for nothing, and a later one begins there,
-        not at its own time (I10).
+        If a run failed before it published anything, a later run begins at the failed run's time, not at its own
+        (I10).
         """
         files = filesystem(self.root)
         folder = files.uri(self.root, self.pipeline, "spark")
@@ -218,7 +221,7 @@ def _uses(places: Mapping[int, str]) -> dict[int, tuple[str, int]]:
 
 
 def copy_frozen(root: str, pipeline: str, target: str, name: str) -> None:
-    """What attempts have frozen of where a pipeline's sources begin is that of another name, or in another log, too."""
+    """Copy the frozen beginnings of a pipeline to another name, or to another log."""
     files, others = filesystem(root), filesystem(target)
     folder = files.uri(root, pipeline, "spark")
     for file in files.names(folder):
@@ -227,7 +230,9 @@ def copy_frozen(root: str, pipeline: str, target: str, name: str) -> None:
 
 
 def start_of(source: Any) -> Any:
-    """What of a declared source says where it starts. Of one that is not Kafka's nothing is frozen: its kind alone."""
+    """Return the settings of a declared source that determine its start. Sources other than Kafka have only their
+    kind.
+    """
     names = ["kind"]
     if source.get("kind") == "kafka":
         names += ["topics", "pattern", "conn_id", "starting_offsets"]

@@ -1,17 +1,18 @@
-"""A restored pipeline whose later checkpoints stay: it computes their micro-batches once more, for its state alone.
+"""A restored pipeline whose later checkpoints stay: compute their micro-batches again, only to rebuild its state.
 
     airflow_ft_catch_up/<batch>             as Spark's `offsets/<batch>`, with one line a source: what the pipeline had
                                             read in each of them
     airflow_ft_catch_up/sources/<index>/    Spark's log of read files up to the last of them
     airflow_ft_catch_up/topics              ids of topics as of the last of them
 
-Their rows are in the sinks. So each is computed again from the restored state, with the very offsets, watermark and
-time that it had, and what comes out is dropped. Then the state is what it would be if the job had always been as it is
-now, windows that were closed on the way are closed, and the next rows are the first ones that nobody has delivered.
+Their rows are in the sinks. So each is computed again from the restored state, with its original offsets, watermark
+and time, and the results are dropped. Then the state is as if the job had always been as it is now. Windows that close
+on the way are closed, and the next rows are the first undelivered ones.
 
-Spark computes what lies planned and not committed in a location: so the micro-batches are planned one by one, in the
-attempt's own copy. The base stays what was restored until a checkpoint is published, or the stage ends: whoever dies
-before that begins anew. Until then a savepoint can be restored again: what was planned is what the pipeline had read.
+Spark computes planned, uncommitted micro-batches of a location, so they are planned one by one in the attempt's own
+copy. The base stays what was restored until a checkpoint is published, or the stage ends. If the process dies before
+that, it starts over. Until then a savepoint can be restored again: the planned micro-batches are what the pipeline had
+read.
 """
 
 from __future__ import annotations
@@ -89,9 +90,9 @@ def is_planned(base: SparkPosition | None) -> bool:
 
 
 def has_read_all_of(one: SparkLocation, other: SparkLocation) -> bool:
-    """Whether a location, when it has caught up, has read whatever another one has; no, where that cannot be told.
+    """Return whether a location, once caught up, has read everything that another has; False if unknown.
 
-    Of Kafka the offsets tell it, of files their names: ids of Spark's log begin anew with `reset_state`.
+    Compares Kafka sources by offsets and files by name, because `reset_state` restarts the ids of Spark's log.
     """
     (mine, offsets), (others, theirs) = _reached(one), _reached(other)
     return one.sources() == other.sources() and (
@@ -108,8 +109,8 @@ def has_read_all_of(one: SparkLocation, other: SparkLocation) -> bool:
 
 
 def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) -> SparkLocation:
-    """In an attempt's own copy: computes them; the location as it stands then. `compute` has Spark do the one that is
-    planned.
+    """Compute them in an attempt's own copy, and return the new location. `compute` has Spark compute the planned
+    one.
     """
     files = filesystem(location.uri)
     planned = batches(location.uri, FOLDER)
@@ -123,7 +124,7 @@ def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) 
         files.link_tree(files.uri(folder, index), log_of, lambda _: True)
     for done, batch in enumerate(planned, start=1):
         told = entry(location.uri, FOLDER, batch)
-        # The places are those of the job that goes on.
+        # The places are those of the job that continues.
         add_entry(location.uri, OFFSETS, batch, replace(told, lines=by_use(location, told.lines)))
         compute(location)
         if not location.is_committed(batch):
@@ -142,7 +143,7 @@ def catch_up(location: SparkLocation, compute: Callable[[SparkLocation], None]) 
 
 
 def _read(base: SparkLocation, batch: int) -> Entry | None:
-    """What a pipeline had read in a micro-batch, a line a source, or is still to be brought to; None: not known."""
+    """Return what a pipeline had read, or must still catch up on, in a micro-batch, a line a source; None: unknown."""
     if has_entry(base.uri, FOLDER, batch):
         return entry(base.uri, FOLDER, batch)
     if not has_entry(base.uri, OFFSETS, batch):

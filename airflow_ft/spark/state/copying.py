@@ -1,14 +1,14 @@
-"""In a driver: writes operator state into a location whose settings name another state store than the one it is from.
+"""Write operator state, in a driver, into a location whose settings name another state store than its origin.
 
 Spark 4.2 has means to rewrite state offline (its `StateRewriter`), but they refuse the HDFS-backed map. So each store
 is copied by Spark's own providers, row by row inside the JVM (`StateCopy.java`), and both formats stay Spark's affair:
 
 - RocksDB is given an empty store at the batch, and commits the next version as a full snapshot;
-- the map knows no empty store but that of version 0: it commits version 1, whose file of changes holds all rows, and
-  has the format of a full snapshot. So it becomes that, of the version that is wanted.
 
-Each store is read again from what was written, by a provider of its own, and number of rows and a sum over their hashes
-must be those of the source. One state partition is in memory at a time for each core.
+has the format of a full snapshot. So it becomes that, of the version that is wanted.
+
+Each store is read again from what was written, by a provider of its own, and number of rows and a sum over their
+hashes must be those of the source. One state partition is in memory at a time for each core.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def copy_state(spark: Any, source: str, target: str, batch: int) -> int:
 
 
 def _stores(spark: Any, source: str, batch: int) -> Any:
-    """All of a location, as Spark tells them; but how many partitions an operator has is told by the settings.
+    """Return all stores of a location, as Spark lists them, with the number of partitions from the settings.
 
-    What Spark's metadata say of that stays as it was when the state is distributed anew.
+    Spark's metadata keep the old number of partitions after a repartitioning.
     """
     partitions = int(kept_settings(SparkPosition(source, batch))[PARTITIONS])
     of_json = spark._jvm.org.apache.spark.sql.types.DataType.fromJson
@@ -95,7 +95,7 @@ def _require_all(location: str, batch: int, stores: Sequence[_Store]) -> None:
 
 
 class _Copier:
-    """What all stores have in common."""
+    """Shared part of both copiers."""
 
     def __init__(self, spark: Any, source: str, target: str, batch: int) -> None:
         self._spark, self._jvm, self._version = spark, spark._jvm, batch + 1
@@ -135,7 +135,7 @@ class _Copier:
         return rows
 
     def _rename(self, store: _Store) -> None:
-        """What the map has committed as its first version becomes a full snapshot of the version that is wanted."""
+        """Rename the map's first committed version to a full snapshot of the wanted version."""
         files = filesystem(self._target)
         folder = files.hadoop_path(_folder(files, self._target, store))
         names = ("1.delta", f"{self._version}.snapshot")
@@ -157,7 +157,7 @@ class _Copier:
         return self._jvm.scala.Some(of_it.pop())
 
     def _provider(self, store: _Store, location: str) -> Any:
-        """A provider of its own for a store as it lies, or shall lie, in a location."""
+        """Return a separate provider for a store, existing or new, in a location."""
         state, session = getattr(self._jvm, _STATE), self._spark._jsparkSession.sessionState()
         conf = session.conf().clone()
         # With the change log it would commit all rows as changes, and leave the snapshot to a later maintenance.

@@ -1,14 +1,14 @@
-"""Drain: the last checkpoint of a pipeline holds what is still open in windows, joins and event-time timers.
+"""Drain: the last checkpoint of a pipeline emits open windows, joins and event-time timers.
 
-Spark emits a window when the watermark has passed its end, and the watermark of a micro-batch stands in its line of
-`offsets`. So a copy of Spark's location is given one more micro-batch, begun but not committed, with the positions of
-the last one and a watermark at the end of time. A query that starts there computes it, as it would after a crash: it
-reads nothing, and all that waits for the watermark is emitted. The copy ends with that: whatever came later would be
-too late. The location itself is left as it is, and stays the pipeline's base.
+Spark emits a window when the watermark has passed its end, and a micro-batch's watermark is in its line of `offsets`.
+So a copy of Spark's location gets one more micro-batch, begun but not committed, with the positions of the last one
+and a watermark at the end of time. A query that starts there computes it, as after a crash. It reads nothing, and
+emits everything that waits for the watermark. The copy ends there: any later row would be too late. The location
+itself is not changed, and stays the pipeline's base.
 
 What if the process dies ...
 - before the drain is published: the copy is waste, the next try drains again.
-- after it: the decision log says which state was drained (`Checkpoint.drained`), and nobody drains that a second time.
+- after it: the decision log says which state was drained (`Checkpoint.drained`), and it is not drained again.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _NEWEST, _LOOKED_AT = 5, 1000  # behind a drain are but numbers that carry the r
 
 
 def drain_of(store: Store, pipeline: str, through: int | None = None) -> Checkpoint | None:
-    """The checkpoint that has drained the state at which the pipeline stands; None: nothing was drained there.
+    """Return the checkpoint that drained the pipeline's current state; None: it was not drained.
 
-    It is the newest one that has rows of its own, and none of before the state was dropped (`Store.reset_state`). With
-    `through` the same of where that number stands.
+    It is the newest one with rows of its own, and none from before the state was dropped (`Store.reset_state`). With
+    `through`, the same for the state at that number.
     """
     for limit in (_NEWEST, _LOOKED_AT):
         for checkpoint in store.checkpoints(pipeline, limit):

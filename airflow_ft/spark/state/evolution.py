@@ -1,17 +1,16 @@
-"""A changed job goes on with the state of an earlier one: operators that were added, left out or moved.
+"""Continue a changed job with the state of an earlier one: operators were added, left out or moved.
 
-Spark finds the state of an operator by its number alone, and ends with an error when another operator has it now. Here
-the operators of the job's plan (`airflow_ft.jobs.uids`) are compared with those whose state is there, before anything
-is computed, and the attempt's copy of the location is changed to fit. The location that it was copied from stays as it
-is. It stays the pipeline's base, too, until a checkpoint is published from the copy; so whoever dies on the way, or
-meets an error, has changed nothing.
+Spark finds the state of an operator only by its number, and fails when another operator has that number now. This
+module compares the operators of the job's plan (`airflow_ft.jobs.uids`) with those in the state before anything is
+computed, and changes the attempt's copy of the location to fit. The original location is not changed, and stays the
+pipeline's base until a checkpoint is published from the copy. So a crash or an error on the way changes nothing.
 
 Operators that continue must have the keys, functions and settings that they had (`airflow_ft.spark.state.meaning`).
 
 - moved: its folder and the number in its files are changed;
 - left out: its folder is dropped, where that was allowed (`allow_non_restored_state`);
-- added: it gets empty state stores, made by Spark itself: an empty micro-batch of the same query, which nobody
-  publishes, in a location of its own.
+- added: it gets empty state stores from Spark: an empty micro-batch of the same query in a separate location, which is
+  never published.
 
 Two operators are the same when they have the same uid and kind. One that had no uid is the same when it is the only
 one of its kind, or when nothing was added, left out or moved. Anything else would be a guess, and is refused.
@@ -65,9 +64,8 @@ log = logging.getLogger("airflow_ft.spark")
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What becomes of the operators of a location. kept: numbers by which they go on, by those that they had.
-
-    dropped: numbers that they had. added: numbers that they will have.
+    """Changes to the operators of a location. `kept`: new numbers by old numbers. `dropped`: old numbers. `added`: new
+    numbers.
     """
 
     kept: Mapping[int, int]
@@ -78,12 +76,13 @@ class Evolution:
 def evolution(
     pipeline: str, base: SparkPosition | None, plan: Sequence[Identity], memory: Memory | None = None
 ) -> Evolution | None:
-    """Return what has to be done with a copy of `base` before a job with this plan can go on there; None: nothing.
+    """Return the changes to a copy of `base` that let a job with this plan continue there; None: no changes.
 
-    `memory`: what the state of the job's operators means, in the order of the plan; None: that is unknown.
+    `memory`: the meaning of the state of the job's operators, in the order of the plan; None: unknown.
 
-    ConfigurationError where it cannot be done, would be a guess, or leaves state behind that nobody has given up.
-    StateMeaningError where the job gives state another meaning than it has.
+    Raises:
+        ConfigurationError: the changes are impossible or a guess, or would drop state without permission.
+        StateMeaningError: the job gives state another meaning than it has.
     """
     if base is None or base.batch < 0:
         return None
@@ -310,7 +309,9 @@ def _renumbered(text: str, old: int, new: int) -> str:
 
 
 def _born(files: FileSystem, location: SparkLocation, bear: Callable[[SparkLocation], None]) -> SparkLocation:
-    """A location in which Spark has computed micro-batch 0 of the job, without a row, from where `location` stands."""
+    """Return a location in which Spark computed micro-batch 0 of the job without a row, from the positions of
+    `location`.
+    """
     born = SparkLocation(location.root, location.pipeline, f"{location.uri}-born", -1, "for new operators")
     starts = tell_sources(files, location, born)
     if (places := location.places()) is not None:

@@ -1,12 +1,12 @@
-"""What Spark's state stores write: the changes of each micro-batch, and full snapshots every so often.
+"""Files that Spark's state stores write: the changes of each micro-batch, and full snapshots from time to time.
 
     state/<operator>/<partition>[/<store>]/<version>.changelog, .delta      the changes; batch n writes version n + 1
     state/<operator>/<partition>[/<store>]/<version>.zip, .snapshot         a full snapshot
     state/<operator>/<partition>[/<store>]/SSTs/*.sst                       what a .zip names, shared among snapshots
 
-A snapshot is made with a micro-batch, each tenth one by default, but only Spark's maintenance puts it into the
-location, once a minute, and what waits for it is dropped when a store is closed. A run that takes seconds would leave
-none, and each run after it would replay the changes of all runs before. So a run that ends sees to it (`upload`).
+A snapshot is made with a micro-batch, by default every tenth one. But only Spark's maintenance puts it into the
+location, once a minute, and a store drops waiting snapshots when it is closed. A run of a few seconds would leave
+none, and each later run would replay the changes of all runs before. So a run that ends writes it (`upload`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ log = logging.getLogger("airflow_ft.spark")
 
 
 def sizes(location: str, batch: int) -> StateSizes | None:
-    """Of the state after a batch; None where there is none, or Spark keeps it no more.
+    """Return the sizes of the state after a batch; None: there is no state, or Spark no longer keeps it.
 
-    Lists the folders of the state, which hold a bounded number of versions; of one version the sizes are asked.
+    Lists the folders of the state, which hold a bounded number of versions, and reads the sizes of one version.
     """
     files, version = filesystem(location), batch + 1
     changes = snapshot = replayed = 0
@@ -70,7 +70,7 @@ def upload(spark: SparkSession) -> None:
     try:
         stores = jvm.java.lang.Class.forName(f"{_STORES}$")
         module = stores.getField("MODULE$").get(None)
-        module.stopMaintenanceTask()  # nobody else works with them
+        module.stopMaintenanceTask()  # no other thread uses them
         loaded = stores.getDeclaredField("loadedProviders")
         loaded.setAccessible(True)
         providers = loaded.get(module).values().toList()
@@ -82,9 +82,9 @@ def upload(spark: SparkSession) -> None:
 
 
 def drop_unnamed(location: str) -> None:
-    """Of a cut-back copy: removes the files of RocksDB that no snapshot in it names.
+    """Remove files of RocksDB from a cut-back copy that no snapshot in it names.
 
-    They are of later micro-batches, and one of them may be half written.
+    They belong to later micro-batches, and one of them may be half written.
     """
     files = filesystem(location)
     for folder, versions in _stores(files, files.uri(location, "state")):
@@ -101,7 +101,7 @@ def drop_unnamed(location: str) -> None:
 
 
 def drop_stores(location: str) -> None:
-    """Of a copy whose state is to be made anew: removes what the state stores have written, but not their schemas."""
+    """Remove the files of the state stores, but not their schemas, from a copy whose state is created again."""
     files = filesystem(location)
     state = files.uri(location, "state")
     for name in files.tree(state):

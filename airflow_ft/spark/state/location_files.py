@@ -3,8 +3,8 @@
     offsets/<batch>    v1, JSON (watermark, time, settings), a line for each use of a source: its offsets, "-": none
     commits/<batch>    v1, JSON (the next watermark, the unique ids of the state's files)
 
-Files are replaced, never changed in place: a location that was copied shares them. A checksum that Hadoop keeps beside
-one would not fit any more, and goes first: Spark reads a file that has none.
+Files are replaced, never changed in place, because copied locations share them. Hadoop's checksum beside a file would
+no longer fit and is removed first; Spark reads a file without one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What Spark's log has of a micro-batch. `lines` are those of the sources, in `offsets` alone."""
+    """Entry of Spark's log for a micro-batch. `lines` are those of the sources, only in `offsets`."""
 
     version: str
     metadata: Mapping[str, Any]

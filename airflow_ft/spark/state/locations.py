@@ -5,16 +5,15 @@
 Rules:
 
 - After a clean end the next attempt continues in the same folder: its only writer is known to have ended.
-- After an unclean end the next attempt works in a copy of its own, cut back to the last *published* batch. The process
-  that it replaces may still be alive and keeps the old folder to itself; and what Spark had done beyond the published
-  batch never existed (I1).
+- After an unclean end the next attempt works in a copy of its own, cut back to the last *published* batch. The
+  replaced process may still be alive and keeps the old folder; and Spark's unpublished work never existed (I1).
 - Cutting back drops later offsets, commits **and state versions**. State left behind by a batch that was never
   published would be loaded in preference to what the replay computes: a snapshot of version n beats the replay's
   change log of version n.
-- It also drops what Spark's log of read files has beyond that batch, so that the folder is listed anew.
-- A location refers to itself alone, so that older ones can be swept (`airflow_ft.spark.state.schema_paths`).
-- Where Kafka sources begin is frozen outside of it (`airflow_ft.spark.state.beginnings`), so that "latest" is the same
-  moment in every attempt; anew when everything is read anew (`incarnation_of`).
+- It also drops what Spark's log of read files has beyond that batch, so that the folder is listed again.
+- A location refers only to itself, so older ones can be swept (`airflow_ft.spark.state.schema_paths`).
+- The start of Kafka sources is frozen outside of it (`airflow_ft.spark.state.beginnings`), so "latest" is the same
+  moment in every attempt until everything is read again (`incarnation_of`).
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ SOURCES_FILE = "airflow_ft_sources.json"
 ORDER_FILE = "airflow_ft_order.json"  # the micro-batch at which either of these was changed
 PLACES_FILE = "airflow_ft_places.json"  # of which source each line of offsets is, where a job uses one several times
 TOPICS = "airflow_ft_topics"  # a folder: see `airflow_ft.spark.state.status`
-LEFT = "airflow_ft_left"  # a folder: where sources stand that the job does not use any more (`source_changes`)
+LEFT = "airflow_ft_left"  # a folder: positions of sources that the job no longer uses (`source_changes`)
 INCARNATION_FILE = "airflow_ft_life.json"  # see `incarnation_in`
 START_FILE = "airflow_ft_start.json"  # the offsets before batch 0, where state was dropped (`state_reset`)
 
@@ -87,7 +86,7 @@ class SparkLocation:
         return files.seen(files.uri(self.uri, COMMITS, str(batch)))
 
     def ends_at(self, batch: int) -> bool:
-        """Return whether Spark has begun nothing after this batch, so that another attempt may go on in this folder."""
+        """Return whether Spark has begun nothing after this batch, so another attempt may continue in this folder."""
         return newest_batch(self.uri, OFFSETS) == newest_batch(self.uri, COMMITS) == batch
 
     def sync(self, synced: Synced) -> None:
@@ -208,9 +207,9 @@ def location_root(uri: str) -> str:
 
 
 def new_beginning(root: str, pipeline: str, epoch: int) -> SparkPosition:
-    """A position before everything, for a pipeline that has read something and is to read it anew.
+    """Return a position before everything, for a pipeline that has read something and must read it again.
 
-    The first attempt from here freezes where its sources begin. Earlier attempts have another `incarnation_of`.
+    The first attempt from here freezes new beginnings of its sources: older ones belong to another `incarnation_of`.
     """
     location = SparkLocation(root, pipeline, location_of_epoch(root, pipeline, epoch), -1, "the beginning")
     keep(location.uri, START_FILE, [])
@@ -224,9 +223,9 @@ def behind_the_beginning(base: SparkPosition | None) -> SparkPosition | None:
 
 
 def incarnation_of(base: SparkPosition | None) -> str:
-    """Which `new_beginning` an attempt begins at, by pipeline and folder; "": the first life of its pipeline, or none.
+    """Return the `new_beginning` of an attempt, as pipeline and folder; "": the pipeline's first life, or no base.
 
-    Whoever has begun in a former life, and wakes up, freezes nothing of this one.
+    A zombie of a former life freezes nothing of this one.
     """
     if base is None or behind_the_beginning(base) is not None:
         return ""
@@ -285,9 +284,9 @@ def has_places(base: SparkPosition | None, places: Sequence[int]) -> bool:
 
 
 def set_places(location: SparkLocation, places: Sequence[int]) -> None:
-    """In a new location, or a copy: the job uses its sources in these places, by number.
+    """Record the places of the job's sources in a new location or a copy.
 
-    The newest offsets are written anew where there were others: the same sources stand where they stood.
+    Rewrites the newest offsets if the places changed: the same sources keep their positions.
     """
     before = location.places()
     if told_once(before) == told_once(places):
@@ -325,7 +324,9 @@ def told_once(places: Sequence[int] | None) -> list[int] | None:
 
 
 def _survives(name: PurePosixPath, batch: int, last: dict[str, int]) -> bool:
-    """Whether a file of a location belongs to the batches up to `batch`, and to the ids in `last` of what was read."""
+    """Return whether a file of a location belongs to the batches up to `batch`, and to the ids in `last` of read
+    files.
+    """
     if name.name.endswith((".tmp", ".tmp.crc")) or schema_paths.names_schemas(name):
         return False
     if name.parts[0] == source_log.FOLDER:
@@ -351,7 +352,7 @@ def _ends_at(files: FileSystem, location: str, batch: int, last: dict[str, int])
 
 
 def first_offsets(text: str) -> tuple[str, dict[str, Any]]:
-    """What Spark looked up as a source's first offsets: all before the JSON (a zero byte, the version), and that."""
+    """Return Spark's first offsets of a source: the text before the JSON (a zero byte, the version), and the JSON."""
     begin = text.find("{")
     found = parsed_offsets(text[begin:]) if begin >= 0 else None
     return (text[:begin], found) if isinstance(found, dict) else (text, {})

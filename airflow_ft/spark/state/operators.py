@@ -31,10 +31,10 @@ _STRUCT = '{"type":"struct"'
 class Operator:
     """A stateful operator of the job, as Spark numbers it: 0 is the nearest to the sink.
 
-    name: Spark's. uid: what the job calls it (`airflow_ft.jobs.uids`), "" where it does not. stores: names of its
-    state stores. states: names and types of keys and values, as far as Spark has written them down. partitions: how
-    many state partitions it has. bytes: of its files. meaning: its keys, functions and settings
-    (`airflow_ft.spark.state.meaning`), {} where the location has no note of them.
+    `name`: Spark's. `uid`: the job's name of it (`airflow_ft.jobs.uids`; "": none). `stores`: names of its state
+    stores. `states`: names and types of keys and values, where Spark has recorded them. `partitions`: number of its
+    state partitions. `bytes`: size of its files. `meaning`: its keys, functions and settings
+    (`airflow_ft.spark.state.meaning`; {}: not recorded).
     """
 
     id: int
@@ -69,7 +69,9 @@ def code_of(location: SparkLocation) -> dict[str, str]:
 
 
 def identities(location: SparkLocation) -> tuple[Identity, ...]:
-    """Of the operators whose state is there: Spark's word on what they are, with the uids that belong to that."""
+    """Return the identities of the operators that have state: Spark's kinds, with the uids of the recorded plan if it
+    matches.
+    """
     files = filesystem(location.uri)
     kinds = {int(name): operator_file(files, location, name) for name in numbers(files, location)}
     found = [Identity(told["operatorInfo"]["operatorName"]) for _, told in sorted(kinds.items()) if told is not None]

@@ -1,17 +1,17 @@
-"""Dropping the operator state of a pipeline, without its positions: a new location in which Spark begins with batch 0.
+"""Drop the operator state of a pipeline, but not its positions: a new location in which Spark begins with batch 0.
 
-Spark starts operators without state with batch 0 only, and reads from the beginning then. So the new location tells
-each source where it stands, in the source's own words:
+Spark starts operators without state only with batch 0, and reads from the beginning then. So the new location holds
+each source's position, in the source's own format:
 
 - Kafka: `sources/<index>/0`, its file of starting positions;
 - files: a log of read files, all of them in its file 0, but under an id that is never read.
 
-The watermark is state, and goes too: rows that were too late for the old state are taken into the new one.
+The watermark is state and is dropped too: rows that were too late for the old state enter the new one.
 
 What if the process dies ...
-- while the location is made: it belongs to an epoch that nobody holds any more, and is swept; the base is the old one;
+- while the location is made: it belongs to an epoch without a holder, and is swept; the base is the old one;
 - before or after the one write to the decision log: the old base, or the new one.
-Repeated, it does nothing: state that was dropped, and has not begun anew, cannot be dropped.
+Repeated, it does nothing: dropped state cannot be dropped again before it begins again.
 """
 
 from __future__ import annotations
@@ -49,11 +49,14 @@ _BEFORE_THE_FIRST = -1
 def reset_state(
     store: Store, pipeline: str, epoch: int, why: str, *, seen_requests: Collection[int] | None = None
 ) -> SparkPosition | None:
-    """Drops the state of a pipeline whose base nobody else moves, under a new epoch; where it stands now.
+    """Drop the state of a pipeline whose base no other process moves, under a new epoch. Returns its new position.
 
-    None: there is no state to drop. StateConflictError while something published is not delivered: a rewind would
-    bring the old state back; and where somebody has made a request besides those `heard`. ConfigurationError for a
-    source whose position Spark cannot be told.
+    None: there is no state to drop.
+
+    Raises:
+        StateConflictError: a published number is undelivered, and a rewind would bring the old state back; or there is
+            an open request besides those `heard`.
+        ConfigurationError: Spark cannot start at the position of a source.
     """
     for checkpoint in store.open_checkpoints(pipeline):
         if checkpoint.is_undelivered or checkpoint.state is CheckpointState.TRIGGERED:
@@ -89,7 +92,9 @@ def reset_state(
 
 
 def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> list[Any]:
-    """Has Spark begin with batch 0 in a new location, from where the sources stand in the old one: their offsets."""
+    """Let Spark begin with batch 0 in a new location at the sources' positions in the old one; returns their
+    offsets.
+    """
     offsets = old.offsets(old.batch)
     names = old.sources()
     starts = [
@@ -109,9 +114,12 @@ def tell_sources(files: FileSystem, old: SparkLocation, new: SparkLocation) -> l
 
 
 def tell(old: SparkLocation, index: int, offset: Any, name: str, folder: str) -> Any:
-    """Writes where a source stands into a folder that becomes its own, and returns its offset before the first batch.
+    """Write the position of a source into a folder of its own, and return its offset before the first batch.
 
-    None: it has read nothing. ConfigurationError for a source that cannot be told to begin there.
+    None: it has read nothing.
+
+    Raises:
+        ConfigurationError: the source cannot begin at a position.
     """
     files = filesystem(old.uri)
     first = files.uri(folder, "0")

@@ -19,12 +19,12 @@ NEWEST = 3
 
 
 class UnknownFormatError(ValueError):
-    """Of a version of Spark that came later."""
+    """The file has the format of a later version of Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Of a store, or a column family in it. key, value: Spark's types as JSON. encoder: of the key."""
+    """Schema of a store, or a column family in it. `key`, `value`: Spark's types as JSON. `encoder`: of the key."""
 
     name: str
     key: Any

@@ -2,11 +2,12 @@
 
     {"stateStoreInfo":[{"stateSchemaFilePaths":["file:/wal/p/spark/1-1/state/0/_stateSchema/default/0_c4d7..."]}], ...}
 
-A copy of a location would read those of the location that it was made from, and fail when that is swept; and each later
-batch hands the paths on. So a copy gets such files of its own, with the paths into itself. They are never linked: what
-is linked must not be edited, and a link's checksum file would not fit.
+A copy of a location would read the files of its original, and fail when that is swept; and each later batch passes the
+paths on. So a copy gets such files of its own, with paths into itself. They are never links: linked files must not be
+edited, and a link's checksum file would not fit.
 
-A crash leaves a copy that lacks some of them in the folder of an attempt, which nobody continues (see `locations`).
+After a crash such a copy may lack some of them. It is the folder of an attempt that is never continued (see
+`locations`).
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ _SCHEMA = re.compile(r"^.*/(state/\d+/_stateSchema/.+)$", re.DOTALL)
 
 
 def names_schemas(name: PurePosixPath) -> bool:
-    """Whether a file of a location, by its relative name, holds such paths (or is the checksum of one that does)."""
+    """Return whether a file of a location, by its relative name, holds such paths (or the checksum of such a file)."""
     return len(name.parts) == 5 and name.parts[0] == "state" and name.parts[2:4] == _VERSIONS
 
 
 def are_own(files: FileSystem, location: str) -> bool:
-    """Whether the newest file of each operator, from which the next is made, names schemas in this very location."""
+    """Return whether the newest file of each operator, which the next one is made from, names schemas in this
+    location.
+    """
     for folder in _folders(files, location):
         batches = [int(name) for name in files.names(folder) if name.isdigit()]
         if batches:

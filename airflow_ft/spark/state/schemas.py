@@ -1,12 +1,12 @@
-"""Schemas of operator state: what of them a changed job has changed, and changes that Spark lets pass but lose values.
+"""Schemas of operator state: which changes a job made, and which ones Spark accepts although they lose values.
 
     state/<operator>/_stateSchema/<store>/<batch>_<id>              `transformWithState`: all of its state variables
     state/<operator>/<partition>[/<store>]/_metadata/schema         others: key and value of a store
 
-With the encoding `avro` (`spark.sql.streaming.stateStore.encodingFormat`, pinned when state is born) Spark goes on when
-fields of a state variable are added or widened. It goes on as well when a field is gone, and reads a renamed one as a
-new one without a value: both lose what was kept, so both are refused here, before anything of that micro-batch is
-published. All else Spark refuses itself, in words that name neither operator nor variable.
+With the encoding `avro` (`spark.sql.streaming.stateStore.encodingFormat`, pinned when state is created) Spark
+continues when fields of a state variable are added or widened. It also continues when a field is removed, and reads a
+renamed one as a new one without a value. Both lose values, so both are refused here before that micro-batch publishes
+anything. Spark refuses other changes itself, with messages that name neither operator nor variable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class State:
 
     @property
     def is_variable(self) -> bool:
-        """Of `transformWithState`, which alone may change its schema."""
+        """Return whether it belongs to `transformWithState`, the only operator that may change its schema."""
         return self.operator_name.startswith(_KEYED)
 
 
@@ -91,7 +91,7 @@ def refuse_lost(held: Mapping[tuple[int, str], State], location: SparkLocation) 
 
 
 def changed(message: str, base: SparkPosition | None) -> tuple[str, str]:
-    """What has changed, and what could be done about it, of an error of Spark that refuses a schema; else ("", "")."""
+    """Return the change and its remedy for an error of Spark that refuses a schema; else ("", "")."""
     found = next(filter(None, (pattern.search(message) for pattern in _REFUSED)), None)
     if found is None:
         return "", ""

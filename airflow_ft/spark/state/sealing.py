@@ -32,9 +32,9 @@ _CHANGES = re.compile(r"\d+(?:_[^.]+)?\.(?:delta|changelog|snapshot)$")
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """What has no checksum unless it is sealed. Hadoop would fail where one is there before its own.
+    """Files that have no checksum unless they are sealed. Hadoop would fail if one exists before its own.
 
-    logs: Spark's logs, and what describes its state. state: also the changes of its state.
+    `logs`: Spark's logs, and the descriptions of its state. `state`: also the changes of its state.
     """
 
     logs: bool = False

@@ -1,7 +1,7 @@
-"""Settings that Spark keeps with a query's state: it takes no others later, and says so in its own log at most.
+"""Settings that Spark keeps with a query's state. It ignores later changes, and at most logs that.
 
-The second line of `offsets/<batch>` holds them (`spark.sql.shuffle.partitions`, the state store, formats), and Spark
-goes on with those, whatever the session says. Who has changed one believes that it is in force.
+The second line of `offsets/<batch>` holds them (`spark.sql.shuffle.partitions`, the state store, formats). Spark uses
+those whatever the session says, so a user may believe that a change is in force.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def remember_given(location: str, conf: Mapping[str, str]) -> None:
 
 
 def give(location: str, name: str, value: str) -> None:
-    """In a copy whose state was made anew: such a setting as if it had been given."""
+    """Record such a setting as given, in a copy whose state was created again."""
     keep(location, _GIVEN, {**(note(location, _GIVEN) or {}), name: value})
 
 
 def pin(location: str, name: str, value: str) -> None:
-    """In a copy whose state was made anew: has all of its batches keep another value of such a setting."""
+    """Give such a setting another value in all batches of a copy whose state was created again."""
     for batch in batches(location, OFFSETS):
         told = entry(location, OFFSETS, batch)
         conf = {**told.metadata["conf"], name: value}
@@ -61,7 +61,7 @@ def pin(location: str, name: str, value: str) -> None:
 
 
 def forget_unique_ids(location: str) -> None:
-    """In a copy whose state was made anew: its commits become those of checkpoint format 1."""
+    """Convert the commits of a copy whose state was created again to checkpoint format 1."""
     for batch in batches(location, COMMITS):
         told = dict(entry(location, COMMITS, batch).metadata)
         told.pop(UNIQUE_IDS, None)
@@ -79,7 +79,9 @@ def commit_format(base: SparkPosition | None) -> str | None:
 
 
 def unique_ids(location: str, batch: int) -> dict[str, Any]:
-    """Of the state's files, by operator, where Spark's commits have such (its checkpoint format 2)."""
+    """Return the unique ids of the state's files by operator, if Spark's commits have them (its checkpoint format
+    2).
+    """
     return entry(location, COMMITS, batch).metadata.get(UNIQUE_IDS) or {}
 
 
@@ -140,7 +142,7 @@ def _changed(base: SparkPosition | None, conf: Mapping[str, str]) -> dict[str, s
 
 
 def tell_changed(base: SparkPosition | None, session: Callable[[str], str | None]) -> None:
-    """Logs which settings of the session are not in force, wherever they come from; `session` tells one by name."""
+    """Log the settings of the session that are not in force; `session` returns one by name."""
     kept = kept_settings(base)
     for name in _TOLD:
         value = session(name)

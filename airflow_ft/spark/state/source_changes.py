@@ -1,16 +1,16 @@
-"""A changed job goes on with other sources: some that were added, left out, or are used in another order.
+"""Continue a changed job with other sources: some were added, left out, or are used in another order.
 
-Spark knows the sources of a query by their order alone: `offsets/<batch>` has a line for each use, `sources/<index>`
-what it keeps of each. Here the names of the job's sources are compared with those that the location was made with, and
-an attempt's own copy of it is changed to fit. The location that it was copied from stays as it is.
+Spark knows the sources of a query only by their order: `offsets/<batch>` has a line for each use, `sources/<index>`
+the files of each. This module compares the names of the job's sources with those of the location, and changes an
+attempt's own copy to fit. The original location is not changed.
 
 - moved: lines, folders and ids of topics get the source's new place;
-- added: no line ("-"): Spark begins where the source says, or where an earlier attempt has
+- added: no line ("-"): Spark begins where the source says, or where an earlier attempt began
   (`airflow_ft.spark.state.beginnings`);
-- left out: where it stands lies in `airflow_ft_left/<name>/` of the location from then on. The source goes on there
-  when it is used again, so that no row is lost or read twice.
+- left out: its position is kept in `airflow_ft_left/<name>/` of the location from then on. The source continues there
+  when it is used again, so no row is lost or read twice.
 
-Whoever dies on the way has changed nothing: the copy belongs to that attempt.
+A crash on the way changes nothing: the copy belongs to that attempt.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SourceChange:
 
 
 def known_sources(base: SparkPosition | None) -> frozenset[str]:
-    """The names of those that do not begin any more in what goes on from `base`."""
+    """Return the names of the sources that already have a position in `base`."""
     if base is None:
         return frozenset()
     location = SparkLocation("", "", base.location, base.batch, "")
@@ -85,9 +85,10 @@ def known_sources(base: SparkPosition | None) -> frozenset[str]:
 
 
 def source_change(pipeline: str, base: SparkPosition | None, names: Sequence[str]) -> SourceChange | None:
-    """Return what has to be done with a copy of `base` before a job with these sources can go on there; None: nothing.
+    """Return the changes to a copy of `base` that let a job with these sources continue there; None: no changes.
 
-    ConfigurationError where it would be a guess which source is which.
+    Raises:
+        ConfigurationError: matching the sources would be a guess.
     """
     if base is None:
         return None
@@ -160,7 +161,7 @@ def change_sources(change: SourceChange, location: SparkLocation, places: Sequen
 
 
 def _leave(location: SparkLocation, index: int, name: str, line: str, ids: Mapping[str, str]) -> None:
-    """Keeps where a source stands, with a folder of Spark's with which it goes on there in any micro-batch."""
+    """Keep the position of a source, with a Spark folder from which it can continue in any micro-batch."""
     try:
         line = offsets_line(
             tell(location, index, offsets_of(line), name, _folder_of(location, name, source_log.FOLDER))

@@ -4,8 +4,8 @@
     {"path":"file:///in/a%20b.json","timestamp":1795299002009,"batchId":7}
 
 One entry a file. Each tenth id is `<id>.compact`, and holds all entries up to it; the ids before it may be gone then.
-The offset of such a source, {"logOffset": 7}, is an id of this log and not a batch of the query: a batch reads the
-entries after the offset of the batch before, up to its own. A file that is in the log counts as read, for ever.
+The offset of such a source, {"logOffset": 7}, is an id of this log and not a batch of the query. A batch reads the
+entries after the offset of the batch before, up to its own. A file in the log counts as read for good.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def newest_id(files: FileSystem, location: str, index: str) -> int:
 
 
 def survives(name: PurePosixPath, last: dict[str, int]) -> bool:
-    """Return whether a file below `sources/` belongs to the ids up to `last`: what was not published is listed anew.
+    """Return whether a file below `sources/` belongs to the ids up to `last`. Unpublished files are listed again.
 
-    An entry of a batch that never was would have to be read by the next attempt as it was listed then: a file that
-    went, or was replaced, would stand in the way for ever.
+    Otherwise the next attempt would have to read an entry of an unpublished batch exactly as it was listed. A file
+    that was removed or replaced would block it for good.
     """
     match = _NAME.match(name.name)
     return len(name.parts) != 3 or match is None or name.parts[1] not in last or int(match[1]) <= last[name.parts[1]]

@@ -1,7 +1,7 @@
-"""Where the Kafka sources of a location stand: offsets by topic, and the ids of the topics that these offsets count.
+"""Positions of a location's Kafka sources: offsets by topic, and the ids of the topics that these offsets count.
 
-Spark keeps offsets by the names of topics alone. The ids lie beside them, in `airflow_ft_topics/<batch>`: those of that
-batch and of all later ones up to the next such file. A location that was written by an earlier version has none.
+Spark keeps offsets only by the names of topics. The ids are beside them, in `airflow_ft_topics/<batch>`: those of that
+batch and of all later ones up to the next such file. A location of an earlier version has none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Offsets = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class LocationStatus:
-    """What an attempt goes on from; empty for the first one. A source that is not in `ids` has no recorded ids."""
+    """Positions that an attempt starts from; empty for the first one. A source that is not in `ids` has no recorded
+    ids.
+    """
 
     offsets: Offsets = field(default_factory=dict)
     ids: Ids = field(default_factory=dict)
@@ -42,7 +44,7 @@ class LocationStatus:
 
 
 def standing(base: SparkPosition) -> LocationStatus:
-    """Of the last published batch."""
+    """Return the positions of the last published batch."""
     location, files = SparkLocation("", "", base.location, base.batch, ""), filesystem(base.location)
     offsets = {}
     for index, found in enumerate(location.offsets(base.batch)):
@@ -68,10 +70,10 @@ def record_ids(location: SparkLocation, batch: int, ids: Ids) -> None:
 
 
 def leave_out(location: SparkLocation, topics: Ids) -> None:
-    """In a fresh copy: takes topics out of its last offsets. Spark reads from the beginning what it has no offsets of.
+    """Remove topics from the last offsets of a fresh copy. Spark reads a topic without offsets from its beginning.
 
-    Files are replaced, never changed: the location that was copied shares them. A checksum of Spark's that stands
-    beside one no longer fits, and goes first: Spark reads a file that has none.
+    Files are replaced, never changed: the original location shares them. Spark's checksum beside a file would no
+    longer fit and is removed first; Spark reads a file without one.
     """
     files = filesystem(location.uri)
     for index, gone in topics.items():
@@ -96,7 +98,7 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
 
 
 def without(told: Mapping[str, Any], topics: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is told of all topics but these."""
+    """Return a mapping without these topics."""
     return {topic: each for topic, each in told.items() if topic not in topics}
 
 

@@ -1,16 +1,16 @@
-"""Timers of processing time, which fire by the clock and not by what comes.
+"""Timers of processing time, which fire by the clock and not by incoming rows.
 
-While a job has operators that wait for the clock (timers and time to live of transformWithState in the mode
-"processingTime", time-outs of applyInPandasWithState), Spark runs a micro-batch again and again though nothing has
-come, and whether or not anything is due. So a query that shall end (availableNow) would not; and one that has just
-begun does nothing until something comes, whatever is due. Therefore, of such a job:
+Some operators wait for the clock: timers and time to live of transformWithState in the mode "processingTime", and
+time-outs of applyInPandasWithState. With them Spark runs micro-batches continually, without new rows and whether or
+not a timer is due. So a query with availableNow would not end, and a new query would do nothing until rows arrive,
+even if timers are due. Therefore, for such a job:
 
-- what gathers is read without such micro-batches, so it ends; then, in a scheduled run, one micro-batch without data
-  is begun (`begin`) and computed: what is due by then fires, and windows close;
-- a stream begins to follow its sources with one, and Spark goes on with one each interval;
-- one of which nothing comes is no checkpoint. The next checkpoint holds what it has changed in the state; if the
-  attempt dies before, the state of before is there again, and timers fire again of which nobody has seen anything. So
-  that Spark keeps the state of those that are to be rewound to, so many may come between two checkpoints (`SILENT`).
+- the backlog is read without such micro-batches, so the query ends. Then, in a scheduled run, one micro-batch without
+  data is begun (`begin`) and computed: due timers fire, and windows close;
+- a stream begins to follow its sources with one, and Spark continues with one each interval;
+- one without results is no checkpoint. The next checkpoint holds its changes of the state. If the attempt dies before,
+  the earlier state is back and the timers fire again, which no sink has seen. `SILENT` limits how many may come
+  between two checkpoints, so that Spark keeps the state that a rewind needs.
 
 What if the process dies between `begin` and the commit of that micro-batch: the location does not end at a commit, so
 the next attempt works in a copy, cut back to what is published.
@@ -40,7 +40,7 @@ WAITING = 10
 """With more checkpoints than that waiting for delivery each micro-batch is one."""
 _EMPTY = "spark.sql.streaming.noDataMicroBatches.enabled"
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
-# What stands in a plan for operators with a clock, and what tells which one.
+# Plan nodes of operators with a clock, and their identification.
 _CLOCKS = {
     "TransformWithState": "timeMode",
     "TransformWithStateInPySpark": "timeMode",
@@ -99,7 +99,9 @@ class Timers:
 
 
 def may_be_silent(since: int, undelivered: int) -> bool:
-    """Whether a micro-batch of which nothing comes need be no checkpoint: so many `since` the last one that is."""
+    """Return whether a micro-batch without results may be no checkpoint: `since` counts them after the last
+    checkpoint.
+    """
     return since <= SILENT and undelivered <= WAITING
 
 
@@ -121,7 +123,7 @@ def begin_batch(location: SparkLocation, batch: int, watermark_ms: int) -> None:
 
 
 def watermark(location: SparkLocation, batch: int) -> tuple[int, int]:
-    """Of a micro-batch, and of the one behind it, in milliseconds."""
+    """Return the watermarks of a micro-batch and of the next one, in milliseconds."""
     begun, done = (entry(location.uri, log, batch).metadata for log in (OFFSETS, COMMITS))
     of_it = int(begun.get("batchWatermarkMs", 0))
     return of_it, max(of_it, int(done.get("nextBatchWatermarkMs", 0)))

@@ -1,13 +1,12 @@
-"""What a stream leaves when it has ended: `CheckpointConfig.externalized_retention`.
+"""Retention of a stream that has ended: `CheckpointConfig.externalized_retention`.
 
-Where checkpoints are not to be kept, what the confirmed ones have left is deleted: rows and manifests in the
-write-ahead log, and Spark's location with the operator state. A new location tells each source where it stands
-(`state_reset`), so the next run neither leaves a row out nor reads one twice. While something is not confirmed, all of
-it is kept (I10).
+If checkpoints are not to be kept, this deletes those that are confirmed: rows and manifests in the write-ahead log,
+and Spark's location with the operator state. A new location holds each source's position (`state_reset`), so the next
+run neither skips a row nor reads one twice. While a checkpoint is unconfirmed, everything is kept (I10).
 
 What if the process dies ...
-- before the base is moved: nothing is deleted yet, and what was made of the new location is swept;
-- after it: the state begins anew; the rows that are left go with the next end, or by `num_retained`;
+- before the base is moved: nothing is deleted yet, and the incomplete new location is swept;
+- after it: the state begins again; the remaining rows are deleted at the next end, or by `num_retained`;
 - while files are deleted: PRUNING was written before, and a sweep removes the rest.
 An hour late, beside its successor: the epoch is not its run's any more, and nothing is deleted (I5).
 """
@@ -49,11 +48,11 @@ def clean_up(
     failed: bool,
     seen_requests: Collection[int] | None = None,
 ) -> str:
-    """Deletes the checkpoints of a stream that has ended under `epoch`, unless they are to be kept.
+    """Delete the checkpoints of a stream that ended under `epoch`, unless they are to be kept.
 
-    All that was staged has to be delivered, else they are kept too. What cannot be deleted fails nothing: the log says
-    why. With `heard` (ids) nothing is deleted when somebody has made another request of the stream by then.
-    Returns what became of them, for people; "": they were to be kept.
+    Keeps them too if a staged checkpoint is undelivered. Only logs errors of deletion. With `heard` (ids) deletes
+    nothing if there is another request for the stream by then. Returns the outcome for people; "": they were to be
+    kept.
     """
     if not deletes(config, failed=failed):
         return ""
@@ -84,7 +83,7 @@ def _delete(
 
 
 def _require_last(pipeline: str, ended: int, newest: int) -> None:
-    """FencedError when somebody has been at work since this stream has ended (0: it has not begun)."""
+    """Raise FencedError if another process took a later epoch than the stream's last (0: it did not begin)."""
     if newest != ended:
         raise FencedError(
             f"the stream ended in epoch {ended}, and another process has taken epoch {newest} since.",

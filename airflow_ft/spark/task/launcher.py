@@ -66,20 +66,25 @@ def run_stage(
     judge: Judge | None = None,
     on_publish: Callable[[], None] = lambda: None,
 ) -> StageResult:
-    """Runs the job in a Spark driver until everything that there is to read has been published, a stream until it is
-    told to end.
+    """Run the job in a Spark driver until all input is read and published, a stream until it is stopped.
 
-    `log` gets what tells a story of the driver's output (`spark.task.story`), line by line and without secrets,
-    and the logger `airflow_ft.spark` the rest at level DEBUG; `on_start` the process, for `on_kill`; `judge` the
-    columns that each sink will get, before anything is computed (`airflow_ft.spark.fitting`). `on_publish` is called
-    for each checkpoint that is published. When this returns or raises, the driver has ended. When this process is
-    killed, the driver dies with it.
+    `log` receives the relevant lines of the driver's output (`spark.task.story`), without secrets; the logger
+    `airflow_ft.spark` receives the rest at level DEBUG. `on_start` receives the process, for `on_kill`. `judge`
+    receives the columns of each sink before anything is computed (`airflow_ft.spark.fitting`). `on_publish` is called
+    for each published checkpoint. When this returns or raises, the driver has ended. When this process is killed, the
+    driver dies with it.
 
-    Raises JobError (the user's code raised, or returned the wrong thing), UnfitTargetError (a sink would not take it,
-    and nothing was computed), ConfigurationError, FencedError,
-    CheckpointExpiredError, StoreUnavailableError (`unanswered`: a publication is in doubt, which the next owner's
-    epoch settles), WalCorruptError, and StageError when the driver was killed or failed for another reason. In
-    every case what is published stays published, and the store knows it.
+    In every case published checkpoints stay published, and the store knows them.
+
+    Raises:
+        JobError: the user's code raised, or returned the wrong thing.
+        UnfitTargetError: a sink would not accept the columns, and nothing was computed.
+        ConfigurationError: a setting is wrong.
+        FencedError: another process took over.
+        CheckpointExpiredError: a checkpoint expired.
+        StoreUnavailableError: `unanswered`: a publication is in doubt, which the next owner's epoch settles.
+        WalCorruptError: files of the log are damaged.
+        StageError: the driver was killed or failed for another reason.
     """
     refuse_changed(request.pipeline, request.base, request.conf)
     hide = request.redactor()
@@ -152,7 +157,7 @@ def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
 
 
 def _trace(store: Store, pipeline: str, number: int) -> None:
-    """Of a checkpoint that the driver has aborted."""
+    """Trace a checkpoint that the driver aborted."""
     if store.meter.traces:
         with suppress(AirflowFtError):
             found, events = store.checkpoint(pipeline, number), store.events(pipeline, number, MOST_EVENTS)
@@ -211,9 +216,9 @@ def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms)
 
 
 def raise_if_fenced(store: Store, request: StageRequest, error: Exception) -> None:
-    """FencedError in place of what a driver reports when somebody else took over; the store knows better.
+    """Raise FencedError in place of a driver's error if another process took over according to the store.
 
-    It may have been stopped in the middle of anything, or miss files that the newer owner has deleted.
+    The old driver may have been stopped at any point, or miss files that the newer owner has deleted.
     """
     if not isinstance(error, TransientError | RestartsExhaustedError | WalCorruptError):
         return

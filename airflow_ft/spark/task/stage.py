@@ -51,16 +51,20 @@ def stage_step(
     judge: Judge | None = None,
     resume_drained: bool = False,
 ) -> StageResult | None:
-    """Stages a run, once: None when it has been staged before, and then no epoch is taken.
+    """Stage a run, once: returns None if it has been staged before, and then takes no epoch.
 
-    `on_line` gets Spark's lines, `on_start` the driver's process; `spec` is kept as what the run is made with. With
-    `overlap` what is published is delivered while Spark goes on. `preflight` raises what the sinks lack,
-    before anything is started (`look_first`). `judge` says what of the job's columns the sinks would not take, before
-    any row is computed; a plain use binds `airflow_ft.sinks.fitting.schema_problems`.
+    `on_line` receives Spark's lines, `on_start` the driver's process; `spec` is stored as the run's specification.
+    With `overlap` published checkpoints are delivered while Spark works. `preflight` raises problems of the sinks
+    before anything is started (`look_first`). `judge` returns which of the job's columns the sinks would refuse,
+    before any row is computed; a plain use binds `airflow_ft.sinks.fitting.schema_problems`.
 
-    Raises ConfigurationError after a drain, unless `resume_drained`, TurnHeldError, JobError, FencedError (the driver
-    is ended then), what the launcher raises, and with `overlap`
-    what a delivery raises that trying again does not mend, such as DeclinedError.
+    Raises what the launcher raises, and with `overlap` permanent errors of a delivery, such as DeclinedError.
+
+    Raises:
+        ConfigurationError: the pipeline was drained, without `resume_drained`.
+        TurnHeldError: another run has the turn.
+        JobError: the user's code raised.
+        FencedError: another process took over; the driver is ended.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     store.register(pipeline)
@@ -133,9 +137,9 @@ def stage(
     look: Callable[[Driver | None], None] = lambda _: None,
     resume_drained: bool = False,
 ) -> StageResult:
-    """Takes an epoch and stages, as `stage_step` says, for a run that has the turn; a stream until it is told to end.
+    """Take an epoch and stage, as `stage_step`, for a run that has the turn; a stream until it is stopped.
 
-    `look` is called each second with the driver, if it has started; what it raises ends the driver.
+    `look` is called every second with the driver, if it has started. An exception of `look` ends the driver.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
     why = f"stage of {run}"

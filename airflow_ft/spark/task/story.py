@@ -1,8 +1,8 @@
-"""What of a driver's output tells a story; the rest is for whoever debugs (level DEBUG of `airflow_ft.spark`).
+"""Select the relevant lines of a driver's output; the rest is for debugging (level DEBUG of `airflow_ft.spark`).
 
-Set aside are lines that Spark prints in every run and that ask for nothing (`_USUAL`), warnings that libraries give of
-each other, and of errors what stands between their lines: frames of Java and of Spark's Python, and what was told
-before. Whatever is not known is told, and so is every line of an error or a warning when it comes for the first time.
+Dropped are lines that Spark prints in every run and that need no action (`_USUAL`), and warnings of libraries about
+each other. Within errors the frames of Java and of Spark's Python are dropped, and repeated lines. Unknown lines are
+always shown, and so is every line of an error or a warning the first time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USUAL = re.compile(
     r"|TransformWithStateInPySparkStateServer: (No more data to read|.* state \S+ doesn't contain)"
     r"|(AdminClient|Consumer)Config: These configurations .* were supplied but"
     r"|KafkaDataConsumer: KafkaDataConsumer is not running in UninterruptibleThread"
-    r"|ProcessingTimeExecutor: Current batch is falling behind"  # a stream tells its latency
+    r"|ProcessingTimeExecutor: Current batch is falling behind"  # a stream reports its latency
     r"|DAGScheduler: Failed to cancel job group \S+ Cannot find active jobs)"
 )
 _OF_LIBRARIES = re.compile(

@@ -1,14 +1,14 @@
-"""The step of a stream without Airflow: stages, delivers beside that, restarts what fails, until it is asked to stop.
+"""The step of a stream without Airflow: stage, deliver in parallel, and restart after failures, until it is stopped.
 
-Two things restart. A job that raises is restarted in its driver, whose JVM goes on (`spark.driver.runner`). A
-driver that died, servers that were away and checkpoints that expired in their delivery end the driver; this process
-then starts another one, with a new epoch. Both count by the same strategy, each for itself.
+There are two kinds of restart. A job that raises is restarted in its driver, whose JVM continues
+(`spark.driver.runner`). A dead driver, unavailable servers and checkpoints that expired in their delivery end the
+driver. This process then starts another one, with a new epoch. Both use the same strategy, with separate counts.
 
 What if the process dies ...
-- anywhere: as `airflow_ft.spark.task.stage` says. The task's next try goes on.
-- when it was asked to stop, before that was answered: the request is still open, so the next try stops at once; if it
-  was asked to drain, when that is done.
-- while it deletes what is not to be kept: as `airflow_ft.spark.task.cleanup` says.
+- anywhere: as `airflow_ft.spark.task.stage` says. The task's next try continues.
+- after a request to stop, before its answer: the request is still open, so the next try stops at once; if it was a
+  request to drain, after the drain.
+- while it deletes checkpoints: as `airflow_ft.spark.task.cleanup` says.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ def stream_step(
     resume_drained: bool = False,
     last_try: bool = False,
 ) -> int:
-    """Runs a stream until it is asked to stop (`Store.ask`), or `why_stop` gives a reason; the epoch of its end.
+    """Run a stream until a request to stop (`Store.ask`), or until `why_stop` returns a reason. Returns the epoch of
+    its end.
 
-    `preflight` raises what the sinks lack, before the first driver is started; it counts as a restart, too.
+    `preflight` raises problems of the sinks before the first driver is started; it counts as a restart, too.
 
-    0: somebody else may have been at work before that, so what there is now is not this stream's to delete (I5).
-    What is published by then may still have to be delivered (`finish_step`). Its requests are answered by
-    `answer_stops`, when that is done.
+    0: another process may have worked before, so the checkpoints are not this stream's to delete (I5). Published
+    checkpoints may still need delivery (`finish_step`). `answer_stops` answers the requests after that.
 
-    Raises what restarting does not mend, or what the strategy has had enough of. Nobody tries that again when it is a
-    TerminalError, or on the `last_try`: then the checkpoints are deleted if the pipeline keeps none.
+    Raises permanent errors, and transient ones when the strategy is exhausted. After a TerminalError, or on the
+    `last_try`, there is no retry: then the checkpoints are deleted if the pipeline keeps none.
     """
     store, pipeline, run = context.store, context.pipeline, context.run
-    before_turn = store.register(pipeline).epoch  # whoever has the turn later takes a later one
+    before_turn = store.register(pipeline).epoch  # a later holder of the turn takes a later one
     require_active(store, pipeline)
     require_own_stage(context)
     take_turn(context, again=True)
@@ -212,7 +212,7 @@ def _take_savepoints(context: Context, asked: Sequence[Request]) -> tuple[list[s
 
 
 def _end_failed(context: Context, overlap: Beside, epoch: int) -> None:
-    """What is staged is delivered first, if nothing is to be kept: only what is confirmed can be deleted."""
+    """Deliver staged checkpoints first if none are to be kept: only confirmed ones can be deleted."""
     _, config, progress, archive = overlap
     if not deletes(config, failed=True):
         return
@@ -263,7 +263,7 @@ def answer_stops(context: Context, outcome: str) -> None:
 
 
 class _Stopping:
-    """Whether the stream is to stop. Whatever cannot be read just now is read again."""
+    """Requests to stop the stream. Retries a failed read."""
 
     def __init__(self, store: Store, pipeline: str, why_stop: Callable[[], str]) -> None:
         self._store, self._pipeline, self._why_stop = store, pipeline, why_stop

@@ -86,7 +86,11 @@ def _migrated(database: Database, steps: tuple[Migration, ...]) -> str:
 
 
 def is_current(database: Database) -> bool:
-    """Whether there is a decision log of the newest version; nothing is changed. ConfigurationError: of another one."""
+    """Return whether there is a decision log of the newest version; changes nothing.
+
+    Raises:
+        ConfigurationError: it has another version.
+    """
     if not database.has_schema():
         return False
     newest = migrations()[-1].version
