@@ -230,8 +230,8 @@ def require_ready(
     """Raise all problems that keep the sinks from taking rows, as one error, before Spark is started.
 
     `former`: the pipeline that this one replaces in them. With `opener`, which opens their participants, they must
-    belong to this `installation`. An unavailable server is only logged, unless there are other problems: rows are staged
-    meanwhile, and delivered later.
+    belong to this `installation`. An unavailable server is only logged, unless there are other problems: rows are
+    staged meanwhile, and delivered later.
     """
     from airflow_ft.sinks.ready import lacking
 

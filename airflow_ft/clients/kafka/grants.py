@@ -22,7 +22,7 @@ class Grant:
 
     @property
     def command(self) -> str:
-        """For whoever manages the access lists."""
+        """Return the command for the administrator of the access lists."""
         where = f"--{self.resource}" + (f" {quote(self.name)}" if self.name else "")
         pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
         operations = " ".join(f"--operation {operation}" for operation in self.operations)

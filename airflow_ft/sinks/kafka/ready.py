@@ -41,7 +41,7 @@ def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> S
 
 
 def _of_ids(pipeline: str, plan: ParticipantPlan, clients: KafkaClients) -> Sequence[AirflowFtError]:
-    """Ask for one transactional id and its group, if somebody logs in and there is a client that can ask."""
+    """Check one transactional id and its group, if the connection logs in and kafka-python is installed."""
     if clients.settings.common.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT" or not has_second_client():
         return []
     grants = [each for each in needed(pipeline, plan.name, clients.settings.token_topic, ()) if each.is_prefix]

@@ -149,7 +149,7 @@ def check_privileges(session: Session, target: Target, columns: Sequence[TargetC
 
 
 def check_insert(session: Session, target: Target) -> None:
-    """INSERT on some column of the table, for rows whose columns are not known; says nothing where it cannot tell."""
+    """Check INSERT on any column of the table, for rows with unknown columns. Unclear grants pass."""
     names = [column.name for column in target.table.columns.values() if not column.generated]
     probed = list(target.mapping.values()) if target.mapping is not None else names[:1]
     try:

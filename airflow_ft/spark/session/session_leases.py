@@ -2,9 +2,9 @@
 
 A driver spends most of its first seconds on starting a JVM, loading classes and compiling them. With `keep_session` a
 separate process (`airflow_ft.spark.session.session_keeper`) keeps the idle JVM for that many seconds after a run. The
-next run on this machine continues in it. Each run has its own Python process, which imports the job again, and its own Spark
-session with settings, views and functions. It shares with earlier runs the JVM, its Spark context and its catalog of
-tables.
+next run on this machine continues in it. Each run has its own Python process, which imports the job again, and its own
+Spark session with settings, views and functions. It shares with earlier runs the JVM, its Spark context and its catalog
+of tables.
 
 Only the pipeline that started a JVM uses it again, and only if everything that it was started with is equal (`_key`).
 One run at a time uses it, after a run that succeeded and cleaned up (`detach`). A run that failed or was killed takes
