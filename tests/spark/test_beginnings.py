@@ -357,7 +357,7 @@ def _start(source: Mapping[str, Any]) -> dict[str, Any]:
     return {name: source.get(name) for name in ("kind", "topics", "pattern", "conn_id", "starting_offsets")}
 
 
-@pytest.mark.parametrize("life", ["", "p/3-0"], ids=["the first life", "another one"])
+@pytest.mark.parametrize("incarnation", ["", "p/3-0"], ids=["the first incarnation", "another one"])
 def test_an_origin_goes_by_its_own_order(tmp_path: Path, incarnation: str) -> None:
     sources = {"orders": ORDERS, "refunds": REFUNDS}
     said = {name: _start(source) for name, source in sources.items()}
