@@ -27,8 +27,10 @@ from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
     LeaseHeldError,
+    SinkAccessError,
     TransientError,
     TurnHeldError,
+    UnfitTargetError,
 )
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import PLAIN, RunKey
@@ -175,7 +177,8 @@ class PlainRun:
         except AirflowFtError as error:
             failures.append(error)
         if failures:
-            raise failures[0]
+            log.debug("the run failed", exc_info=failures[0])
+            raise failures[0].with_traceback(None) from None  # a person reads the message, not its causes
         return pipeline.told(confirmation)
 
     def _again(self, store: Store, step: Callable[[steps.Context], T]) -> T:
@@ -189,7 +192,9 @@ class PlainRun:
             except (TurnHeldError, LeaseHeldError) as error:
                 self._wait(error)
             except TransientError as error:
-                wait = wait_after(error, restarts, "the step")
+                # Nobody corrects a password or a table within seconds. `restart=` asks for the retries all the same.
+                needs_a_person = isinstance(error, SinkAccessError | UnfitTargetError) and self._spec.restart is None
+                wait = None if needs_a_person else wait_after(error, restarts, "the step")
                 if wait is None:
                     raise
                 time.sleep(wait)

@@ -62,6 +62,7 @@ def take_epoch(
         FencedError: the newest epoch is not `after`; no epoch was taken.
     """
     watched: dict[str, tuple[int, float]] = {}
+    told: set[str] = set()
     while True:
         epoch = store.pipeline(pipeline).epoch
         if after is not None and epoch != after:
@@ -94,7 +95,15 @@ def take_epoch(
             except (LeaseHeldError, StateConflictError, FencedError):
                 continue  # another process changed it meanwhile: look again
         else:
-            log.debug("waiting for the lease of %s on %s to run out", waiting_for.task, pipeline)
+            if waiting_for.holder not in told:
+                told.add(waiting_for.holder)
+                log.info(
+                    "waiting for %s, which has epoch %d of %s: without a renewed lease it counts as dead after %g s",
+                    waiting_for.task or waiting_for.holder,
+                    waiting_for.epoch,
+                    pipeline,
+                    lease_seconds,
+                )
         sleep(min(1.0, lease_seconds / 10))
 
 

@@ -14,7 +14,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_ft.admin import dag_runs, documentation
 from airflow_ft.admin.cli import get_ft_cli_commands
-from airflow_ft.admin.commands import common
+from airflow_ft.admin.commands import common, looking
 from airflow_ft.admin.commands.looking import describe
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import (
@@ -246,6 +246,12 @@ def test_it_says_that_a_stream_is_held_back_and_why(world: World, ft: Any) -> No
     scene.complete(1)
     [row] = json.loads(ft("pipelines", "-o", "json"))
     assert row["held_back"] is None and "TOO_MANY_QUEUED" not in ft("show", PIPELINE, "1")
+
+
+@pytest.mark.parametrize(("minutes", "age"), [(0, ""), (3, " (3 min ago)"), (200, " (3 h ago)")])
+def test_a_lag_has_its_age(minutes: int, age: str) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert looking._age(Lag("orders", Unit.FILES, 1, at=now - timedelta(minutes=minutes)), now) == age
 
 
 def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: World, ft: Any) -> None:

@@ -10,7 +10,15 @@ import pytest
 
 import airflow_ft
 from airflow_ft.pipeline.run import Abandoned, PlainRun, new_run_id
-from airflow_ft.protocol.errors import ConfigurationError, JobError
+from airflow_ft.protocol import steps
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    ConfigurationError,
+    JobError,
+    SinkAccessError,
+    StorageUnavailableError,
+    UnfitTargetError,
+)
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
@@ -100,3 +108,26 @@ def test_a_run_that_fails_is_failed_until_one_succeeds(tmp_path: Path, monkeypat
             with suppress(JobError):
                 PlainRun(declared, lambda _: None, run_id=steps.__name__).deliver()  # type: ignore[arg-type,return-value]
             assert store.standing("orders").condition is condition
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (SinkAccessError("the login was refused.", code="login_refused"), 1),
+        (UnfitTargetError("the column is missing.", code="column_missing"), 1),
+        (StorageUnavailableError("the disk is away.", code="disk_away"), 4),
+    ],
+)
+def test_only_what_can_mend_itself_is_retried(
+    error: AirflowFtError, tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_ft.pipeline.run.time.sleep", lambda _: None)
+    seen = []
+
+    def step(context: steps.Context) -> None:
+        seen.append(context.worker.try_number)
+        raise error
+
+    with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store, pytest.raises(type(error)):
+        PlainRun(spec(), lambda _: None)._again(store, step)  # type: ignore[arg-type,return-value]
+    assert seen == list(range(1, tries + 1))

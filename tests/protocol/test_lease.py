@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, FencedError
-from airflow_ft.protocol.lease import Worker, new_epoch
+from airflow_ft.protocol.lease import Worker, new_epoch, take_epoch
 from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from tests.raising import raises
@@ -78,3 +79,11 @@ def test_a_lease_that_cannot_be_given_back_hides_nothing(
     with raises(DeclinedError, "declined"), new_epoch(store, PIPELINE, Worker(), "a test"):
         raise DeclinedError("refused.")
     assert store.leases(PIPELINE)
+
+
+def test_a_wait_for_a_dead_owner_names_it_once(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    take_epoch(store, PIPELINE, Worker("dag/stage").lease(), "a test", lease_seconds=0.0)
+    with caplog.at_level(logging.INFO, "airflow_ft"):
+        take_epoch(store, PIPELINE, Worker("dag/recover").lease(), "a test", lease_seconds=0.3)
+    [waited] = [record for record in caplog.records if record.name == "airflow_ft.protocol.lease"]
+    assert "dag/stage" in waited.getMessage()

@@ -56,6 +56,8 @@ from airflow_ft.wal.filesystem import LocalFileSystem
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = "orders", "shop-orders"
 RUN = RunKey("dag", "run-1")
 

@@ -34,6 +34,8 @@ from airflow_ft.wal.retention import sweep
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene, a_segment
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["orders"]
 TOP = ("metadata", "airflow_ft_sources.json")
 OFFSETS = {"orders": {"0": 17}}

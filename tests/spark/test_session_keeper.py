@@ -21,6 +21,8 @@ from airflow_ft.spark.session.session_leases import Kept, kept
 from tests.waiting import wait_for
 from tools.servers.processes import has_ended
 
+pytestmark = pytest.mark.slow
+
 CHATTERBOX = """
 import os, struct, sys, threading, time
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()

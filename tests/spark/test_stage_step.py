@@ -37,6 +37,8 @@ from tests.protocol.world import PIPELINE, RUN, World
 from tests.raising import raises
 from tests.waiting import wait_for
 
+pytestmark = pytest.mark.slow
+
 POSITION = SparkPosition("file:///spark/1-1", 4)
 
 

@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from airflow_ft.protocol.backpressure import held_back
 from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError
 from airflow_ft.protocol.explaining import explained, waiting_for
 from airflow_ft.protocol.failure import Failure
+from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.lookup import checkpoint_of
 from airflow_ft.protocol.model import (
     DRAINED,
@@ -39,7 +41,7 @@ def pipelines(args: Namespace) -> None:
         rows = []
         ended = partial(known_to_have_ended, unknown=_say_unknown)
         found = {each.name: each for each in judged(store.overview(), lease(), ended)}
-        lags, warnings = store.lags(list(found)), store.warnings(list(found))
+        lags, warnings, now = store.lags(list(found)), store.warnings(list(found)), store.now()
         for row in store.pipelines():
             if (overview := found.get(row.name)) is None:  # it was registered just now
                 continue
@@ -55,7 +57,7 @@ def pipelines(args: Namespace) -> None:
                 "confirmed": None,
                 "confirmed_at": None,
                 "late": overview.late,
-                "lag": [f"{lag.source} {lag.amount}" for lag in lags.get(row.name, ())],
+                "lag": [f"{lag.source} {lag.amount}{_age(lag, now)}" for lag in lags.get(row.name, ())],
                 "unsettled": None,
                 "epoch": row.epoch,
                 "at_work": str(turn) if turn is not None else None,
@@ -79,6 +81,14 @@ def pipelines(args: Namespace) -> None:
                 say(f"{each['pipeline']} is {Condition(each['condition']).words}: {each['why']}")
             for warning in each["warnings"]:
                 say(f"{each['pipeline']}: warning {warning}")
+
+
+def _age(lag: Lag, now: datetime) -> str:
+    """Return the time since the driver measured the lag, as text: ` (3 min ago)`; "" within the last minute."""
+    minutes = int((now - lag.at).total_seconds() // 60) if lag.at is not None else 0
+    if minutes < 1:
+        return ""
+    return f" ({minutes} min ago)" if minutes < 120 else f" ({minutes // 60} h ago)"
 
 
 def _code(store: Store, row: Pipeline, overview: Overview) -> str | None:
