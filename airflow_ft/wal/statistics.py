@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.ports import ColumnStatistics
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the naive epoch: values without a zone are counted from it
-MICROSECONDS_A_DAY = 86_400_000_000
 
 
 def instant_text(microseconds: int, *, utc: bool) -> str:
