@@ -130,8 +130,8 @@ def _refuse_newer(database: Database, current: int, newest: int) -> None:
             f"the decision log at {database.url} has schema version {current}, and this airflow-ft knows versions up to"
             f" {newest}.",
             code="newer_release",
-            remedy="Install the version of airflow-ft that wrote it, or a newer one. If a development version before 0.1.0"
-            " wrote it, make a new decision log: those versions are not upgraded. Nothing was changed.",
+            remedy="Install the version of airflow-ft that wrote it, or a newer one. If a development version before"
+            " 0.1.0 wrote it, make a new decision log: those versions are not upgraded. Nothing was changed.",
             store=database.url,
             found=current,
             known=newest,
