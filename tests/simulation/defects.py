@@ -201,7 +201,7 @@ def lost_reply_taken_as_failure(change: Change) -> None:
 
     def again(token: Any, expected: Any, fence: Fence, *, may_wait: bool) -> Any:
         standing = judge(token, expected, fence, may_wait=may_wait)
-        return tokens.LocationStatus.READY if standing is tokens.LocationStatus.DONE else standing
+        return tokens.TokenStatus.READY if standing is tokens.TokenStatus.DONE else standing
 
     everywhere(change, judge, again)
 
@@ -215,7 +215,7 @@ def vanished_token_taken_for_never(change: Change) -> None:
         try:
             return judge(token, expected, fence, may_wait=may_wait)
         except TokenLostError:
-            return tokens.LocationStatus.READY
+            return tokens.TokenStatus.READY
 
     def made_up(self: Any, fence: Any = None, patience: Any = None) -> Any:
         found = read(self, fence, patience)
@@ -232,7 +232,7 @@ def token_at_or_above_taken_for_delivered(change: Change) -> None:
 
     def above(token: Any, expected: Any, fence: Fence, *, may_wait: bool) -> Any:
         if token is not None and token.number >= expected.number:
-            return tokens.LocationStatus.DONE
+            return tokens.TokenStatus.DONE
         return judge(token, expected, fence, may_wait=may_wait)
 
     attempts_not_compared(change)

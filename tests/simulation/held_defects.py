@@ -62,6 +62,6 @@ def lost_transaction_sent_again_without_asking_the_token(change: Change) -> None
 
     def again(found: Any, expected: Any, fence: Fence, *, may_wait: bool) -> Any:
         standing = judge(found, expected, fence, may_wait=may_wait)
-        return token.LocationStatus.READY if standing is token.LocationStatus.DONE and not may_wait else standing
+        return token.TokenStatus.READY if standing is token.TokenStatus.DONE and not may_wait else standing
 
     everywhere(change, judge, again)

@@ -168,7 +168,7 @@ def published_before_spark_has_committed(change: Change) -> None:
 @defect(AHEAD, "I10")
 def room_for_more_than_spark_keeps_state_for(change: Change) -> None:
     left = capacity.capacity
-    change(capacity, "room", lambda store, pipeline, config, retained: left(store, pipeline, config, 100))
+    change(capacity, "capacity", lambda store, pipeline, config, retained: left(store, pipeline, config, 100))
 
 
 @defect(PAUSING, "I7")
@@ -178,7 +178,7 @@ def a_pause_that_is_not_awaited(change: Change) -> None:
     def at_once(store: Any, pipeline: str, config: CheckpointConfig, retained: int) -> Any:
         return left(store, pipeline, replace(config, min_pause=timedelta(0), max_concurrent=1), retained)
 
-    change(capacity, "room", at_once)
+    change(capacity, "capacity", at_once)
 
 
 @defect(PAUSING, "I7")
