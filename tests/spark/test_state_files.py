@@ -85,4 +85,4 @@ def test_state_that_cannot_be_measured_ends_nothing(
     nobody: Any = None
     with caplog.at_level(logging.WARNING, "airflow_ft.spark"):
         query._State(nobody, nobody, location).tell(7, 8)
-    assert f"the size of the state after batch 7 is unknown: {error}" in caplog.text
+    assert f"the size of the state after batch 7 is unknown: {error}" in caplog.messages
