@@ -37,7 +37,7 @@ test: install ## run the tests; ARGS="-k kafka -x" goes to pytest, WORKERS=0: on
 
 .PHONY: unit
 unit: venv ## run the unit tests, which need no server; ARGS="tests/protocol -x" goes to pytest
-	@$(bin)/python -m pytest --unit -n 2 --dist loadscope --no-loadscope-reorder $(if $(findstring tests,$(ARGS)),,tests) $(ARGS)
+	@$(bin)/python -m pytest --unit -n 4 --dist loadscope --no-loadscope-reorder $(if $(findstring tests,$(ARGS)),,tests) $(ARGS)
 
 .PHONY: check
 check: lint types unit ## lint, types and unit tests: what needs no server

@@ -144,6 +144,7 @@ def test_a_death_at_any_call_is_made_good(tmp_path: Path, mix: str, when: str) -
     assert at > 20
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.usefixtures("retaining_each")
 @pytest.mark.parametrize("mix", MIXES)
@@ -289,6 +290,7 @@ def beside(world: World, stage: Stage, **more: Any) -> Overlap:
     return Overlap(world.context(run=RUN), stage.epoch, *rest, streaming=True, **more)
 
 
+@pytest.mark.slow
 def test_the_sources_hear_of_what_is_confirmed_while_a_sink_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
