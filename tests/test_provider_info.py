@@ -191,7 +191,8 @@ def test_an_option_that_nothing_reads_is_told_once(
     assert options.unknown_options() == {}
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__WAL_ROT", "/wal")
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__STORE_CMD", "true")
-    [(name, close)] = options.unknown_options().items()
+    [(name, (_, remedy))] = options.unknown_options().items()
+    close = remedy.rpartition("The closest options: ")[2].split(", ")
     assert (name, close[0], len(close)) == ("wal_rot", "wal_root", 3)
     options.warn_of_unknown_options.cache_clear()
     for _ in range(2):

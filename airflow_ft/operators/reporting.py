@@ -57,5 +57,5 @@ class ReportingCounters(Counters):
             self._told = now
             try:
                 self.telling = beside(partial(self._tell, timing.number), "lineage")
-            except RuntimeError as error:  # no more threads can start
+            except RuntimeError as error:  # the system cannot start another thread
                 log.warning("could not report checkpoint %d to OpenLineage: %s", timing.number, error)

@@ -24,6 +24,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.failure import listed
 from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.overview import Overview
 from airflow_ft.protocol.sweep import ORPHAN_AGE, Swept, health, recover_all
 
@@ -129,7 +130,7 @@ class RecoverAllOperator(BaseOperator):
         if needs:
             list_of_all = listed(f"{name}: {why}" for name, why in needs.items())
             raise FoundProblemsError(
-                f"{len(needs)} {'pipeline needs' if len(needs) == 1 else 'pipelines need'} a person:{list_of_all}",
+                f"{count_text(len(needs), 'pipeline needs', 'pipelines need')} a person:{list_of_all}",
                 remedy="Run `airflow ft in-doubt`. It shows what each sink holds.",
                 pipelines=list(needs),
             )

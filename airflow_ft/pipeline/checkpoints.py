@@ -25,7 +25,7 @@ class Gate:
     as_of: a stage that began to read its sources at or after that time, by the store's clock, has read them to their
         end, or a stream has come so far, and all that was published by then is settled. So everything that was there
         at that time is confirmed.
-    after: a checkpoint was confirmed at or after that time, by the store's clock, whatever its rows are.
+    after: a checkpoint was confirmed at or after that time, by the store's clock, with any rows.
     """
 
     number: int | None = None

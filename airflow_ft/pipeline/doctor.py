@@ -142,8 +142,8 @@ def _configuration() -> list[Check]:
     from airflow_ft.pipeline import options
 
     exam = Examination("configuration")
-    for name, close in options.unknown_options().items():
-        exam.warn(name, options.unknown_text(name), options.unknown_remedy(name, close), "setting_unknown")
+    for name, (text, remedy) in options.unknown_options().items():
+        exam.warn(name, text, remedy, options.CODE)
     return exam.checks
 
 

@@ -108,9 +108,8 @@ class DryRun:
         if not self.checkpoints:
             yield f"{self.pipeline}: nothing is new{'' if self.waiting else ', so nothing would be delivered'}"
         else:
-            many = "checkpoint" if self.checkpoints == 1 else "checkpoints"
             more = "; there is more to read behind it" if self.has_more else ""
-            yield f"{self.pipeline}: {self.checkpoints} {many} would be delivered{more}"
+            yield f"{self.pipeline}: {count_text(self.checkpoints, 'checkpoint')} would be delivered{more}"
         if self.waiting:
             counts = ", ".join(f"{sink} {rows:,}" for sink, rows in self.waiting_rows.items())
             numbers = Numbers.of(self.waiting)

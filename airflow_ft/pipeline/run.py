@@ -79,8 +79,9 @@ def run(
         arguments: instead of `spec` those of `PipelineSpec`, by name. Nothing is rendered: no Jinja.
 
     Connections are those that the `airflow` command finds: environment variables (AIRFLOW_CONN_<ID>), secrets
-    backends, Airflow's database if there is one. `restart` counts for each step; by default transient errors are
-    retried three times, 15 seconds apart.
+    backends, Airflow's database if there is one. `restart` applies to each step. By default a step is retried three
+    times after transient errors, 15 seconds apart. A refused login, a missing privilege and a table that does not fit
+    end the run at once.
 
     Returns {"numbers": [...], "count", "first", "last": of the checkpoints confirmed in this run, "latest": newest
     confirmed number of the pipeline, "rows": confirmed in this run, "set_aside"}, as `CheckpointedPipeline.output`.
@@ -192,7 +193,7 @@ class PlainRun:
             except (TurnHeldError, LeaseHeldError) as error:
                 self._wait(error)
             except TransientError as error:
-                # Nobody corrects a password or a table within seconds. `restart=` asks for the retries all the same.
+                # A person must correct a password or a table, which takes longer. `restart=` asks for retries.
                 needs_a_person = isinstance(error, SinkAccessError | UnfitTargetError) and self._spec.restart is None
                 wait = None if needs_a_person else wait_after(error, restarts, "the step")
                 if wait is None:

@@ -6,6 +6,7 @@ import logging
 import time
 
 from airflow_ft.protocol.model import Checkpoint
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import Store
 
 SECONDS = 10.0
@@ -37,12 +38,11 @@ class Heartbeat:
             return
         waiting = self._store.undelivered(self._pipeline)
         log.info(
-            "checkpoint %d is confirmed: %s rows in %d %s in %.0f s; %.2f s from trigger to confirmation"
+            "checkpoint %d is confirmed: %s in %s in %.0f s; %.2f s from trigger to confirmation"
             " (longest %.2f s); %s for delivery",
             checkpoint.number,
-            f"{self._rows:,}",
-            self._count,
-            "checkpoint" if self._count == 1 else "checkpoints",
+            count_text(self._rows, "row"),
+            count_text(self._count, "checkpoint"),
             seconds,
             sorted(self._latencies)[len(self._latencies) // 2],
             max(self._latencies),

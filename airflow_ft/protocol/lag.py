@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.rate import told
 
 
@@ -46,16 +47,15 @@ class Lag:
     @property
     def amount(self) -> str:
         """As people say it: `1,200 records`."""
-        return amount(self.behind, self.unit)
+        return _amount(self.behind, self.unit)
 
     def __str__(self) -> str:
         read = [f"{self.done:,} of {self.expected:,} read"] if self.expected else []
         return ", ".join([f"source {self.source}: {self.amount} behind", *read, *told(self.rate, self.seconds_left)])
 
 
-def amount(count: int, unit: str) -> str:
-    """`1 record`, `1,200 records`."""
-    return f"{count:,} {unit if count != 1 else unit[:-1]}"
+def _amount(count: int, unit: str) -> str:
+    return count_text(count, unit[:-1], unit)
 
 
 def total(lags: Iterable[Lag]) -> str:
@@ -63,4 +63,4 @@ def total(lags: Iterable[Lag]) -> str:
     sums: dict[str, int] = {}
     for each in lags:
         sums[each.unit] = sums.get(each.unit, 0) + each.behind
-    return ", ".join(amount(count, unit) for unit, count in sorted(sums.items(), reverse=True))
+    return ", ".join(_amount(count, unit) for unit, count in sorted(sums.items(), reverse=True))

@@ -62,7 +62,6 @@ def take_epoch(
         FencedError: the newest epoch is not `after`; no epoch was taken.
     """
     watched: dict[str, tuple[int, float]] = {}
-    told: set[str] = set()
     while True:
         epoch = store.pipeline(pipeline).epoch
         if after is not None and epoch != after:
@@ -73,11 +72,20 @@ def take_epoch(
                 epoch=epoch,
             )
         leases = store.leases(pipeline)
-        waiting_for: Lease | None = None
+        waits = False
         for other in leases:
             if other.holder == lease.holder or _is_older_try(other, lease):
                 continue
-            counter, since = watched.setdefault(other.holder, (other.counter, monotonic()))
+            if other.holder not in watched:
+                watched[other.holder] = other.counter, monotonic()
+                log.info(
+                    "waiting for %s, which has epoch %d of %s: without a renewed lease it counts as dead after %g s",
+                    other.task or other.holder,
+                    other.epoch,
+                    pipeline,
+                    lease_seconds,
+                )
+            counter, since = watched[other.holder]
             if counter != other.counter:
                 raise LeaseHeldError(
                     f"{other.task or 'another process'} (try {other.try_number}) works on the pipeline with epoch"
@@ -88,22 +96,12 @@ def take_epoch(
                     epoch=other.epoch,
                 )
             if monotonic() - since < lease_seconds:
-                waiting_for = other
-        if waiting_for is None:
+                waits = True
+        if not waits:
             try:
                 return store.take_epoch(pipeline, epoch, {other.holder: other.counter for other in leases}, lease, why)
             except (LeaseHeldError, StateConflictError, FencedError):
                 continue  # another process changed it meanwhile: look again
-        else:
-            if waiting_for.holder not in told:
-                told.add(waiting_for.holder)
-                log.info(
-                    "waiting for %s, which has epoch %d of %s: without a renewed lease it counts as dead after %g s",
-                    waiting_for.task or waiting_for.holder,
-                    waiting_for.epoch,
-                    pipeline,
-                    lease_seconds,
-                )
         sleep(min(1.0, lease_seconds / 10))
 
 

@@ -774,7 +774,7 @@ class Participant(Protocol):
         """Return what the sink remembers of the pipeline under any owner; None: nothing."""
 
     def adopt(self, fence: Fence, number: int) -> None:
-        """Make the sink remember `number` as the last delivered one, under `fence`, whatever it remembers now.
+        """Make the sink remember `number` as the last delivered one, under `fence`, in place of any other.
 
         For a person who adopts the pipeline from another installation (`airflow ft adopt`). Afterwards no number at or
         below `number` can be delivered.

@@ -64,8 +64,7 @@ class AbortReason(StrEnum):
 
     @property
     def counts(self) -> bool:
-        """Return whether it counts for `CheckpointConfig.tolerable_failures`: the checkpoint failed, not its
-        computation.
+        """Return whether `CheckpointConfig.tolerable_failures` counts it: the checkpoint failed, not its computation.
 
         The restart strategy handles everything else that ends an attempt, as in Flink.
         """

@@ -27,6 +27,7 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.flink import RESTART_TYPES, restart_of
 from airflow_ft.protocol.kinds import Count, Duration, Number, check_settings, kinds_of, read_settings
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import Store
 
 log = logging.getLogger(__name__)
@@ -213,8 +214,7 @@ class FailureRate(RestartStrategy):
     delay: timedelta = field(default=timedelta(seconds=1), metadata={"kind": _ANY})
 
     def __str__(self) -> str:
-        most = self.max_failures_per_interval
-        failures = "1 failure" if most == 1 else f"{most} failures"
+        failures = count_text(self.max_failures_per_interval, "failure")
         return f"after {_told(self.delay)}, up to {failures} in {_told(self.failure_rate_interval)}"
 
     def _wait(self, restarts: Restarts, now: float, random: float) -> float | None:

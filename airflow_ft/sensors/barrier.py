@@ -34,7 +34,7 @@ class BarrierSensor(GateSensor):
         alignment: when it opens, and which numbers it names:
 
             - "aligned": when each pipeline has confirmed what was before the barrier. `number` is the first checkpoint
-              that is known to cover it: whoever reads each pipeline up to its number reads one consistent cut.
+              that is known to cover it. A reader of each pipeline up to its number reads one consistent cut.
             - "unaligned": as "aligned", but at the latest after `patience`. Then it opens anyway. The log and the
               result say which pipelines lag ("covered": False), and how far each of them is.
             - "at_least_once": when "aligned" opens. `number` is the newest checkpoint up to which all is confirmed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from airflow_ft.clients.kafka.grants import DURABLE, TOPIC, Grant
+from airflow_ft.clients.kafka.grants import USER, Grant, create_topic
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.ports import ConnectionResolver
 from airflow_ft.sources import Source
@@ -23,9 +23,9 @@ def describe(source: Source, connections: ConnectionResolver) -> Iterator[str]:
     from airflow_ft.clients.kafka.client import KafkaSettings
 
     settings = KafkaSettings.from_connection(connections(source.conn_id))
-    user = str(settings.common.get("sasl.username") or "<user>")
+    user = str(settings.common.get("sasl.username") or USER)
     for grant in grants(source):
-        yield grant.command.replace("<user>", user)
+        yield grant.command(user)
 
 
 def grants(source: KafkaSource) -> Sequence[Grant]:
@@ -39,8 +39,11 @@ def grants(source: KafkaSource) -> Sequence[Grant]:
     return [*topics, *group]
 
 
-def missing_topics(sources: Mapping[str, Source], connections: ConnectionResolver) -> Iterator[tuple[str, str]]:
-    """Yield source and name of each topic that is not there, or hidden; nothing where the brokers cannot be asked."""
+def missing_topics(sources: Mapping[str, Source], connections: ConnectionResolver) -> Iterator[tuple[str, str, str]]:
+    """Yield each topic that is missing or hidden: source, name, and the command that creates it.
+
+    Brokers that cannot be asked are left out.
+    """
     from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
     from airflow_ft.clients.kafka.topics import describe as describe_topics
 
@@ -52,14 +55,9 @@ def missing_topics(sources: Mapping[str, Source], connections: ConnectionResolve
                 continue
             clients = KafkaClients(KafkaSettings.from_connection(connections(source.conn_id)))
             found = describe_topics(clients, source.topics)
-        except AirflowFtError:  # the job tells it
+        except AirflowFtError:  # the job reports it
             continue
-        yield from ((name, topic) for topic in source.topics if found[topic] is None)
-
-
-def creation(topic: str) -> str:
-    """Return the command that creates a topic."""
-    return f"{TOPIC} --topic {topic} {DURABLE}"
+        yield from ((name, topic, create_topic(topic)) for topic in source.topics if found[topic] is None)
 
 
 def _prefix(pattern: str) -> str:

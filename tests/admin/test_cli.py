@@ -248,7 +248,7 @@ def test_it_says_that_a_stream_is_held_back_and_why(world: World, ft: Any) -> No
     assert row["held_back"] is None and "TOO_MANY_QUEUED" not in ft("show", PIPELINE, "1")
 
 
-@pytest.mark.parametrize(("minutes", "age"), [(0, ""), (3, " (3 min ago)"), (200, " (3 h ago)")])
+@pytest.mark.parametrize(("minutes", "age"), [(0, ""), (3, " (3m 0s ago)"), (200, " (3h 20m ago)")])
 def test_a_lag_has_its_age(minutes: int, age: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert looking._age(Lag("orders", Unit.FILES, 1, at=now - timedelta(minutes=minutes)), now) == age

@@ -83,7 +83,7 @@ def test_each_lack_is_told_before_it_is_met(guarded: GuardedKafka, world: World,
     if lacked.resource == "topic":  # Kafka does not say of a hidden topic whether it is there
         assert any(lacked.name in check.text for check in told), told
     else:
-        assert [lacked.command in check.remedy for check in told] == [True], told
+        assert [lacked.command() in check.remedy for check in told] == [True], told
     if lacked.is_prefix:
         [error] = lacks(world.pipeline, world.plan(1).participants[0], world.connection)
         assert (error.code, error.fields["resource"], error.fields["name"]) == (

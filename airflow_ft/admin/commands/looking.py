@@ -6,11 +6,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from airflow_ft.admin.commands.common import Size, command, lease, open_store, print_table, say, time_text
+from airflow_ft.admin.commands.common import Size, age_text, command, lease, open_store, print_table, say, time_text
 from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
@@ -84,11 +84,9 @@ def pipelines(args: Namespace) -> None:
 
 
 def _age(lag: Lag, now: datetime) -> str:
-    """Return the time since the driver measured the lag, as text: ` (3 min ago)`; "" within the last minute."""
-    minutes = int((now - lag.at).total_seconds() // 60) if lag.at is not None else 0
-    if minutes < 1:
-        return ""
-    return f" ({minutes} min ago)" if minutes < 120 else f" ({minutes // 60} h ago)"
+    """Return the time since the driver measured the lag, as text; "" within the last minute."""
+    age = now - lag.at if lag.at is not None else timedelta()
+    return f" ({age_text(age)} ago)" if age >= timedelta(minutes=1) else ""
 
 
 def _code(store: Store, row: Pipeline, overview: Overview) -> str | None:

@@ -13,7 +13,7 @@ from airflow_ft.pipeline.dry_run import columns_of
 from airflow_ft.protocol.adoption import participants_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.registry import system
-from airflow_ft.sources.setup import creation, describe, missing_topics
+from airflow_ft.sources.setup import describe, missing_topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,21 +62,23 @@ def setup(args: Namespace) -> None:
         raise SystemExit(1)
 
 
-def _of_sources(sources: Mapping[str, Source], lacking: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+def _of_sources(
+    sources: Mapping[str, Source], lacking: Sequence[tuple[str, str, str]]
+) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each source that needs something, and the lines for it."""
     for name, source in sources.items():
         lines = [f"# source {name}: run this as a user who may create topics and manage access lists."]
-        for topic in (topic for of, topic in lacking if of == name):
+        for topic, creation in (each for of, *each in lacking if of == name):
             lines.append(f"# Topic {topic!r} does not exist, or this user may not see it. Create it:")
-            lines.append(creation(topic))
+            lines.append(creation)
             lines.append("# Then run this command again: without the topic the columns of the job are not known.")
         lines += describe(source, server_connections)
         if len(lines) > 1:
             yield name, lines
 
 
-def _unreadable(args: Namespace, sources: Mapping[str, Source]) -> list[tuple[str, str]]:
-    """Return source and name of each topic without which the job cannot be tried."""
+def _unreadable(args: Namespace, sources: Mapping[str, Source]) -> list[tuple[str, str, str]]:
+    """Return each topic without which the job cannot be tried: source, name, and the command that creates it."""
     if args.dag is None or not args.print:
         raise ConfigurationError(
             "--tables needs the DAG file of the pipeline, and only prints.",

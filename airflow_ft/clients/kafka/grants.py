@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from shlex import quote
 
-TOPIC = "kafka-topics.sh --bootstrap-server <broker:9092> --create --if-not-exists"
-"""Creates a topic, with its name and settings behind it."""
-DURABLE = "--partitions 3 --replication-factor 3 --config min.insync.replicas=2"
+USER = "<user>"
+"""Stands for the name of a user that is not known."""
+_DURABLE = "--partitions 3 --replication-factor 3 --config min.insync.replicas=2"
+
+
+def create_topic(name: str, settings: str = _DURABLE) -> str:
+    """Return the command that creates a topic, by default a replicated one."""
+    return f"kafka-topics.sh --bootstrap-server <broker:9092> --create --if-not-exists --topic {name} {settings}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +25,12 @@ class Grant:
     use: str
     is_prefix: bool = False
 
-    @property
-    def command(self) -> str:
+    def command(self, user: str = USER) -> str:
         """Return the command for the administrator of the access lists."""
         where = f"--{self.resource}" + (f" {quote(self.name)}" if self.name else "")
         pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
         operations = " ".join(f"--operation {operation}" for operation in self.operations)
         return (
-            f"kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal User:<user> {operations}"
+            f"kafka-acls.sh --bootstrap-server <broker:9092> --add --allow-principal User:{user} {operations}"
             f" {where}{pattern}"
         )

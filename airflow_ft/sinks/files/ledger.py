@@ -379,7 +379,7 @@ class Ledger:
     # --- what is visible -----------------------------------------------------------------------------------------
 
     def visible(self, above: int = 0) -> list[int]:
-        """Return higher numbers that have a folder, ascending, whatever process created it."""
+        """Return higher numbers that have a folder, ascending. Any process may have created it."""
         if isinstance(self.files, Objects) and above:  # a store lists a thousand names at a time
             names: Iterable[str] = self.files.names_after(self.root, self.label(above))
         else:

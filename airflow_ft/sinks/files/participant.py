@@ -16,8 +16,7 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
   attempt removes them and writes its own. The sleeper finds a newer head, or leaves a folder that no vote names.
 - the vote is stored: a complete folder that no vote names is left; the same.
 - the rename (commit): the counted folder is left, and the next one renames it. The sleeper's rename then finds
-  nothing,
-  or the checkpoint in its place, and it reads the marker.
+  nothing, or the checkpoint in its place, and it reads the marker.
 - the renamed folder is synced: it is visible, but a power cut may undo it. The next one finds the manifest in the
   visible folder, and syncs; or renames again.
 - the marker: the manifest in the visible folder says whose rows these are, and the next one writes the marker from it.
@@ -28,8 +27,8 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 
 A pipeline that continues under another name takes the folder over in its first prepare. One step names it in the head,
 if the last delivered number is the one after which it continues. From then on a process that acts for the old name
-finds the new one in the head, whatever its rank. Its prepared folders are removed, as above. The old name's numbers
-were settled before (`airflow_ft.spark.savepoints.restoring`); a rename between these two is reported.
+finds the new one in the head, even with a newer rank. Its prepared folders are removed, as above. The old name's
+numbers were settled before (`airflow_ft.spark.savepoints.restoring`); a rename between these two is reported.
 
 The counted folder may be lost (deleted by hand): then the rows are delivered from the log, in a folder of the attempt
 that commits. Contents are equal, since they come from the frozen log; the marker names the attempt.

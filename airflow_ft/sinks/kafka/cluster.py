@@ -185,7 +185,7 @@ class KafkaParticipant:
         self._tokens.renew(fence)
 
     def adopt(self, fence: Fence, number: int) -> None:
-        """Set the token of every slot to `number` under `fence`, whatever it is now; see `Tokens.adopt`."""
+        """Set the token of every slot to `number` under `fence`, in place of any other; see `Tokens.adopt`."""
         self._tokens.adopt(fence, number)
 
     def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:

@@ -10,6 +10,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.grants import Grant
 from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, describe, missing_topic
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import SinkAccessError
@@ -17,7 +18,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.kafka.kafka_python import client_settings
-from airflow_ft.sinks.kafka.permissions import Grant, ids_of, is_granted, may_create, needed, not_granted
+from airflow_ft.sinks.kafka.permissions import ids_of, is_granted, may_create, needed, not_granted
 from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
 from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, check_times, client_limits, short_lived
@@ -125,7 +126,7 @@ def _permissions(
                 name,
                 "it is not known whether this user may write its transactional ids: the client that asks (kafka-python)"
                 f" {why_not}",
-                f"Grant it: {'; '.join(grant.command for grant in grants if grant.is_prefix)}.",
+                f"Grant it: {'; '.join(grant.command() for grant in grants if grant.is_prefix)}.",
             )
         return
     from airflow_ft.sinks.kafka.authorization import Permissions

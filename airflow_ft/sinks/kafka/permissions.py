@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from airflow_ft.clients.kafka.client import KafkaClients
-from airflow_ft.clients.kafka.grants import Grant as Grant
+from airflow_ft.clients.kafka.grants import Grant
 from airflow_ft.protocol.errors import SinkAccessError
 
 if TYPE_CHECKING:
@@ -22,15 +22,20 @@ def not_granted(grant: Grant) -> SinkAccessError:
     return SinkAccessError(
         f"this user may not use {grant.resource} {name} ({grant.use}).",
         code="privilege_missing",
-        remedy=f"Run {grant.command}.",
+        remedy=f"Run {grant.command()}.",
         resource=grant.resource,
         name=grant.name,
     )
 
 
+def id_prefix(pipeline: str, conn_id: str) -> str:
+    """Return how the transactional ids and groups of a pipeline begin on one cluster."""
+    return f"airflow_ft.{pipeline}.{conn_id}."
+
+
 def ids_of(pipeline: str, conn_id: str, slots: int) -> Sequence[str]:
-    """Return the transactional ids of a pipeline, which its groups are called by, too."""
-    return [f"airflow_ft.{pipeline}.{conn_id}.{number}" for number in range(slots)]
+    """Return a pipeline's transactional ids, one a slot. Its groups have the same names."""
+    return [f"{id_prefix(pipeline, conn_id)}{number}" for number in range(slots)]
 
 
 def is_granted(permissions: Permissions, grant: Grant, ids: Iterable[str]) -> bool:
@@ -41,7 +46,7 @@ def is_granted(permissions: Permissions, grant: Grant, ids: Iterable[str]) -> bo
 
 def needed(pipeline: str, conn_id: str, token_topic: str, topics: Iterable[str]) -> Sequence[Grant]:
     """Return the permissions that a pipeline needs on one cluster with any strategy."""
-    ids = f"airflow_ft.{pipeline}.{conn_id}."
+    ids = id_prefix(pipeline, conn_id)
     return (
         Grant("transactional-id", ids, ("Write", "Describe"), "its transactions", is_prefix=True),
         Grant("group", ids, ("Read", "Describe"), "its tokens", is_prefix=True),

@@ -18,7 +18,7 @@ def require_same_topics(clients: KafkaClients, before: Mapping[str, str]) -> Non
     """Check that rows delivered into topics of these ids can still exist.
 
     Raises:
-        TokenLostError: a topic was recreated since: the records are gone with the old one, whatever the token says.
+        TokenLostError: a topic was recreated since, so the records are gone with the old one.
         SinkAccessError: a topic does not exist.
     """
     now = settled_ids(clients, before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
-from airflow_ft.clients.kafka.grants import DURABLE, TOPIC
+from airflow_ft.clients.kafka.grants import USER, create_topic
 from airflow_ft.clients.kafka.topics import create_token_topic
 from airflow_ft.clients.kafka.topics import describe as describe_topics
 from airflow_ft.protocol.model import ParticipantPlan
@@ -18,17 +18,17 @@ def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -
     """Commands of Kafka's own tools, to be reviewed and run. Nothing is asked of the brokers."""
     settings = KafkaSettings.from_connection(connection)
     topics = sorted({str(given["topic"]) for given in plan.sinks.values()})
-    user = str(settings.common.get("sasl.username") or "<user>")
+    user = str(settings.common.get("sasl.username") or USER)
     yield f"# connection {plan.name}: run this as a user who may create topics and manage access lists."
-    yield f"{TOPIC} --topic {settings.token_topic} --partitions 1"
+    yield create_topic(settings.token_topic, "--partitions 1")
     yield "# The topics for the records must exist. Choose partitions and replicas."
     for topic in topics:
-        yield f"{TOPIC} --topic {topic} {DURABLE}"
+        yield create_topic(topic)
     for grant in needed(pipeline, plan.name, settings.token_topic, topics):
-        yield grant.command.replace("<user>", user)
+        yield grant.command(user)
     yield "# Optional permissions:"
     for grant in helpful(settings.token_topic, topics):
-        yield f"# {grant.command.replace('<user>', user)}   # {grant.use}"
+        yield f"# {grant.command(user)}   # {grant.use}"
 
 
 def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:

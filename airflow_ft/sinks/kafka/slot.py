@@ -26,6 +26,7 @@ from airflow_ft.protocol.errors import (
     TokenLostError,
 )
 from airflow_ft.protocol.model import Fence
+from airflow_ft.sinks.kafka.permissions import id_prefix
 from airflow_ft.sinks.kafka.sending import ProducerLostError
 from airflow_ft.sinks.kafka.token import Token, check_owner, parse
 from airflow_ft.sinks.kafka.transaction import Transaction
@@ -45,7 +46,7 @@ class Slot:
     def __init__(self, clients: KafkaClients, pipeline: str, index: int) -> None:
         self._clients = clients
         self.index = index
-        self.group = f"airflow_ft.{pipeline}.{clients.conn_id}.{index}"
+        self.group = f"{id_prefix(pipeline, clients.conn_id)}{index}"
         self._readers: dict[str, Any] = {}
         self._transactions = 0
         self._demands: dict[str, Any] = {}  # of all transactions, on their producers

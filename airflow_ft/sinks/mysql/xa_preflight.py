@@ -7,7 +7,7 @@
 | Galera (wsrep_on) | it has no XA |
 | MySQL with prepared branches of other formatIDs | a restart forgets acknowledged ones [tried, 9.7.4] |
 | no right to XA RECOVER (MySQL: XA_RECOVER_ADMIN) | checkpoints in doubt could not be found |
-| the branch of the test does not survive its connection, or no other connection can commit it | whatever the reason |
+| the branch of the test does not survive its connection, or no other connection can commit it | for any reason |
 
 There is no limit of prepared transactions to check: neither server has one.
 """

@@ -135,7 +135,7 @@ class Ledger(SqlLedger):
         sql = "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s"
         found = self.session.rows(sql, (self.schema,))
         if not found:
-            raise self._cannot_create("this schema does not exist.")
+            raise self._cannot_create("the schema itself is missing.")
         if not found[0][0]:
             raise self._cannot_create("this user may not create tables there.")
 

@@ -172,8 +172,8 @@ def source_places(frame: DataFrame) -> list[int]:
 def refuse_unfit(frame: DataFrame, mode: CheckpointingMode) -> None:
     """Raise ConfigurationError if a source of the query, also one that the job opened, does not support the mode.
 
-    Spark and its Kafka connector do not know whether other sources are replayable, or where they begin. The promise of
-    the job counts for those.
+    Spark and its Kafka connector do not know whether other sources are replayable, or where they begin. For those the
+    job itself must promise it.
     """
     for name, relation in _relations(frame):
         kind = relation.getClass().getSimpleName()

@@ -361,9 +361,10 @@ class Query:
         return False
 
     def _is_bounded_in_bytes(self, read: Sequence[Listing]) -> bool:
-        """Return whether a source with a limit in bytes gave files, so that the batch may be a slice: Spark stops
-        before a file that is too large, whatever room is left. A source that gave no file has none left, since its
-        first file always fits.
+        """Return whether a source with a limit in bytes gave files, so that the batch may be a slice.
+
+        Spark stops before the first file that does not fit, even if later ones would. A source that gave no file has
+        none left, since its first file always fits.
         """
         bounded = any(
             isinstance(source, FileSource) and source.max_bytes_per_trigger is not None

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from airflow_ft.clients.kafka.grants import DURABLE, TOPIC
+from airflow_ft.clients.kafka.grants import create_topic
 from airflow_ft.protocol.errors import AirflowFtError, DataLossError, StageError
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.sources.kafka import KafkaSource
@@ -95,7 +95,7 @@ class Topics:
                         code="topic_missing",
                         pipeline=self._pipeline,
                         participant=source.conn_id,
-                        remedy=f"Create it: {TOPIC} --topic {topic} {DURABLE}. Or remove it from the source."
+                        remedy=f"Create it: {create_topic(topic)}. Or remove it from the source."
                         + (_GONE if topic in counted else ""),
                         source=name,
                         topic=topic,
