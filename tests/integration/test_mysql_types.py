@@ -14,12 +14,12 @@ import pymysql
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
+from airflow_ft.sinks.base.columns import Objection
 from airflow_ft.sinks.mysql.catalog import Table, read_table
-from airflow_ft.sinks.mysql.charsets import repertoires
-from airflow_ft.sinks.mysql.checks import Objection
+from airflow_ft.sinks.mysql.column_fit import judge
 from airflow_ft.sinks.mysql.naming import TableName
+from airflow_ft.sinks.mysql.server_texts import repertoires
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.type_checks import judge
 from tests.raising import raises
 from tests.sinks.mysql.world import MySqlWorld, each_way, make_world
 from tools.servers import Database

@@ -18,12 +18,11 @@ from itertools import pairwise
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.verify import SAMPLES, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column, Table
-from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.keys import Unique, unique_keys
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE, Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
-from airflow_ft.sinks.mysql.plain_text import definitions, without_labels
+from airflow_ft.sinks.mysql.plain_text import definitions, digest, without_labels
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.view import OneFile

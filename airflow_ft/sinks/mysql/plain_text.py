@@ -1,7 +1,8 @@
-"""ENUM and SET as verification holds the log's rows: as plain text, so that nothing is converted on that side.
+"""What verification compares: rows as digests that the server computes, with ENUM and SET as plain text.
 
-Else the server would make of a text in the log what it has made of it in the target ('1' into the first label), and a
-changed value would look right. Of a SET the labels are put into the column's order first, in which the target has them.
+They are plain text so that nothing is converted on the log's side. Else the server would make of a text in the log what
+it has made of it in the target ('1' into the first label), and a changed value would look right. Of a SET the labels
+are put into the column's order first, in which the target has them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.sinks.mysql.catalog import Column
+from airflow_ft.sinks.mysql.column_fit import BYTES
 from airflow_ft.sinks.mysql.labels import LABELLED, Labels
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.vote import Target
@@ -65,3 +68,22 @@ def in_order(reader: SegmentReader, target: Target) -> SegmentReader:
     written = target.written(reader.schema(target.sink))
     sets = {column.source: column.labels for column in written if column.labels is not None and column.labels.several}
     return InOrder(reader, sets) if sets else reader
+
+
+def digest(alias: str, columns: Sequence[Column]) -> str:
+    """SHA-256 over the columns' own digests: unambiguous, and no value is ever copied into a longer one."""
+    each = ", ".join(
+        f"COALESCE(SHA2({_exact(f'{alias}.{quote(column.name)}', column)}, 256), '-')" for column in columns
+    )
+    return f"UNHEX(SHA2(CONCAT_WS(',', {each}), 256))"
+
+
+def _exact(name: str, column: Column) -> str:
+    """The value as text that is equal only for equal values."""
+    if column.type in BYTES:
+        return name
+    if column.type == "float":
+        return f"CAST({name} + 0E0 AS CHAR)"  # as text a FLOAT shows six digits only
+    if column.type == "bit":
+        return f"CAST({name} + 0 AS CHAR)"
+    return f"CAST({name} AS CHAR CHARACTER SET utf8mb4)"

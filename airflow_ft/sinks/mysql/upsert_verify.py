@@ -19,13 +19,12 @@ from airflow_ft.protocol.ports import SegmentReader, WalReader
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport, sample
 from airflow_ft.sinks.base.changes import DeletedKeys
 from airflow_ft.sinks.mysql.catalog import Column
-from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, suppressed
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE
 from airflow_ft.sinks.mysql.naming import TableName, quote
-from airflow_ft.sinks.mysql.plain_text import definitions, in_order, without_labels
+from airflow_ft.sinks.mysql.plain_text import definitions, digest, in_order, without_labels
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import Upserter, fit_target

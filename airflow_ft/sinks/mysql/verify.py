@@ -23,14 +23,14 @@ from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan, canonical_json
 from airflow_ft.protocol.ports import ConnectionInfo, WalReader
 from airflow_ft.protocol.verify import Delivered, SinkReport
-from airflow_ft.sinks.mysql.charsets import Repertoire
-from airflow_ft.sinks.mysql.checks import Objection
+from airflow_ft.sinks.base.columns import Objection
 from airflow_ft.sinks.mysql.comparison import Comparison, Part, usable_key
 from airflow_ft.sinks.mysql.failures import PRIVILEGE_MISSING, failure
 from airflow_ft.sinks.mysql.ledger import ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.plain_text import in_order
+from airflow_ft.sinks.mysql.server_texts import Repertoire
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.setup import verify_grants
 from airflow_ft.sinks.mysql.spec import MySqlSink

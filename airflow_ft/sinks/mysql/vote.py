@@ -18,16 +18,16 @@ from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccess
 from airflow_ft.protocol.ports import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import booleans, is_binary, is_text
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.mysql.asked_checks import Question, questions
+from airflow_ft.sinks.base.columns import Check, Objection
 from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
-from airflow_ft.sinks.mysql.charsets import Repertoire, repertoires
-from airflow_ft.sinks.mysql.checks import NULL_IN_A_DELETE, Check, Objection, null_checks
+from airflow_ft.sinks.mysql.column_fit import SERVER_JUDGES, judge
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
 from airflow_ft.sinks.mysql.labels import shown
 from airflow_ft.sinks.mysql.parameters import row_sizes
+from airflow_ft.sinks.mysql.server_texts import Question, Repertoire, questions, repertoires
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.type_checks import SERVER_JUDGES, judge
+from airflow_ft.sinks.mysql.value_checks import NULL_IN_A_DELETE, null_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Target:
         return columns, problems
 
     def judge(self, kind: pa.DataType, column: Column, source: str) -> Objection | Sequence[Check]:
-        """Return whether values of this type, which the rows call `source`, go into the column; see `type_checks`."""
+        """Return whether values of this type, which the rows call `source`, go into the column; see `column_fit`."""
         late = self.timestamps_to_2106
         return judge(kind, column, source=source, timestamps_to_2106=late, repertoires=self.repertoires)
 

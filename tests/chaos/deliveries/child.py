@@ -34,7 +34,7 @@ from airflow_ft.sinks.kafka import participant as kafka_participant
 from airflow_ft.sinks.kafka.held import HeldParticipant  # noqa: F401
 from airflow_ft.sinks.kafka.transaction import Transaction
 from airflow_ft.sinks.kafka.transaction_coordinator import TransactionCoordinator
-from airflow_ft.sinks.mysql import doctor, slices, type_checks, verify  # noqa: F401
+from airflow_ft.sinks.mysql import column_fit, doctor, slices, verify  # noqa: F401
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.participant import open_participant as open_mysql
 from airflow_ft.sinks.mysql.session import Session

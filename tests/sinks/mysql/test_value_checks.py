@@ -5,7 +5,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from airflow_ft.sinks.mysql.catalog import Column
-from airflow_ft.sinks.mysql.number_checks import into_decimal
+from airflow_ft.sinks.mysql.value_checks import into_decimal
 
 
 def test_digits_that_would_be_cut_off_are_found_also_where_rounding_adds_one_before_the_point() -> None:

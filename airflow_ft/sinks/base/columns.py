@@ -1,19 +1,18 @@
-"""Parts of a judgement on values: `Objection` to a type, or `Check`s that the values must pass. Pure.
+"""Column fit: may values of a type go into a column of a table, and which conditions must they meet?
 
+There are three answers: they fit (no checks), their values must be looked at (`Check`s), or they cannot (`Objection`).
 The statistics of the staging pass decide a check if they suffice (`Check.by_statistics`), otherwise the rows do
-(`Check.offends`): a minimum cannot show whether digits would be cut off.
+(`Check.offends`): a minimum cannot show whether digits would be cut off. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_ft.protocol.ports import ColumnStatistics
-from airflow_ft.sinks.mysql.catalog import Column
 
 Statistics = Callable[[ColumnStatistics], bool]
 Rows = Callable[[pa.Array], pa.Array]
@@ -62,24 +61,3 @@ class Check:
     def schema_problem(self, column: str, values: str = "") -> str:
         """Say what does not fit, without a full stop; `column` names the table's, `values` are some that offend."""
         return f"found {self.found}{f' ({values})' if values else ''}, and {column} allows {self.allowed}"
-
-
-def null_checks(column: Column) -> Sequence[Check]:
-    """No nulls where the column takes none."""
-    if column.nullable and not column.automatic:
-        return ()
-    why = "it would become the next AUTO_INCREMENT number" if column.automatic else "the column is NOT NULL"
-    remedy = "leave the column out of the job's result" if column.automatic else "make the column nullable"
-    return (
-        Check(
-            found="NULL", allowed=f"no NULL ({why})", remedy=f"Fill the values in the job, or {remedy}.",
-            offends=pc.is_null, by_statistics=lambda s: s.nulls > 0, by_table=False, problem="null",
-            code="null_refused",
-        ),
-    )  # fmt: skip
-
-
-NULL_IN_A_DELETE = Check(
-    "NULL in the key of a delete", "no NULL, because it is in the key", "Remove such rows in the job.",
-    pc.is_null, lambda s: s.nulls > 0, by_table=False, problem="null", code="null_refused",
-)  # fmt: skip

@@ -13,13 +13,23 @@ import pyarrow as pa
 
 from airflow_ft.sinks.arrow import first_fit, is_binary, is_text
 from airflow_ft.sinks.base import json_columns
+from airflow_ft.sinks.base.columns import Check, Objection
 from airflow_ft.sinks.mysql.catalog import Column
-from airflow_ft.sinks.mysql.charsets import Repertoire
-from airflow_ft.sinks.mysql.checks import Check, Objection
 from airflow_ft.sinks.mysql.labels import LABELLED
-from airflow_ft.sinks.mysql.number_checks import INTEGERS, into_decimal, into_float, into_integer
-from airflow_ft.sinks.mysql.text_checks import BLOBS, TEXTS, into_bytes, into_json, into_labels, into_text
-from airflow_ft.sinks.mysql.time_checks import into_time
+from airflow_ft.sinks.mysql.server_texts import Repertoire
+from airflow_ft.sinks.mysql.value_checks import (
+    BLOBS,
+    INTEGERS,
+    TEXTS,
+    into_bytes,
+    into_decimal,
+    into_float,
+    into_integer,
+    into_json,
+    into_labels,
+    into_text,
+    into_time,
+)
 
 BYTES = {"binary", "varbinary", *BLOBS}
 _VARIANT = {"value": "binary", "metadata": "binary"}
