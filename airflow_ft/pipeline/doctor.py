@@ -19,6 +19,8 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.planning import may_be_heuristic
 from airflow_ft.protocol.sharing import require_own_targets
 from airflow_ft.protocol.transitions import IN_DOUBT
+from airflow_ft.sinks.doctor import examine as examine_sink
+from airflow_ft.sinks.doctor import is_examined
 from airflow_ft.sinks.registry import system
 from airflow_ft.spark.request import listed
 
@@ -220,8 +222,7 @@ def _sink(
     try:
         of_kind = system(plan.kind)
         subject = of_kind.called(plan)
-        module = of_kind.part("doctor")
-        if module is None:
+        if not is_examined(plan.kind):
             exam = Examination(subject)
             exam.warn(
                 "examination", f"sinks of kind {plan.kind!r} have none", "Run the pipeline: prepare reports problems."
@@ -231,7 +232,7 @@ def _sink(
         if store is not None:
             with suppress(KeyError):  # it never ran
                 plan = replace(plan, former=store.pipeline(pipeline).former)
-        checks: list[Check] = module.examine(pipeline, plan, of_kind.connection(plan, connections), rows, installation)
+        checks = examine_sink(pipeline, plan, of_kind.connection(plan, connections), rows, installation)
     except AirflowFtError as error:
         return [_failed(subject, error)]
     checks += _shared(subject, pipeline, plan, opener, store)

@@ -223,14 +223,14 @@ def require_sources(spec: PipelineSpec, connections: ConnectionResolver) -> None
 def require_ready(
     spec: PipelineSpec,
     connections: ConnectionResolver,
-    former: Former | None = None,
-    opener: ParticipantFactory | None = None,
-    installation: str = "",
+    former: Former | None,
+    opener: ParticipantFactory,
+    installation: str,
 ) -> None:
     """Raise all problems that keep the sinks from taking rows, as one error, before Spark is started.
 
-    `former`: the pipeline that this one replaces in them. With `opener`, which opens their participants, they must
-    belong to this `installation`. An unavailable server is only logged, unless there are other problems: rows are
+    `former`: the pipeline that this one replaces in them. `opener` opens their participants, which must belong
+    to this `installation`. An unavailable server is only logged, unless there are other problems: rows are
     staged meanwhile, and delivered later.
     """
     from airflow_ft.sinks.ready import lacking

@@ -7,8 +7,7 @@ may be staged while it is away.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.background import beside
@@ -19,13 +18,10 @@ from airflow_ft.sinks.registry import system
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_ft.protocol.doctor import Examination
     from airflow_ft.protocol.model import ParticipantPlan
-    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver, SegmentReader
+    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver
 
     Fitting = Callable[[ParticipantPlan, ConnectionInfo, Mapping[str, pa.Schema]], Sequence[AirflowFtError]]
-
-ASK_SECONDS = 5.0  # that a system has for each of its answers
 
 log = logging.getLogger(__name__)
 
@@ -38,17 +34,15 @@ def schema_problems(
 ) -> list[AirflowFtError]:
     """Return all objections to the schemas, by sink name, from all sinks that can be asked; each with its place.
 
-    Skips systems without a part `fitting`. `warn` receives a warning for each connection that raises
+    Skips systems without `schema_problems`. `warn` receives a warning for each connection that raises
     SinkUnavailableError or SinkAccessError.
     """
     asked = []
     for plan in participants:
         wanted = {name: schemas[name] for name in plan.sinks if name in schemas}
-        part = system(plan.kind).part("fitting") if wanted else None
-        if part is not None:
-            asked.append(
-                (plan, beside(_question(part.schema_problems, plan, connections, wanted), f"fitting-{plan.name}"))
-            )
+        fitting = getattr(system(plan.kind).part("requirements"), "schema_problems", None) if wanted else None
+        if fitting is not None:
+            asked.append((plan, beside(_question(fitting, plan, connections, wanted), f"fitting-{plan.name}")))
     found: list[AirflowFtError] = []
     for plan, answer in asked:
         try:
@@ -72,15 +66,6 @@ def not_judged(subject: str, reason: str) -> PipelineWarning:
         remedy="Do nothing if the run succeeds: `prepare` checks the staged rows. It finds a problem only after the"
         " rows were computed.",
     )
-
-
-def of_rows(
-    exam: Examination, plan: ParticipantPlan, connection: ConnectionInfo, rows: Iterable[SegmentReader], judge: Fitting
-) -> Iterator[AirflowFtError]:
-    """Yield what speaks against published segments, for the doctor; who cannot be asked is a problem of `columns`."""
-    for reader in rows:
-        schemas = {name: reader.schema(name) for name in plan.sinks if name in reader.sinks()}
-        yield from exam.attempt("columns", partial(judge, plan, connection, schemas)) or ()
 
 
 def _question(

@@ -1,28 +1,27 @@
 """Could the sinks be delivered into now? Asked before Spark is started; `prepare` judges everything again.
 
-A quick look at all of them side by side: connection, server, user, settings, owner, and whether tables and topics are
-there and can be written. Nothing is written. A system's part `ready` has `lacks(pipeline, plan, connection)`: what
-`prepare` would raise, as it would raise it. It may also raise such an error itself, when that keeps it from looking
-further. A privilege that it cannot judge is left to `prepare`.
+A quick look at the requirements of all of them, side by side: connection, server, user, settings, owner, and whether
+tables and topics are there and can be written. Nothing is written. A privilege that a system cannot judge is left to
+`prepare`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError
-from airflow_ft.sinks.base.memory import require_own
+from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.registry import System, system
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.model import ParticipantPlan
-    from airflow_ft.protocol.ports import ConnectionResolver, Participant, ParticipantFactory
+    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver, Participant, ParticipantFactory
 
 LOOK_SECONDS = 20.0  # that all of them have together
 
@@ -33,13 +32,13 @@ def lacking(
     pipeline: str,
     participants: Sequence[ParticipantPlan],
     connections: ConnectionResolver,
-    opener: ParticipantFactory | None = None,
-    installation: str = "",
+    opener: ParticipantFactory,
+    installation: str,
 ) -> list[AirflowFtError]:
     """All that keeps rows from being delivered, of all participants, each with its place.
 
-    One that does not answer in time is away (SinkUnavailableError); one whose system has no part `ready` is not asked.
-    With `opener`, which opens a participant, its head must be this `installation`'s.
+    One that does not answer in time is away (SinkUnavailableError); one whose system has no requirements is not
+    asked. `opener` opens a participant, whose head must be this `installation`'s.
     """
     began = time.monotonic()
     found: list[AirflowFtError] = []
@@ -47,16 +46,15 @@ def lacking(
     for plan in participants:
         try:
             of_kind = system(plan.kind)
-            part = of_kind.part("ready")
-            if part is None:
+            part = of_kind.part("requirements")
+            if not hasattr(part, "required"):
                 continue
             connection = of_kind.connection(plan, connections)  # here: they are asked for by one thread at a time
-            sink = opener(plan) if opener is not None else None
+            sink = opener(plan)
         except AirflowFtError as error:
             found.append(error.located(participant=plan.name))
             continue
-        look = partial(part.lacks, pipeline, plan, connection)
-        question = partial(_ask, look, sink, pipeline, installation)
+        question = partial(_ask, part, pipeline, plan, connection, sink, installation)
         asked.append((plan, of_kind, beside(question, f"ready-{plan.name}")))
     for plan, of_kind, answer in asked:
         problems = _answered(answer, LOOK_SECONDS - (time.monotonic() - began), plan)
@@ -67,25 +65,15 @@ def lacking(
     return found
 
 
-def raised(steps: Iterable[tuple[str, Callable[[], object]]]) -> Iterator[AirflowFtError]:
-    """Yield each step's error, with the name of its sink ("": all); one that fails does not hide the others."""
-    for name, step in steps:
-        try:
-            step()
-        except AirflowFtError as error:
-            yield error.located(sink=name)
-
-
 def _ask(
-    look: Callable[[], Sequence[AirflowFtError]], sink: Participant | None, pipeline: str, installation: str
+    part: Any, pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo, sink: Participant, installation: str
 ) -> Sequence[AirflowFtError]:
-    if sink is None:
-        return look()
+    def owner() -> str:  # connects once more, so it is asked only where no requirement tells it
+        head = sink.head(pipeline)
+        return "" if head is None else head.installation
+
     try:
-        found = look()
-        if not found and (head := sink.head(pipeline)) is not None:
-            require_own(head, installation)
-        return found
+        return lacks(part.required(pipeline, plan, connection), installation, owner)
     finally:
         sink.close()
 

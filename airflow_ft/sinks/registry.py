@@ -6,9 +6,10 @@ have:
 | part | has |
 | --- | --- |
 | `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.protocol.ports.Participant` |
-| `ready` | `lacks(pipeline, plan, connection)`: what keeps rows from being delivered now, without any |
-| `fitting` | `schema_problems(plan, connection, schemas)`: would it take such rows? |
-| `doctor` | `examine(pipeline, plan, connection, rows, installation)`: the checks of `airflow ft doctor` |
+| `requirements` | `required(pipeline, plan, connection)`: what must be there before rows are delivered |
+| | `schema_problems(plan, connection, schemas)`: would it take such rows? |
+| `doctor` | `examine(pipeline, plan, connection, rows, installation)`: checks of `airflow ft doctor` beyond |
+| | the requirements |
 | `setup` | `create(pipeline, plan, connection)` and `describe(...)`: what `airflow ft setup` makes |
 | `proposal` | `propose(plan, connection, columns)`: a table for such columns, for `airflow ft setup --tables` |
 | `lineage` | `dataset(settings, connection)`: what assets and OpenLineage call the place; `columns(settings, given)` |
@@ -37,14 +38,13 @@ if TYPE_CHECKING:
 
 GROUP = "airflow_ft.sinks"
 _PARTS = {
-    "participant": "open_participant",
-    "ready": "lacks",
-    "fitting": "schema_problems",
-    "doctor": "examine",
-    "setup": "create",
-    "proposal": "propose",
-    "lineage": "dataset",
-    "verify": "verify",
+    "participant": ("open_participant",),
+    "requirements": ("required", "schema_problems"),
+    "doctor": ("examine",),
+    "setup": ("create",),
+    "proposal": ("propose",),
+    "lineage": ("dataset",),
+    "verify": ("verify",),
 }
 _OURS = "airflow-ft"
 
@@ -96,7 +96,8 @@ class System:
             if error.name != module:
                 raise
         whole = import_module(self.package)
-        return whole if not hasattr(whole, "__path__") and hasattr(whole, _PARTS[name]) else None
+        is_one = not hasattr(whole, "__path__")
+        return whole if is_one and any(hasattr(whole, each) for each in _PARTS[name]) else None
 
     def connection(self, plan: ParticipantPlan, connections: ConnectionResolver) -> ConnectionInfo:
         """Return how a participant of it is reached; raises as `connections` does."""

@@ -39,6 +39,7 @@ from airflow_ft.protocol.model import Outcome, Plan, Promise, Proof, Vote
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.ports import ConnectionInfo, Expiring, Participant, SinkSpec
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks.doctor import examine, is_examined
 from airflow_ft.sinks.registry import system
 from airflow_ft.testing.bags import BagsConformance
 from airflow_ft.testing.beginnings import BeginningsConformance
@@ -577,13 +578,11 @@ class ParticipantConformance(
             world.shows([])
 
     def _examined(self, world: World, sink: SinkSpec, connection: ConnectionInfo, rows: pa.Table) -> Sequence[Check]:
-        examination = system(sink.kind).part("doctor")
-        if examination is None:
+        if not is_examined(sink.kind):
             pytest.skip("it has no examination")
         [planned] = plan_delivery({SINK: sink}).participants
         reader = open_wal().open(world.segment(99, rows))
-        found: Sequence[Check] = examination.examine(world.pipeline, planned, connection, [reader], OURS)
-        return found
+        return examine(world.pipeline, planned, connection, [reader], OURS)
 
     # --- many rows ---------------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ def test_a_healthy_pipeline_that_never_ran(world: RealWorld) -> None:
     for words in (
         "never ran",
         "survive a power cut",
-        "first prepare creates them",
+        "first `prepare` creates it in schema",
         "deletes tokens 7 days",
         "java",
     ):
@@ -133,7 +133,7 @@ def test_a_wrong_password_and_a_missing_privilege(world: RealWorld) -> None:
         world.overrides = {"shop": {"login": user, "password": "secret"}}
         found = bad(checks_of(world))
         assert "lacks a privilege" in found["connection shop: ledger"]
-        assert "lacks a privilege" in found[f"connection shop: rows for {world.database.name}.orders"]
+        assert "lacks a privilege" in found[f"connection shop: table {world.database.name}.orders"]
     finally:
         world.server.sql(f"DROP USER '{user}'@'%'")
 

@@ -18,7 +18,8 @@ from airflow_ft.protocol.errors import FencedError, UnfitTargetError
 from airflow_ft.protocol.model import Former, Outcome, Vote
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
-from airflow_ft.sinks.files import doctor, verify
+from airflow_ft.sinks import doctor
+from airflow_ft.sinks.files import verify
 from airflow_ft.testing.world import SINK, Target, World
 from airflow_ft.wal import open_wal
 from airflow_ft.wal.filesystem import filesystem

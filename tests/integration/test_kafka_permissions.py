@@ -12,10 +12,11 @@ import pytest
 
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.kafka import KafkaSink
 from airflow_ft.sinks.kafka.doctor import examine
 from airflow_ft.sinks.kafka.permissions import Grant, helpful, needed
-from airflow_ft.sinks.kafka.ready import lacks
+from airflow_ft.sinks.kafka.requirements import required as required_of
 from tests.integration.guarded_kafka import PASSWORD, GuardedKafka
 from tests.integration.kafka_world import CONN_ID, World
 
@@ -64,7 +65,7 @@ def problems(world: World) -> list[Check]:
 def test_what_is_said_to_be_enough_is_enough(guarded: GuardedKafka, world: World) -> None:
     guarded.allow(*grants(world))
     assert problems(world) == []
-    assert list(lacks(world.pipeline, world.plan(1).participants[0], world.connection)) == []
+    assert lacks(required_of(world.pipeline, world.plan(1).participants[0], world.connection)) == []
     for number in (1, 2):
         plan = world.checkpoint(number, 20)
         world.prepare(plan)
@@ -85,7 +86,7 @@ def test_each_lack_is_told_before_it_is_met(guarded: GuardedKafka, world: World,
     else:
         assert [lacked.command() in check.remedy for check in told] == [True], told
     if lacked.is_prefix:
-        [error] = lacks(world.pipeline, world.plan(1).participants[0], world.connection)
+        [error] = lacks(required_of(world.pipeline, world.plan(1).participants[0], world.connection))
         assert (error.code, error.fields["resource"], error.fields["name"]) == (
             "privilege_missing",
             lacked.resource,

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,8 +27,8 @@ from airflow_ft.protocol.errors import (
     TerminalError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.ports import ConnectionInfo, Store
-from airflow_ft.sinks import ready
+from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver, Store
+from airflow_ft.sinks import open_participant, ready
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.spec import FilesSink
 from airflow_ft.sinks.kafka.spec import KafkaSink
@@ -37,6 +38,7 @@ from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.task.stage import stage_step
 from airflow_ft.store import open_store
+from airflow_ft.wal import open_wal
 from tests.integration.real_world import RealWorld, make_world
 from tests.raising import raises
 from tools.servers import Database, Kafka, Postgres
@@ -69,7 +71,12 @@ def declared(world: RealWorld, sinks: dict[str, Any] | None = None, **more: Any)
 
 
 def require(world: RealWorld, sinks: dict[str, Any] | None = None, **more: Any) -> None:
-    pipeline_steps.require_ready(declared(world, sinks, **more), world.connections)
+    looked(world, world.connections, sinks, **more)
+
+
+def looked(world: RealWorld, connections: ConnectionResolver, sinks: dict[str, Any] | None = None, **more: Any) -> None:
+    opener = partial(open_participant, connections=connections, wal=open_wal())
+    pipeline_steps.require_ready(declared(world, sinks, **more), connections, None, opener, world.store.installation)
 
 
 def test_healthy_sinks_are_told_with_the_time_that_it_took(world: RealWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -109,7 +116,7 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
         return found[conn_id] if conn_id in found else world.connections(conn_id)
 
     with pytest.raises(SinkAccessError) as caught:
-        pipeline_steps.require_ready(declared(world, sinks), connections)
+        looked(world, connections, sinks)
     assert not isinstance(caught.value, TerminalError), "mending the environment is enough"
     assert caught.value.pipeline == world.pipeline and len(caught.value.fields["codes"]) == 8
     text = f"{caught.value}"
@@ -233,10 +240,10 @@ def test_where_nothing_is_left_to_compute_or_something_is_planned_nobody_looks(w
 def test_sinks_are_looked_at_side_by_side(world: RealWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2, timeout=30)
 
-    def look(*_: Any) -> list[Any]:
+    def look(*_: Any) -> Iterator[Any]:
         both.wait()
-        return []
+        yield from ()
 
-    monkeypatch.setattr("airflow_ft.sinks.mysql.ready.lacks", look)
-    monkeypatch.setattr("airflow_ft.sinks.kafka.ready.lacks", look)
+    monkeypatch.setattr("airflow_ft.sinks.mysql.requirements.required", look)
+    monkeypatch.setattr("airflow_ft.sinks.kafka.requirements.required", look)
     require(world)

@@ -9,11 +9,11 @@ import pytest
 
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.sinks.mysql import fitting as mysql_fitting
 from airflow_ft.sinks.mysql import proposal as mysql_proposal
+from airflow_ft.sinks.mysql import requirements as of_mysql
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.postgres import fitting as postgres_fitting
 from airflow_ft.sinks.postgres import proposal as postgres_proposal
+from airflow_ft.sinks.postgres import requirements as of_postgres
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from tools.servers import Database
 
@@ -52,43 +52,43 @@ def plan_of(sink: Any) -> ParticipantPlan:
     return ParticipantPlan("shop", sink.kind, sink.strategy, sink.promise, 0, {"rows": dict(sink.settings())})
 
 
-def proposed(module: Any, fitting: Any, sink: Any, database: Database, columns: pa.Schema) -> str:
+def proposed(module: Any, requirements: Any, sink: Any, database: Database, columns: pa.Schema) -> str:
     """The statement, which was executed twice, and makes a table that takes the columns."""
     plan, where = plan_of(sink), connection(database, sink.kind)
     schemas = {"rows": columns}
-    assert fitting.schema_problems(plan, where, schemas)  # there is no table
+    assert requirements.schema_problems(plan, where, schemas)  # there is no table
     [statement] = module.propose(plan, where, schemas)
     for _ in range(2):
         database.sql(statement)
     fit = pa.schema([column for column in columns if f"-- {column.name}: no column takes" not in statement])
-    assert [str(problem) for problem in fitting.schema_problems(plan, where, {"rows": fit})] == []
+    assert [str(problem) for problem in requirements.schema_problems(plan, where, {"rows": fit})] == []
     return str(statement)
 
 
 def test_mysql_and_mariadb(any_mysql_database: Database) -> None:
     database = any_mysql_database
-    text = proposed(mysql_proposal, mysql_fitting, MySqlSink(table="plain", conn_id="shop"), database, PLAIN)
+    text = proposed(mysql_proposal, of_mysql, MySqlSink(table="plain", conn_id="shop"), database, PLAIN)
     assert "`price` DECIMAL(12,2)" in text and "`tags` JSON" in text
     assert "`place` JSON" in proposed(
-        mysql_proposal, mysql_fitting, MySqlSink(table="nested", conn_id="shop"), database, NESTED
+        mysql_proposal, of_mysql, MySqlSink(table="nested", conn_id="shop"), database, NESTED
     )
     upsert = MySqlSink(table="changes", conn_id="shop", strategy="upsert", **KEYS)
-    text = proposed(mysql_proposal, mysql_fitting, upsert, database, CHANGES)
+    text = proposed(mysql_proposal, of_mysql, upsert, database, CHANGES)
     assert "PRIMARY KEY (`id`, `part`)" in text and "`op`" not in text
     renamed = MySqlSink(table="renamed", conn_id="shop", columns={"large": "id", "name": "label"})
-    text = proposed(mysql_proposal, mysql_fitting, renamed, database, PLAIN)
+    text = proposed(mysql_proposal, of_mysql, renamed, database, PLAIN)
     assert "`id` BIGINT" in text and "`label` LONGTEXT" in text and "`price`" not in text
 
 
 def test_postgres(postgres_database: Database) -> None:
     database = postgres_database
-    text = proposed(postgres_proposal, postgres_fitting, PostgresSink(table="plain", conn_id="shop"), database, PLAIN)
+    text = proposed(postgres_proposal, of_postgres, PostgresSink(table="plain", conn_id="shop"), database, PLAIN)
     assert '"tags" text[]' in text and '"local at" timestamp' in text
     nested = PostgresSink(table="nested", conn_id="shop")
-    text = proposed(postgres_proposal, postgres_fitting, nested, database, NESTED)
+    text = proposed(postgres_proposal, of_postgres, nested, database, NESTED)
     assert "-- place: no column takes struct<x: double>" in text and '"place"' not in text
     upsert = PostgresSink(table="changes", conn_id="shop", strategy="upsert", **KEYS)
-    text = proposed(postgres_proposal, postgres_fitting, upsert, database, CHANGES)
+    text = proposed(postgres_proposal, of_postgres, upsert, database, CHANGES)
     assert 'PRIMARY KEY ("id", "part")' in text and '"op"' not in text
 
 

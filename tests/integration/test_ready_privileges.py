@@ -13,9 +13,10 @@ from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.protocol.errors import ForeignOwnerError, SinkAccessError
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.sinks.mysql import ready as mysql_ready
+from airflow_ft.sinks.base.requirements import lacks
+from airflow_ft.sinks.mysql import requirements as of_mysql
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.postgres import ready as postgres_ready
+from airflow_ft.sinks.postgres import requirements as of_postgres
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.store import open_store
 from tests.integration.real_world import make_world
@@ -42,13 +43,13 @@ class Account:
 
     def lacks(self, **settings: Any) -> list[tuple[str, str]]:
         server: Any = self.database.server
-        of_mysql = self.conn_type == "mysql"
-        sink: Any = (MySqlSink if of_mysql else PostgresSink)(table="orders", conn_id="shop", **settings)
+        is_mysql = self.conn_type == "mysql"
+        sink: Any = (MySqlSink if is_mysql else PostgresSink)(table="orders", conn_id="shop", **settings)
         where = ConnectionInfo(
             "shop", self.conn_type, server.host, server.port, self.name, "secret", self.database.name
         )
         [plan] = plan_delivery({"orders": sink}).participants
-        found = (mysql_ready if of_mysql else postgres_ready).lacks("orders", plan, where)
+        found = lacks((of_mysql if is_mysql else of_postgres).required("orders", plan, where))
         assert all(error.remedy for error in found)
         return [(error.code, error.sink) for error in found]
 
@@ -139,6 +140,8 @@ def test_a_revoked_insert_stops_a_stage(tmp_path: Path, mariadb_database: Databa
             mariadb_database.sql(f"GRANT SELECT ON orders TO '{user}'@'%'")
             world.overrides = {"shop": {"login": user, "password": "secret"}}
             with raises(SinkAccessError, "privilege_missing", sink="rows", participant="shop"):
-                pipeline_steps.require_ready(declared(world), world.connections)
+                pipeline_steps.require_ready(
+                    declared(world), world.connections, None, world.participants, world.store.installation
+                )
         finally:
             mariadb_database.sql(f"DROP USER '{user}'@'%'")

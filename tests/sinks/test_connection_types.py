@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,8 +94,9 @@ def test_the_preflight_tells_the_sinks_and_the_request_tells_the_source_before_s
     def connections(conn_id: str) -> ConnectionInfo:
         return ConnectionInfo(conn_id, types[conn_id], host="127.0.0.1")
 
+    opener: Any = lambda _: SimpleNamespace(close=lambda: None)  # noqa: E731
     with raises(SinkAccessError, "connection_invalid", codes=["connection_invalid"] * 2) as told:
-        pipeline_steps.require_ready(declared, connections)
+        pipeline_steps.require_ready(declared, connections, None, opener, store.installation)
     assert told.error and "'shop'" in told.error.headline and "'files'" in told.error.headline
     spec, before = settings.resolved(declared), store.register("orders")
     with raises(SinkAccessError, "connection_invalid", participant="topics", fields=["conn_type"]):

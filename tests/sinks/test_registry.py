@@ -25,7 +25,7 @@ from airflow_ft.sources import FileSource
 from tests.raising import raises
 
 PACKAGE = Path(registry.__file__).parents[1]
-PARTS = ("participant", "ready", "fitting", "doctor", "verify")
+PARTS = ("participant", "requirements", "verify")
 LOGS = {"sqlite", "postgres"}  # the decision log may lie there, too
 SYSTEM = """
 from airflow_ft.sinks.registry import System
@@ -137,7 +137,7 @@ def test_a_system_that_needs_no_connection_is_asked_for_none(site: Path) -> None
     install(site)
     (site / "shelf" / "system.py").write_text(SYSTEM.format(clients=(), extra="").replace("extra=''", "connects=False"))
     given: list[ConnectionInfo] = []
-    for part, name in (("fitting", "schema_problems"), ("doctor", "examine"), ("verify", "verify")):
+    for part, name in (("requirements", "schema_problems"), ("doctor", "examine"), ("verify", "verify")):
         (site / "shelf" / f"{part}.py").write_text(
             f"def {name}(*arguments, **_):\n    asked(*arguments)\n    return []\n"
         )

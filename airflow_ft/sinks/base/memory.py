@@ -86,13 +86,13 @@ class Marker:
         return f"a tombstone: {self.detail.get('message', 'no reason given')}"
 
 
-def require_own(head: Head | SinkHead, installation: str) -> None:
-    """Raise ForeignOwnerError unless the head is this installation's."""
-    if head.installation != installation:
+def require_own(owner: str, installation: str) -> None:
+    """Raise ForeignOwnerError unless the `owner` of the head is this installation."""
+    if owner != installation:
         raise ForeignOwnerError(
-            f"the sink's head belongs to installation {head.installation}, and this is installation {installation}.",
+            f"the sink's head belongs to installation {owner}, and this is installation {installation}.",
             remedy="Restore the decision log of that installation. If it is gone for good, run `airflow ft adopt`.",
-            installation=head.installation,
+            installation=owner,
         )
 
 
@@ -111,7 +111,7 @@ def check_owner(head: Head | None, fence: Fence) -> None:
             remedy="Restore airflow_ft_head and airflow_ft_ledger from a backup. Compare the rows"
             " (`airflow ft verify`), then run `airflow ft resume`.",
         )
-    require_own(head, fence.installation)
+    require_own(head.installation, fence.installation)
     if head.rank > fence.rank:
         raise FencedError(
             f"the sink's head is at epoch {head.epoch}, attempt {head.attempt}. This process has epoch {fence.epoch},"

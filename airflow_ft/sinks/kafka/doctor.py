@@ -11,17 +11,18 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
 from airflow_ft.clients.kafka.grants import Grant
-from airflow_ft.clients.kafka.topics import TopicLimits, check_topic, describe, missing_topic
+from airflow_ft.clients.kafka.topics import TopicLimits, describe
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
+from airflow_ft.sinks.base.requirements import Requirement
 from airflow_ft.sinks.kafka.kafka_python import client_settings
-from airflow_ft.sinks.kafka.permissions import ids_of, is_granted, may_create, needed, not_granted
+from airflow_ft.sinks.kafka.permissions import ids_of, is_granted, needed, not_granted
+from airflow_ft.sinks.kafka.requirements import token_topic, topic
 from airflow_ft.sinks.kafka.spec import INSTALL_HELD, KafkaSink, has_second_client
 from airflow_ft.sinks.kafka.token import METADATA_LIMIT
-from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, check_times, client_limits, short_lived
+from airflow_ft.sinks.kafka.vote import SegmentRows, check_rows, client_limits, short_lived
 
 _SLOW = 5e6  # bytes of the log a second: less than what slow brokers take
 _WEEK_MINUTES = 7 * 24 * 60
@@ -49,15 +50,16 @@ def examine(
         return exam.checks
     grants = needed(pipeline, plan.name, settings.token_topic, names)
     if plan.keeps_markers:
-        exam.attempt("token topic", lambda: _token_topic(exam, clients, grants))
+        name = settings.token_topic
+        Requirement("token topic", lambda: token_topic(clients, name, describe(clients, [name])[name])).report(exam)
     limits: dict[str, TopicLimits] = {}
-    for name in names:
-        found = exam.attempt(f"topic {name}", lambda name=name: _topic(exam, clients, name))  # type: ignore[misc]
-        if found is not None:
-            limits[name] = found
-    for sink in sinks.values():
-        if sink.topic in limits:
-            exam.attempt(f"topic {sink.topic}", lambda sink=sink: check_times(sink, limits[sink.topic]))  # type: ignore[misc]
+    for each, sink in sinks.items():
+        found = exam.attempt(f"topic {sink.topic}", partial(describe, clients, [sink.topic]))
+        if found is None:
+            continue
+        there = found[sink.topic]
+        if Requirement(f"topic {sink.topic}", partial(topic, clients, sink, there), each).report(exam) and there:
+            limits[sink.topic] = there
     slots = max((sink.slots for sink in sinks.values()), default=1)
     if plan.keeps_markers:
         _permissions(exam, clients, plan.strategy, ids_of(pipeline, plan.name, slots), grants)
@@ -77,37 +79,6 @@ def _answer(clients: KafkaClients) -> None:
         clients.admin().list_topics(topic=clients.settings.token_topic, timeout=clients.timeout)
     except KafkaException as error:
         raise clients.error(error.args[0], "connecting") from error
-
-
-def _token_topic(exam: Examination, clients: KafkaClients, grants: Sequence[Grant]) -> None:
-    name = clients.settings.token_topic
-    read = next(grant for grant in grants if (grant.resource, grant.name) == ("topic", name))
-    try:
-        found = describe(clients, [name])[name]
-    except SinkAccessError:
-        exam.problem("token topic", f"this user may not describe {name}", f"Run {read.command}.")
-        return
-    if found is not None and not found.readable:
-        exam.problem("token topic", f"this user may not read {name}, so it cannot write tokens", f"Run {read.command}.")
-    elif found is not None:
-        exam.ok("token topic", name)
-    elif may_create(clients, name):
-        exam.ok("token topic", f"{name} does not exist yet; the first prepare creates it (one partition, always empty)")
-    else:
-        remedy = missing_topic(name, clients.conn_id, 1).remedy
-        exam.problem("token topic", f"{name} does not exist, and this user may not create it", remedy)
-
-
-def _topic(exam: Examination, clients: KafkaClients, name: str) -> TopicLimits | None:
-    found = describe(clients, [name])[name]
-    notes = check_topic(name, found, clients)
-    assert found is not None  # check_topic raises
-    exam.ok(
-        f"topic {name}", f"{count_text(found.partitions, 'partition')}, up to {found.max_message_bytes:,} bytes a batch"
-    )
-    for note in notes.values():
-        exam.warn(f"topic {name}", note, "Replicate the topic, and let this user describe it.")
-    return found
 
 
 def _permissions(

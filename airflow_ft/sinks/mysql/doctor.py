@@ -7,33 +7,31 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import pymysql
 
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.model import ParticipantPlan, Promise
-from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
-from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
+from airflow_ft.sinks.base.requirements import Finding, Requirement
 from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import HEADROOM, Way, path
-from airflow_ft.sinks.mysql.preflight import (
-    check_insert,
-    check_ledger,
+from airflow_ft.sinks.mysql.requirements import (
+    BRANCHES,
     check_privileges,
-    check_server,
-    has_ledger,
-    require_creatable,
-    triggers_that_fire,
+    fit_target,
+    is_usable,
+    requirements_of,
 )
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.upsert import fit_target, judged_rows
+from airflow_ft.sinks.mysql.upsert import judged_rows
 from airflow_ft.sinks.mysql.vote import Target, all_short, check_rows, check_segment, read_target
-from airflow_ft.sinks.mysql.xa_preflight import check_listing, try_xa
+from airflow_ft.sinks.mysql.xa_preflight import try_xa
 
 CLOCK_TOLERANCE = 60.0  # seconds
 _BRANCHED = (Promise.TWO_PHASE, Promise.REDO)
@@ -56,34 +54,20 @@ def examine(
     session = exam.attempt("connect", telling("connecting")(lambda: Session(connection, Limits())))
     if sinks is None or session is None:
         return exam.checks
-
-    @telling("reading the ledger")
-    def look() -> Ledger | None:
-        return _ledger(exam, session, ledger_of(sinks, connection.schema, pipeline, plan.name))
-
     with closing(session):
         exam.attempt("examination", telling("examining")(lambda: _server(exam, session, sinks)))
-        ledger = exam.attempt("ledger", look)
-        if plan.strategy == "xa":
-            _branches(exam, session, connection, ledger, installation)
-        for name, sink in sinks.items():
-            _table(exam, session, connection, name, sink, rows)
+        for requirement in requirements_of(session, pipeline, plan, connection.schema):
+            if requirement.name == BRANCHES:
+                ledger = ledger_of(sinks, connection.schema, pipeline, plan.name)
+                _branches(exam, session, connection, requirement, ledger, installation)
+            elif requirement.report(exam) and requirement.sink:
+                _rows(exam, session, connection, requirement.sink, sinks[requirement.sink], rows)
     return exam.checks
 
 
 def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) -> None:
     user, now = session.rows("SELECT CURRENT_USER(), UNIX_TIMESTAMP()")[0]
     exam.ok("connect", f"{session.product}, as {user}")
-    unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
-    warnings = exam.attempt("durability", lambda: check_server(session, allow_unsafe_durability=unsafe))
-    if warnings:
-        exam.warn(
-            "durability",
-            "; ".join(warnings),
-            "Set what docs/configuration.md recommends. allow_unsafe_durability allows the present settings.",
-        )
-    elif warnings is not None:
-        exam.ok("durability", "acknowledged commits survive a power cut, and the server takes writes")
     way = exam.attempt("local_infile", lambda: path(session, Way()))
     if way == "load":
         exam.ok("local_infile", "rows go by LOAD DATA LOCAL")
@@ -122,28 +106,24 @@ def _limits(exam: Examination, session: Session, needed: int) -> None:
         exam.warn("limits of the account", f"{listed}: deliveries fail while one is used up", remedy)
 
 
-def _ledger(exam: Examination, session: Session, ledger: Ledger) -> Ledger | None:
-    """The ledger, when it is there and can be used."""
-    if not has_ledger(session, ledger):
-        missing = f"{LEDGER} and {HEAD} are not there yet; the first prepare creates them"
-        exam.passes("ledger", missing, lambda: require_creatable(session, ledger))
-        return None
-    what = f"{LEDGER} and {HEAD} in schema {ledger.schema}, with all privileges"
-    return ledger if exam.passes("ledger", what, lambda: check_ledger(session, ledger)) else None
-
-
 def _branches(
-    exam: Examination, session: Session, connection: ConnectionInfo, ledger: Ledger | None, installation: str | None
+    exam: Examination,
+    session: Session,
+    connection: ConnectionInfo,
+    requirement: Requirement,
+    ledger: Ledger,
+    installation: str | None,
 ) -> None:
     """Check whether prepared branches are safe here: prepare one, and roll it back over another connection."""
-    name = "prepared branches"
-    if ledger is None or installation is None:
-        lacking = "the ledger" if ledger is None else "the decision log"
-        exam.passes(
-            name,
-            f"versions and the right to list them are fine; none was prepared, because {lacking} is missing",
-            telling("listing prepared branches")(lambda: check_listing(session)),
-        )
+    is_ready = exam.attempt(BRANCHES, telling("reading the ledger")(partial(is_usable, session, ledger)))
+    if not is_ready or installation is None:
+        missing = "the decision log" if is_ready else "the ledger"
+
+        def only_listed() -> Finding:
+            found = requirement.look()
+            return replace(found, text=f"{found.text}; none was prepared, because {missing} is missing")
+
+        replace(requirement, look=only_listed).report(exam)
         return
     limits = Limits(head_wait=10)
 
@@ -151,12 +131,12 @@ def _branches(
     def attempt() -> float:
         return try_xa(lambda: Session(connection, limits), session, ledger, installation, new_nonce, limits)
 
-    took = exam.attempt(name, attempt)
+    took = exam.attempt(BRANCHES, attempt)
     if took is not None:
-        exam.ok(name, f"one outlived its connection; another connection found it and rolled it back, in {took} ms")
+        exam.ok(BRANCHES, f"one outlived its connection; another connection found it and rolled it back, in {took} ms")
 
 
-def _table(
+def _rows(
     exam: Examination,
     session: Session,
     connection: ConnectionInfo,
@@ -164,19 +144,16 @@ def _table(
     sink: MySqlSink,
     rows: Sequence[SegmentReader],
 ) -> None:
+    """Judge published rows as `prepare` would."""
+
     @telling("reading the table")
     def read() -> Target:
-        target = read_target(session, name, sink, connection.schema)
-        return fit_target(session, target, sink) if sink.strategy == "upsert" else target
+        return fit_target(session, read_target(session, name, sink, connection.schema), sink)
 
     target = exam.attempt(f"table {sink.table}", read)
     if target is None:
         return
     where = target.table.name
-    keys = f"primary key {', '.join(target.table.key)}" if target.table.key else "no primary key"
-    exam.ok(f"table {where}", f"InnoDB, {count_text(len(target.table.columns), 'column')}, {keys}")
-    if firing := triggers_that_fire(target, sink):
-        exam.warn(f"table {where}", firing, "Check that they may fire for each row.")
     judged = [reader for reader in rows if name in reader.sinks()]
     for reader in judged:
 
@@ -195,7 +172,6 @@ def _table(
         number = reader.segment.number
         exam.passes(f"rows for {where}", f"the table takes those of checkpoint {number}", judge)
     if not judged:
-        exam.attempt(f"table {where}", telling("checking privileges")(lambda: check_insert(session, target)))
         exam.warn(
             f"rows for {where}",
             "there are no published rows, so types were not compared",

@@ -28,7 +28,7 @@ from airflow_ft.sinks.mysql.failures import (
 )
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.parameters import insert_statement, parameter_types, parameters
-from airflow_ft.sinks.mysql.preflight import check_privileges
+from airflow_ft.sinks.mysql.requirements import check_privileges
 from airflow_ft.sinks.mysql.session import Insert, Load, Request, Session, Statement
 from airflow_ft.sinks.mysql.slices import SlicedSegment
 from airflow_ft.sinks.mysql.vote import Target, unfit_rows

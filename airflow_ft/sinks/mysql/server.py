@@ -55,7 +55,7 @@ from airflow_ft.sinks.mysql.orphans import (
     roll_back_own,
     shut_out,
 )
-from airflow_ft.sinks.mysql.preflight import check_privileges, check_server, ensure_ledger, triggers_that_fire
+from airflow_ft.sinks.mysql.requirements import check_privileges, check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.vote import (

@@ -13,7 +13,7 @@ from airflow_ft.sinks.mysql.failures import telling
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import TableName, literal, quote
-from airflow_ft.sinks.mysql.preflight import ensure_ledger
+from airflow_ft.sinks.mysql.requirements import ensure_ledger
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 

@@ -28,13 +28,12 @@ from airflow_ft.protocol.ports import SegmentReader
 from airflow_ft.sinks.arrow import booleans, flags
 from airflow_ft.sinks.base.changes import DELETES, DeletedKeys, LiveRows, is_delete, missing_kind
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn, delete_statements
-from airflow_ft.sinks.mysql.keys import check_keys
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import Encoder, Loader, Way
 from airflow_ft.sinks.mysql.local import LocalParticipant
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.parameters import parameter_types
-from airflow_ft.sinks.mysql.preflight import check_changes_allowed
+from airflow_ft.sinks.mysql.requirements import check_changes_allowed, fit_target
 from airflow_ft.sinks.mysql.session import Changes, Insert, Request, Session, Statement
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.vote import Target
@@ -191,22 +190,3 @@ def _only_keys(target: Target, schema: pa.Schema) -> Target:
     """The target as deletes of these rows see it: the columns of its key."""
     keys = {column.source: column.name for column in target.mapped(schema)[0] if column.name.lower() in target.required}
     return replace(target, mapping=keys, only_keys=True)
-
-
-def fit_target(session: Session, target: Target, sink: MySqlSink) -> Target:
-    """The target as an upsert writes it; raises what `check_keys` raises, also when a privilege is lacking."""
-    assert sink.version_column is not None  # checked at construction
-    check_keys(session, target, sink)
-    check_changes_allowed(session, target, sink.version_column, deletes=sink.change_column is not None)
-    return keyed_target(target, sink)
-
-
-def keyed_target(target: Target, sink: MySqlSink) -> Target:
-    """The target with what an upsert makes of its columns; nothing is asked of the server."""
-    assert sink.version_column is not None
-    return replace(
-        target,
-        ignored=frozenset([sink.change_column] if sink.change_column else []),
-        own=frozenset([sink.version_column.lower()]),
-        required=frozenset(key.lower() for key in sink.key_columns),
-    )

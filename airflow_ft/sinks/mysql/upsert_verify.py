@@ -25,9 +25,10 @@ from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.plain_text import definitions, digest, in_order, without_labels
+from airflow_ft.sinks.mysql.requirements import fit_target
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.upsert import Upserter, fit_target
+from airflow_ft.sinks.mysql.upsert import Upserter
 from airflow_ft.sinks.mysql.vote import Target
 
 _THERE, _GONE = "airflow_ft_verify_there", "airflow_ft_verify_gone"

@@ -48,7 +48,7 @@ from airflow_ft.sinks.mysql.heuristic import committed_early, describe_early
 from airflow_ft.sinks.mysql.ledger import Ledger, settled
 from airflow_ft.sinks.mysql.load import AnotherWay, Way
 from airflow_ft.sinks.mysql.orphans import refuse_branches_of_others
-from airflow_ft.sinks.mysql.preflight import ensure_ledger
+from airflow_ft.sinks.mysql.requirements import ensure_ledger
 from airflow_ft.sinks.mysql.server import new_nonce
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.slices import Slice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
@@ -16,14 +16,14 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader
 from airflow_ft.sinks.base.prepared import PROBE_NUMBER
+from airflow_ft.sinks.base.requirements import told
 from airflow_ft.sinks.postgres.catalog import closed_sequences, read_table, unpreparable
 from airflow_ft.sinks.postgres.changes import Changes
 from airflow_ft.sinks.postgres.failures import telling
-from airflow_ft.sinks.postgres.fitting import schema_problems_of, without_rows
 from airflow_ft.sinks.postgres.gid import end_prepared, listed, new_gid
-from airflow_ft.sinks.postgres.local import ledger_of
+from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.naming import TableName
-from airflow_ft.sinks.postgres.preflight import check_server
+from airflow_ft.sinks.postgres.requirements import requirements_of, schema_problems_of
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
@@ -50,9 +50,13 @@ def examine(
     if sinks is None or session is None:
         return exam.checks
     with closing(session):
-        exam.attempt("server", telling("checking the server")(lambda: _server(exam, session, plan, sinks)))
-        exam.attempt("connections", telling("counting connections")(lambda: _connections(exam, session)))
-        exam.attempt("ledger", telling("checking the ledger")(lambda: _ledger(exam, session, pipeline, plan, sinks)))
+        exam.attempt("server", telling("checking the server")(lambda: _server(exam, session)))
+        for requirement in requirements_of(session, pipeline, plan, partial(_created, session)):
+            if requirement.report(exam) and requirement.sink:
+                name, sink = requirement.sink, sinks[requirement.sink]
+                exam.attempt(
+                    requirement.name, telling("reading the table")(partial(_table, exam, session, name, sink, rows))
+                )
         if plan.strategy == "prepared" and installation is not None:
             fence = Fence(pipeline, installation, 0, 0)
             took = exam.attempt(
@@ -61,21 +65,13 @@ def examine(
             )
             if took is not None:
                 exam.ok("prepared transactions", f"prepared, found and rolled back one in {took:.0f} ms")
-        for name, sink in sinks.items():
-            judged = telling("reading the table")(partial(_table, exam, session, name, sink, rows))
-            exam.attempt(f"table {sink.table}", judged)
     return exam.checks
 
 
-def _server(exam: Examination, session: Session, plan: ParticipantPlan, sinks: Mapping[str, PostgresSink]) -> None:
+def _server(exam: Examination, session: Session) -> None:
     user, database = session.rows("SELECT current_user, current_database()")[0]
     exam.ok("connect", f"PostgreSQL {session.product}, database {database}, as {user}")
-    unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
-    warnings = check_server(session, allow_unsafe_durability=unsafe, prepares=plan.strategy == "prepared")
-    if warnings:
-        exam.warn("durability", "; ".join(warnings), "Nothing, if you accept the loss: allow_unsafe_durability is set.")
-    else:
-        exam.ok("durability", "acknowledged commits survive a crash, and the server takes writes")
+    _connections(exam, session)
 
 
 def _connections(exam: Examination, session: Session) -> None:
@@ -95,18 +91,10 @@ def _connections(exam: Examination, session: Session) -> None:
         )
 
 
-def _ledger(
-    exam: Examination, session: Session, pipeline: str, plan: ParticipantPlan, sinks: Mapping[str, PostgresSink]
-) -> None:
-    ledger = ledger_of(session, sinks, pipeline, plan.name)
-    if ledger.exists():
-        ledger.check()
-        exam.ok("ledger", f"exists in schema {ledger.schema}, with all privileges")
-    else:
-        ledger.require_creatable()
-        with _undone(session):
-            ledger.create()  # an event trigger may refuse it
-        exam.ok("ledger", f"missing; the first `prepare` creates it in schema {ledger.schema}")
+def _created(session: Session, ledger: Ledger) -> None:
+    """Create the ledger and undo it, because an event trigger may refuse it."""
+    with _undone(session):
+        ledger.create()
 
 
 def _try(session: Session, connection: ConnectionInfo, fence: Fence, plan: ParticipantPlan) -> float:
@@ -145,7 +133,6 @@ def _undone(session: Session) -> Iterator[None]:
 
 def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, rows: Sequence[SegmentReader]) -> None:
     table = read_table(session, TableName.parse(sink.table), name)
-    exam.ok(f"table {table.name}", f"{count_text(len(table.columns), 'column')}")
     if sink.strategy == "prepared":
         for trigger, function in unpreparable(session, table):
             exam.problem(
@@ -160,19 +147,14 @@ def _table(exam: Examination, session: Session, name: str, sink: PostgresSink, r
             changes = Changes.of(session, sink, table, names, name)
             changes.create()  # an event trigger may refuse it
             changes.drop()
-    if table.triggers:
-        exam.warn(f"table {table.name}", f"triggers fire for rows: {', '.join(table.triggers)}", "Check that they may.")
     judged = [reader for reader in rows if name in reader.sinks()]
     for reader in judged:
         problems = list(schema_problems_of(session, sink, reader.schema(name), name))
         for problem in problems:
-            column = f"column {problem.column}: " if problem.column else ""
-            exam.problem(f"rows for {table.name}", f"{column}{problem.what}", problem.remedy, problem.code)
+            exam.problem(f"rows for {table.name}", told(problem), problem.remedy, problem.code)
         if not problems:
             exam.ok(f"rows for {table.name}", f"the columns of checkpoint {reader.segment.number} fit")
     if not judged:
-        for problem in without_rows(session, sink, table, name):
-            exam.problem(f"table {table.name}", problem.what, problem.remedy, problem.code)
         for column, sequence in closed_sequences(session, table):
             exam.warn(
                 f"table {table.name}",

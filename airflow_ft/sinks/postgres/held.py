@@ -19,9 +19,9 @@ from airflow_ft.protocol.ports import SegmentReader
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Table, read_table
 from airflow_ft.sinks.postgres.failures import INSUFFICIENT_PRIVILEGE, Meaning, describe, meaning
-from airflow_ft.sinks.postgres.fitting import judged
 from airflow_ft.sinks.postgres.keys import key_types
 from airflow_ft.sinks.postgres.naming import TableName
+from airflow_ft.sinks.postgres.requirements import judged
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.postgres.spec import PostgresSink
 
 _CREATING = 0x61667470  # an arbitrary constant: the key of the advisory locks under which tables, and heads, are made
 
@@ -120,6 +121,7 @@ class Ledger(SqlLedger):
         SinkAccessError: with the statements that a privileged person has to run.
         """
         if not self.exists():
+            may = self._may_create()  # before an error aborts the caller's transaction
             # IF NOT EXISTS alone fails where two make the same table at once.
             made = "; ".join((f"SELECT pg_advisory_xact_lock({_CREATING})", *ddl_of(self.schema)))
             try:
@@ -127,21 +129,25 @@ class Ledger(SqlLedger):
             except psycopg2.Error as error:
                 if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):  # ROWS: an event trigger has raised
                     raise
-                raise self._cannot_create(f"creating them failed: {describe(error)}") from error
+                raise self._cannot_create(f"creating them failed: {describe(error)}", may) from error
         self.check()
 
     def require_creatable(self) -> None:
         """Raise what `create` would where the schema is missing, or this user may not create tables there."""
+        may = self._may_create()
+        if may is None:
+            raise self._cannot_create("the schema itself is missing.", may)
+        if not may:
+            raise self._cannot_create("this user may not create tables there.", may)
+
+    def _may_create(self) -> bool | None:
+        """Return whether this user may create tables in the schema; None: there is no such schema."""
         sql = "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s"
         found = self.session.rows(sql, (self.schema,))
-        if not found:
-            raise self._cannot_create("the schema itself is missing.")
-        if not found[0][0]:
-            raise self._cannot_create("this user may not create tables there.")
+        return bool(found[0][0]) if found else None
 
-    def _cannot_create(self, why: str) -> SinkAccessError:
-        there = self.session.rows("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self.schema,))
-        statements = ddl_of(self.schema) if there else (create_schema(self.schema), *ddl_of(self.schema))
+    def _cannot_create(self, why: str, may: bool | None) -> SinkAccessError:
+        statements = ddl_of(self.schema) if may is not None else (create_schema(self.schema), *ddl_of(self.schema))
         return cannot_create(self.schema, why, statements)
 
     def check(self) -> None:
@@ -195,3 +201,16 @@ class Ledger(SqlLedger):
         head, ledger = (name.replace("%", "%%") for name in self.tables)
         text = sql.replace("%", "%%").replace("?", "%s")
         return text.replace("{head}", head).replace("{ledger}", ledger)
+
+
+def ledger_of(session: Session, sinks: Mapping[str, PostgresSink], pipeline: str, participant: str) -> Ledger:
+    """The ledger, in the schema that the sinks name, or else the search path. SinkAccessError: neither names one."""
+    named = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), None)
+    schema = named or session.value("SELECT current_schema()")
+    if not schema:
+        raise SinkAccessError(
+            "the ledger has no schema: none of the search path of the connection's user exists.",
+            code="schema_missing",
+            remedy="Set PostgresSink(ledger_schema=...), or run `ALTER ROLE ... SET search_path = ...`.",
+        )
+    return Ledger(session, schema, pipeline, participant)

@@ -35,13 +35,12 @@ from airflow_ft.sinks.postgres.failures import (
     meaning,
     shown,
 )
-from airflow_ft.sinks.postgres.fitting import schema_problems_of
 from airflow_ft.sinks.postgres.gid import end_older_sessions, label_of
 from airflow_ft.sinks.postgres.held import Held, targets_of, targets_told
-from airflow_ft.sinks.postgres.ledger import Ledger
+from airflow_ft.sinks.postgres.ledger import Ledger, ledger_of
 from airflow_ft.sinks.postgres.load import Load, declining
 from airflow_ft.sinks.postgres.orphans import end_of_others, find_prepared, refuse_prepared_of_others
-from airflow_ft.sinks.postgres.preflight import check_server
+from airflow_ft.sinks.postgres.requirements import check_server, schema_problems_of
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 from airflow_ft.sinks.refused import Refused
@@ -49,19 +48,6 @@ from airflow_ft.sinks.refused import Refused
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-def ledger_of(session: Session, sinks: Mapping[str, PostgresSink], pipeline: str, participant: str) -> Ledger:
-    """The ledger, in the schema that the sinks name, or else the search path. SinkAccessError: neither names one."""
-    named = next((sink.ledger_schema for sink in sinks.values() if sink.ledger_schema), None)
-    schema = named or session.value("SELECT current_schema()")
-    if not schema:
-        raise SinkAccessError(
-            "the ledger has no schema: none of the search path of the connection's user exists.",
-            code="schema_missing",
-            remedy="Set PostgresSink(ledger_schema=...), or run `ALTER ROLE ... SET search_path = ...`.",
-        )
-    return Ledger(session, schema, pipeline, participant)
 
 
 @dataclass

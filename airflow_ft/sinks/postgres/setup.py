@@ -11,8 +11,7 @@ from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import SEQUENCES
 from airflow_ft.sinks.postgres.failures import telling
-from airflow_ft.sinks.postgres.ledger import create_schema, ddl_of
-from airflow_ft.sinks.postgres.local import ledger_of
+from airflow_ft.sinks.postgres.ledger import create_schema, ddl_of, ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink

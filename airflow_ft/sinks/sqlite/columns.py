@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.arrow import beyond
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.sqlite.ddl import fold
 from airflow_ft.sinks.sqlite.file import code_of
 
 INTEGER, REAL, TEXT, BLOB, NUMERIC = "INTEGER", "REAL", "TEXT", "BLOB", "NUMERIC"
@@ -51,6 +50,11 @@ class Column:
             return kind == INTEGER
         looks_like_no_number = pa.types.is_date(type) or pa.types.is_timestamp(type)
         return looks_like_no_number or affinity(declared) in _KEEPS[kind]
+
+
+def fold(name: str) -> str:
+    """Return `name` in lower case as SQLite compares names: only A to Z have a second form (`É` is not `é`)."""
+    return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
 def upper(declared: str) -> str:

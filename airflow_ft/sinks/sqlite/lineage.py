@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_ft.protocol.datasets import Dataset, folder
 from airflow_ft.protocol.ports import ConnectionInfo
-from airflow_ft.sinks.sqlite.ddl import fold
+from airflow_ft.sinks.sqlite.columns import fold
 from airflow_ft.sinks.sqlite.file import SqliteFile
 
 

@@ -42,8 +42,8 @@ from airflow_ft.sinks.sqlite.columns import (
     values,
 )
 from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row
-from airflow_ft.sinks.sqlite.judging import exists, insert_statement, problems
 from airflow_ft.sinks.sqlite.ledger import Ledger
+from airflow_ft.sinks.sqlite.requirements import exists, insert_statement, problems
 from airflow_ft.sinks.sqlite.spec import SqliteSink
 
 

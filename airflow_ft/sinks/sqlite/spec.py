@@ -11,7 +11,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Promise
 from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
 from airflow_ft.sinks.registry import Strategy
-from airflow_ft.sinks.sqlite.ddl import fold
+from airflow_ft.sinks.sqlite.columns import fold
 
 STRATEGIES: Mapping[str, Strategy] = {
     "local": Strategy(

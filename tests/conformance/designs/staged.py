@@ -13,7 +13,7 @@ from airflow_ft.protocol.ports import SegmentReader
 from airflow_ft.sinks.base.prepared import counted, owner_of
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.columns import values
-from airflow_ft.sinks.sqlite.judging import insert_statement
+from airflow_ft.sinks.sqlite.requirements import insert_statement
 from airflow_ft.sinks.sqlite.verify import verify as verify
 from tests.conformance.designs.beside import BesideParticipant
 

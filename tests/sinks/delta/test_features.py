@@ -11,7 +11,9 @@ import pytest
 
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.sinks.delta import doctor, fitting, ready
+from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base.requirements import lacks
+from airflow_ft.sinks.delta import requirements
 from airflow_ft.sinks.delta.columns import Column, of_table, too_long
 from airflow_ft.sinks.delta.features import SUPPORTED
 from airflow_ft.testing.world import SINK, World
@@ -77,22 +79,19 @@ def test_a_feature_that_is_not_supported_is_named_everywhere(tmp_path: Path, fea
     with raises(UnfitTargetError, "table_unsupported", feature=name) as told:
         world.prepare(world.plan())
     assert told.error is not None and told.error.remedy and versions(world) == 1
-    [schema_problem] = fitting.schema_problems(plan, connection, {SINK: world.table(0, 1).schema})
+    [schema_problem] = requirements.schema_problems(plan, connection, {SINK: world.table(0, 1).schema})
     assert isinstance(schema_problem, UnfitTargetError) and name in schema_problem.what
     [check] = doctor.examine("orders", plan, connection, [])
     assert check.verdict is Verdict.PROBLEM and name in check.text
-    try:
-        lacks = ready.lacks("orders", plan, connection)
-    except UnfitTargetError as error:
-        lacks = [error]
-    assert [name in each.what for each in lacks] == [True]
+    found = lacks(requirements.required("orders", plan, connection))
+    assert [name in each.what for each in found] == [True]
 
 
 @pytest.mark.parametrize("feature", sorted(SUPPORTED))
 def test_rows_come_beside_a_feature_that_nothing_makes_use_of(tmp_path: Path, feature: str) -> None:
     world = world_of(tmp_path)
     made(world, protocol_of(feature))
-    assert not ready.lacks("orders", world.participant_plan(), table_of(world).connection)
+    assert not lacks(requirements.required("orders", world.participant_plan(), table_of(world).connection))
     world.deliver(world.plan())
     commits = (table_of(world).path / "_delta_log").glob("*.json")
     actions = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]

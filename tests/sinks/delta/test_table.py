@@ -29,8 +29,8 @@ from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.sinks.delta import verify
 from airflow_ft.sinks.delta.columns import type_of
-from airflow_ft.sinks.delta.fitting import schema_problems
 from airflow_ft.sinks.delta.place import Place
+from airflow_ft.sinks.delta.requirements import schema_problems
 from airflow_ft.sinks.delta.table import told
 from airflow_ft.testing.world import SINK, THEIRS, World
 from airflow_ft.wal import open_wal

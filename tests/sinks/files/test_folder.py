@@ -35,7 +35,8 @@ from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered, SinkReport
-from airflow_ft.sinks.files import doctor, fitting, verify
+from airflow_ft.sinks import doctor
+from airflow_ft.sinks.files import requirements, verify
 from airflow_ft.sinks.files.ledger import Ledger, Owned
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.participant import FilesParticipant, open_participant
@@ -403,7 +404,7 @@ def test_columns_that_do_not_fit_are_named_before_a_row_is_computed(
     with raises(DeclinedError, code, column=column, sink=SINK):
         world.prepare(world.plan(table))
     planned, connection = world.participant_plan(), world.target.connection
-    [problem] = fitting.schema_problems(planned, connection, {SINK: table.schema})
+    [problem] = requirements.schema_problems(planned, connection, {SINK: table.schema})
     assert problem.sink == SINK and problem.remedy
 
 
@@ -421,7 +422,7 @@ def test_columns_may_change_only_as_readers_can_follow(tmp_path: Path, format: s
     world = world_of(tmp_path, format=format)
     world.deliver(world.plan())
     table = pa.table(later)
-    found = fitting.schema_problems(world.participant_plan(), world.target.connection, {SINK: table.schema})
+    found = requirements.schema_problems(world.participant_plan(), world.target.connection, {SINK: table.schema})
     plan = world.plan(table)
     if not fields:
         assert not found

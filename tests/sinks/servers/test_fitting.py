@@ -12,9 +12,10 @@ import pytest
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, DeclinedError, UnfitTargetError
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.sinks.base.requirements import lacks
 from airflow_ft.sinks.fitting import schema_problems
 from airflow_ft.sinks.kafka.doctor import examine
-from airflow_ft.sinks.kafka.ready import lacks
+from airflow_ft.sinks.kafka.requirements import required
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from tests.conftest import TopicFactory
@@ -125,7 +126,7 @@ def test_a_topic_that_replaces_mapped_timestamps_is_refused(kafka: Kafka, topic_
     }
     bus = ConnectionInfo("bus", "kafka", extra={"bootstrap.servers": kafka.bootstrap})
     [plan] = plan_delivery(sinks).participants
-    for found in (schema_problems([plan], lambda _: bus, dict.fromkeys(sinks, ROWS)), lacks("p", plan, bus)):
+    for found in (schema_problems([plan], lambda _: bus, dict.fromkeys(sinks, ROWS)), lacks(required("p", plan, bus))):
         assert [(type(problem), problem.sink, problem.column) for problem in found] == [
             (UnfitTargetError, "times", "id")
         ]

@@ -25,10 +25,12 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Promise
 from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
 from airflow_ft.protocol.verify import Delivered, SinkReport
-from airflow_ft.sinks.sqlite import doctor, fitting, ready, verify
-from airflow_ft.sinks.sqlite.ddl import conflict_clauses
+from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base.requirements import lacks
+from airflow_ft.sinks.sqlite import requirements, verify
 from airflow_ft.sinks.sqlite.file import SqliteFile, is_of_a_row
 from airflow_ft.sinks.sqlite.participant import _Load
+from airflow_ft.sinks.sqlite.requirements import conflict_clauses
 from airflow_ft.testing.world import ROWS, SINK, Target, World
 from airflow_ft.wal import open_wal
 from tests.raising import raises
@@ -181,7 +183,7 @@ def test_a_column_that_would_change_values_is_refused_before_anything_runs(
     file = file_of(world)
     file.sql(f"CREATE TABLE orders (c {declared})")
     plan = world.plan(pa.table({"c": pa.array([], type)}))
-    asked = fitting.schema_problems(plan.participants[0], file.connection, {SINK: pa.schema([("c", type)])})
+    asked = requirements.schema_problems(plan.participants[0], file.connection, {SINK: pa.schema([("c", type)])})
     assert bool(asked) is not fits
     if fits:
         world.deliver(plan)
@@ -618,11 +620,11 @@ def test_what_a_table_lacks_is_told_before_anything_runs(world: World) -> None:
     schema = {SINK: world.table(0, 1).schema}
     for table in ("CREATE TABLE orders (id INTEGER UNIQUE ON CONFLICT REPLACE, text TEXT)", CHANGED["view"]):
         file.sql(table)
-        [lacking] = ready.lacks("orders", planned, file.connection)
-        [schema_problem] = fitting.schema_problems(planned, file.connection, schema)
+        [lacking] = lacks(requirements.required("orders", planned, file.connection))
+        [schema_problem] = requirements.schema_problems(planned, file.connection, schema)
         assert isinstance(lacking, UnfitTargetError) and isinstance(schema_problem, UnfitTargetError)
         file.sql(f"DROP {table.split()[1]} orders")
-    assert not ready.lacks("orders", planned, file.connection)
+    assert not lacks(requirements.required("orders", planned, file.connection))
 
 
 def test_too_many_columns_are_told(world: World) -> None:

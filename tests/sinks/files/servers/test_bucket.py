@@ -26,7 +26,8 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Outcome, Plan, Vote
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
-from airflow_ft.sinks.files import doctor, verify
+from airflow_ft.sinks import doctor
+from airflow_ft.sinks.files import verify
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.testing.world import World
 from airflow_ft.wal import open_wal

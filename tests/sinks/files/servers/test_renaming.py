@@ -15,7 +15,9 @@ from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import DeclinedError, ForeignOwnerError, StoreBehindSinkError, UnfitTargetError
 from airflow_ft.protocol.model import Former, Outcome, Plan, Vote
 from airflow_ft.protocol.verify import Delivered
-from airflow_ft.sinks.files import doctor, ready, verify
+from airflow_ft.sinks import doctor
+from airflow_ft.sinks.base.requirements import lacks
+from airflow_ft.sinks.files import requirements, verify
 from airflow_ft.sinks.files.ledger import Ledger
 from airflow_ft.sinks.files.staged import Staged
 from airflow_ft.testing.world import OURS, THEIRS, Target, World
@@ -107,7 +109,7 @@ def test_numbers_go_on_readers_see_both_and_all_that_looks_after_the_folder_goes
     assert "pipeline" not in head and "since" not in head, "as earlier releases have it"
     new, former = renamed(world), Former("old", 2, 3)
     [planned] = first_of(new, former).participants
-    assert ready.lacks("new", planned, new.target.connection) == []
+    assert lacks(requirements.required("new", planned, new.target.connection)) == []
     [check] = doctor.examine("new", planned, new.target.connection, (), OURS)
     assert check.verdict is Verdict.OK and "takes it over from 'old'" in check.text
     new.number -= 1
@@ -208,7 +210,7 @@ def test_a_folder_that_stands_elsewhere_or_is_anothers_is_refused_and_stays_as_i
         with raises(UnfitTargetError, code, **fields):
             new.prepare(plan)
     [planned] = changed(plan, former=replace(former, pipeline="another")).participants
-    [lacking] = ready.lacks("new", planned, world.target.connection)
+    [lacking] = lacks(requirements.required("new", planned, world.target.connection))
     assert (lacking.code, lacking.fields["owner"]) == ("target_shared", "old")
     foreign = replace(plan, installation=THEIRS)
     with pytest.raises(ForeignOwnerError):

@@ -26,7 +26,7 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Outcome
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.sinks.base.memory import Head
-from airflow_ft.sinks.postgres import doctor, fitting
+from airflow_ft.sinks.postgres import doctor, requirements
 from airflow_ft.sinks.postgres.gid import label_of
 from airflow_ft.sinks.postgres.ledger import Ledger
 from airflow_ft.sinks.postgres.session import Session
@@ -51,7 +51,7 @@ def refused(world: World, code: str, kind: type[AirflowFtError] = UnfitTargetErr
         quick(world).prepare(plan, world.fence(1, world.attempt()))
     assert told.error is not None and told.error.remedy
     schema = {SINK: world.table(0, 0).schema}
-    asked = fitting.schema_problems(plan.participants[0], table_of(world).connection, schema)
+    asked = requirements.schema_problems(plan.participants[0], table_of(world).connection, schema)
     assert [each.code for each in asked] == told.error.fields.get("codes", [code])
     assert asked[0].what in told.error.what
     return told.error

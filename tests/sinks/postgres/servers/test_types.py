@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
-from airflow_ft.sinks.postgres import fitting
+from airflow_ft.sinks.postgres import requirements
 from airflow_ft.testing.world import SINK
 from tests.raising import raises
 from tests.sinks.postgres.conftest import Make
@@ -241,7 +241,7 @@ def test_a_type_that_would_be_changed_is_refused_before_anything_runs(
 ) -> None:
     world = make(f"CREATE TABLE orders (value {declared})")
     plan = world.plan(pa.table({"value": pa.array([], type)}))
-    [asked] = fitting.schema_problems(
+    [asked] = requirements.schema_problems(
         plan.participants[0], table_of(world).connection, {SINK: pa.schema([("value", type)])}
     )
     assert isinstance(asked, UnfitTargetError) and asked.column == "value" and " job" in asked.remedy

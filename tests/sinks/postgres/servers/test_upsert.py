@@ -11,7 +11,7 @@ import pytest
 
 from airflow_ft.protocol.errors import DeclinedError, FencedError, HaltError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.verify import Delivered, SinkReport
-from airflow_ft.sinks.postgres import fitting, verify
+from airflow_ft.sinks.postgres import requirements, verify
 from airflow_ft.testing.world import SINK, World
 from airflow_ft.wal import open_wal
 from tests.density import stride
@@ -126,7 +126,7 @@ def test_a_segment_without_the_sink_is_nothing_to_judge_and_nothing_to_send(
         1,
     ):
         plan = world.plan_of(number, *segments)
-        assert fitting.schema_problems(plan.participants[0], connection, {SINK: pa.schema([])}) == []
+        assert requirements.schema_problems(plan.participants[0], connection, {SINK: pa.schema([])}) == []
         proof = world.deliver(plan)
         assert proof.counts == {SINK: 0 if number == 1 else 2}
         delivered.append(Delivered(plan, proof, None))

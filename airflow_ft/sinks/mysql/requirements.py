@@ -1,15 +1,27 @@
-"""The vote on the environment: ledger, privileges, and settings that decide whether a commit is for ever."""
+"""What a server and its tables must have, and the checks that find it out; see `airflow_ft.sinks.base.requirements`.
+
+Settings that decide whether a commit is for ever, ledger, tables with keys and privileges, and for `xa` prepared
+branches. Without rows (`required`), with their columns (`schema_problems`), and check by check for the vote.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 
+import pyarrow as pa
 import pymysql
 
-from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.sinks.base.changes import missing_kind
+from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement, ledger_finding
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, cannot_create
 from airflow_ft.sinks.mysql.encoding import Form, TargetColumn
 from airflow_ft.sinks.mysql.failures import (
@@ -21,19 +33,144 @@ from airflow_ft.sinks.mysql.failures import (
     is_used_up,
     meaning,
     remedy_for,
+    telling,
 )
-from airflow_ft.sinks.mysql.ledger import Ledger
+from airflow_ft.sinks.mysql.keys import check_keys
+from airflow_ft.sinks.mysql.ledger import Ledger, ledger_of
+from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.session import Session, is_on
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.vote import Target, read_target
+from airflow_ft.sinks.mysql.vote import schema_problems as problems_of
+from airflow_ft.sinks.mysql.xa_preflight import check_listing
 
-if TYPE_CHECKING:
-    from airflow_ft.sinks.mysql.vote import Target
+LIMITS = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, metadata_wait=1, lock_wait=1)
+"""Of a session that only asks, and does not wait for it."""
 
 log = logging.getLogger(__name__)
 
+BRANCHES = "prepared branches"
 _CREATES = re.compile(r"\bALL PRIVILEGES\b|\bCREATE(?:,| ON)")
 _DENIED = re.compile(r"(?P<privileges>[A-Z, ]+) command denied to user .* for table (?P<table>\S+)")
+
+
+def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
+    """Yield what the server must have before `prepare`, as a quick look finds it. Changes nothing.
+
+    Raises:
+        SinkUnavailableError, SinkAccessError: the server cannot be asked now.
+    """
+    with telling("checking the server"), closing(Session(connection, LIMITS)) as session:
+        yield from requirements_of(session, pipeline, plan, connection.schema)
+
+
+def requirements_of(session: Session, pipeline: str, plan: ParticipantPlan, schema: str) -> Generator[Requirement]:
+    """Yield them, as one session finds them; `schema` is the connection's."""
+    asking, sinks = telling("checking the server"), MySqlSink.all_of(plan)
+    unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
+    yield Requirement("durability", asking(partial(_durability, session, unsafe)))
+    yield Requirement("ledger", asking(partial(_ledger, session, pipeline, plan, sinks, schema)))
+    if plan.strategy == "xa":
+        yield Requirement(BRANCHES, asking(partial(_branches, session)))
+    for name, sink in sinks.items():
+        yield Requirement(f"table {sink.table}", asking(partial(_table, session, name, sink, schema)), name)
+
+
+def schema_problems(
+    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
+) -> Sequence[AirflowFtError]:
+    """Return what speaks against each sink's schema. Reads information_schema alone.
+
+    Raises:
+        SinkUnavailableError, SinkAccessError: the server cannot be asked now.
+    """
+    found: list[AirflowFtError] = []
+    sinks = MySqlSink.all_of(plan)
+    with telling("reading the tables", participant=plan.name), closing(Session(connection, LIMITS)) as session:
+        for name, schema in schemas.items():
+            try:
+                target = read_target(session, name, sinks[name], connection.schema)
+            except SinkAccessError as error:  # there is no such table, or another engine's
+                found.append(error)
+                continue
+            found += [problem.located(sink=name) for problem in _of_columns(session, target, sinks[name], schema)]
+    return found
+
+
+def _durability(session: Session, unsafe: bool) -> Finding:
+    warnings = check_server(session, allow_unsafe_durability=unsafe)
+    if not warnings:
+        return Finding("acknowledged commits survive a power cut, and the server takes writes")
+    remedy = "Set what docs/configuration.md recommends. allow_unsafe_durability allows the present settings."
+    return Finding(warnings=[("; ".join(warnings), remedy)])
+
+
+def _ledger(
+    session: Session, pipeline: str, plan: ParticipantPlan, sinks: Mapping[str, MySqlSink], schema: str
+) -> Finding:
+    ledger = ledger_of(sinks, schema, pipeline, plan.name)
+    check, creatable = partial(check_ledger, session, ledger), partial(require_creatable, session, ledger)
+    return ledger_finding(has_ledger(session, ledger), ledger.schema, check, creatable, partial(ledger.head, session))
+
+
+def _branches(session: Session) -> Finding:
+    check_listing(session)
+    return Finding("versions and the right to list them are fine")
+
+
+def _table(session: Session, name: str, sink: MySqlSink, schema: str) -> Finding:
+    target = read_target(session, name, sink, schema)
+    table = target.table
+    keys = f"primary key {', '.join(table.key)}" if table.key else "no primary key"
+    firing = triggers_that_fire(target, sink)
+    text = f"InnoDB, {count_text(len(table.columns), 'column')}, {keys}"
+    warnings = [(firing, "Check that they may fire for each row.")] if firing else []
+    try:
+        check_insert(session, fit_target(session, target, sink))
+    except AirflowFtError as error:
+        return Finding(text, [error], warnings, f"table {table.name}")
+    return Finding(text, (), warnings, f"table {table.name}")
+
+
+def _of_columns(session: Session, target: Target, sink: MySqlSink, schema: pa.Schema) -> Sequence[AirflowFtError]:
+    found: list[AirflowFtError] = []
+    if sink.strategy == "upsert":
+        try:
+            check_keys(session, target, sink)
+        except UnfitTargetError as error:
+            found.append(error)
+        target = keyed_target(target, sink)
+    if sink.change_column is not None and sink.change_column not in schema.names:
+        found.append(missing_kind(sink.change_column))
+    return [*found, *problems_of(target, schema)]
+
+
+def fit_target(session: Session, target: Target, sink: MySqlSink) -> Target:
+    """Return the target as its strategy writes it.
+
+    For an upsert it raises what `check_keys` raises, also when a privilege is lacking.
+    """
+    if sink.strategy != "upsert":
+        return target
+    assert sink.version_column is not None  # checked at construction
+    check_keys(session, target, sink)
+    check_changes_allowed(session, target, sink.version_column, deletes=sink.change_column is not None)
+    return keyed_target(target, sink)
+
+
+def keyed_target(target: Target, sink: MySqlSink) -> Target:
+    """The target with what an upsert makes of its columns; nothing is asked of the server."""
+    assert sink.version_column is not None
+    return replace(
+        target,
+        ignored=frozenset([sink.change_column] if sink.change_column else []),
+        own=frozenset([sink.version_column.lower()]),
+        required=frozenset(key.lower() for key in sink.key_columns),
+    )
+
+
+# --- the checks ------------------------------------------------------------------------------------------------------
 
 
 def check_server(session: Session, *, allow_unsafe_durability: bool) -> list[str]:
@@ -115,6 +252,16 @@ def require_creatable(session: Session, ledger: Ledger) -> None:
 def has_ledger(session: Session, ledger: Ledger) -> bool:
     """Return whether both tables are there."""
     return len(_engines(session, ledger)) == 2
+
+
+def is_usable(session: Session, ledger: Ledger) -> bool:
+    """Return whether the ledger is there, and this user may use it."""
+    try:
+        if there := has_ledger(session, ledger):
+            check_ledger(session, ledger)
+    except SinkAccessError:
+        return False
+    return there
 
 
 def check_ledger(session: Session, ledger: Ledger) -> None:

@@ -1,30 +1,94 @@
-"""Would the tables take rows of these schemas? `prepare` judges by the same; asked before Spark computes any."""
+"""What a server and its tables must have, and the checks that find it out; see `airflow_ft.sinks.base.requirements`.
+
+Without rows (`required`), and with their columns (`schema_problems`). `prepare` judges by the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 
 import pyarrow as pa
 
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement, ledger_finding
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.catalog import Column, Table, closed_sequences, read_table
 from airflow_ft.sinks.postgres.encoding import fits
 from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.keys import key_problems
+from airflow_ft.sinks.postgres.ledger import Ledger, ledger_of
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.proposal import type_of
 from airflow_ft.sinks.postgres.session import Limits, Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
 
+log = logging.getLogger(__name__)
+
+
+def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
+    """Yield what the database must have before `prepare`, as a quick look finds it. Reads alone.
+
+    Raises:
+        SinkUnavailableError, SinkAccessError: the server cannot be asked now.
+    """
+    limits = Limits(connect=ASK_SECONDS, answer=ASK_SECONDS, margin=1)
+    with telling("checking the server"), closing(Session(connection, limits)) as session:
+        yield from requirements_of(session, pipeline, plan)
+
+
+def requirements_of(
+    session: Session, pipeline: str, plan: ParticipantPlan, try_out: Callable[[Ledger], object] = lambda ledger: None
+) -> Generator[Requirement]:
+    """Yield them, as one session finds them. `try_out` may create a ledger that is missing, and undo it."""
+    asking, sinks = telling("checking the server"), PostgresSink.all_of(plan)
+    unsafe = any(sink.allow_unsafe_durability for sink in sinks.values())
+    yield Requirement("durability", asking(partial(_durability, session, unsafe, plan.strategy == "prepared")))
+    yield Requirement("ledger", asking(partial(_ledger, session, pipeline, plan, sinks, try_out)))
+    for name, sink in sinks.items():
+        yield Requirement(f"table {sink.table}", asking(partial(_table, session, name, sink)), name)
+
+
+def _durability(session: Session, unsafe: bool, prepares: bool) -> Finding:
+    warnings = check_server(session, allow_unsafe_durability=unsafe, prepares=prepares)
+    if not warnings:
+        return Finding("acknowledged commits survive a crash, and the server takes writes")
+    return Finding(warnings=[("; ".join(warnings), "Nothing, if you accept the loss: allow_unsafe_durability is set.")])
+
+
+def _ledger(
+    session: Session,
+    pipeline: str,
+    plan: ParticipantPlan,
+    sinks: Mapping[str, PostgresSink],
+    try_out: Callable[[Ledger], object],
+) -> Finding:
+    ledger = ledger_of(session, sinks, pipeline, plan.name)
+
+    def creatable() -> None:
+        ledger.require_creatable()
+        try_out(ledger)
+
+    return ledger_finding(ledger.exists(), ledger.schema, ledger.check, creatable, ledger.head)
+
+
+def _table(session: Session, name: str, sink: PostgresSink) -> Finding:
+    table = read_table(session, TableName.parse(sink.table), name)
+    problems = list(without_rows(session, sink, table, name))
+    firing = f"triggers fire for rows: {', '.join(table.triggers)}" if table.triggers else ""
+    warnings = [(firing, "Check that they may.")] if firing else []
+    return Finding(count_text(len(table.columns), "column"), problems, warnings, f"table {table.name}")
+
 
 def schema_problems(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
-    """See `airflow_ft.sinks.fitting`."""
+    """Return what speaks against each sink's schema; see `airflow_ft.sinks.fitting`."""
     found: list[AirflowFtError] = []
     sinks = PostgresSink.all_of(plan)
     with telling("reading the tables"), closing(Session(connection, Limits())) as session:
@@ -171,3 +235,46 @@ def _schema_problem(table: Table, field: pa.Field, column: Column | None) -> Air
             privileges=["INSERT"],
         )
     return None
+
+
+def check_server(session: Session, *, allow_unsafe_durability: bool, prepares: bool) -> list[str]:
+    """SinkAccessError for a server that cannot be relied on; returns warnings. `prepares`: by PREPARE TRANSACTION."""
+    if session.value("SELECT pg_is_in_recovery()"):
+        raise SinkAccessError(
+            "the server is a standby and takes no writes.",
+            code="server_read_only",
+            remedy='Point the connection at the primary, or put "target_session_attrs": "read-write" into its extra.',
+        )
+    if session.value("SHOW transaction_read_only") == "on":
+        raise SinkAccessError(
+            "default_transaction_read_only is on for the connection's user, so the server takes no writes.",
+            code="server_read_only",
+            remedy="Reset it where it is set (`SELECT * FROM pg_db_role_setting`, or postgresql.conf), or use another"
+            " user.",
+            setting="default_transaction_read_only",
+        )
+    if prepares and int(session.value("SHOW max_prepared_transactions")) == 0:
+        raise SinkAccessError(
+            "max_prepared_transactions is 0, so the server cannot prepare transactions.",
+            code="limit_reached",
+            remedy="Run `ALTER SYSTEM SET max_prepared_transactions = 20` and restart the server (each standby needs at"
+            " least the same number), or choose strategy 'local'.",
+            setting="max_prepared_transactions",
+        )
+    unsafe = [name for name in ("fsync", "full_page_writes") if session.value(f"SHOW {name}") != "on"]
+    if not unsafe:
+        return []
+    text = (
+        f"{' and '.join(unsafe)} of the server {'is' if len(unsafe) == 1 else 'are'} off: a crash can lose rows or"
+        " markers that the server has acknowledged"
+    )
+    if not allow_unsafe_durability:
+        raise SinkAccessError(
+            f"{text}.",
+            code="server_setting_unsafe",
+            remedy=f"Run `{'; '.join(f'ALTER SYSTEM SET {name} = on' for name in unsafe)}; SELECT pg_reload_conf()`, or"
+            " accept the loss with PostgresSink(allow_unsafe_durability=True).",
+            settings=unsafe,
+        )
+    log.warning("%s (allowed by allow_unsafe_durability)", text)
+    return [text]
