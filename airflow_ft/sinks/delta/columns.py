@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError
 from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.columns import Misfits, TableColumn
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.partitions import can_partition
 
@@ -31,18 +32,21 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(TableColumn):
     """A column of the table. `oddity` says why rows cannot be added beside it; "": they can.
 
     `characters`: how long a text may be, by Spark's mark for varchar(n) and char(n) (0: any); `padded`: it is char(n).
     """
 
-    name: str
     type: str
     nullable: bool
     oddity: str = ""
     characters: int = 0
     padded: bool = False
+
+    @property
+    def must(self) -> bool:
+        return not self.nullable
 
 
 def of_table(schema: Mapping[str, Any]) -> list[Column]:
@@ -179,19 +183,19 @@ def _wider(given: str, wanted: str) -> bool:
 
 def unholdable(sink: DeltaSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
     """Yield what no Delta table can hold of such rows."""
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for field in schema:
         if not type_of(field.type):
             remedy = "Cast it in the job, to a string or a timestamp."
             yield _declined(f"Delta has no type for {field.type}.", "type_unsupported", remedy, name, field.name)
         if field.name.lower() in seen:
-            what = f"another column is called {field.name!r} in other case, and Delta ignores case."
+            what = Misfits(sink.table).ambiguous(seen[field.name.lower()], field.name)
             yield _declined(what, "column_ambiguous", "Rename one of them in the job.", name, field.name)
         if _ODD.search(field.name) or field.name == PLACEHOLDER:
             what = f"Delta allows no column name {field.name!r}."
             remedy = "Rename it in the job: use letters, digits and '_'."
             yield _declined(what, "name_invalid", remedy, name, field.name)
-        seen.add(field.name.lower())
+        seen.setdefault(field.name.lower(), field.name)
     for column in sink.partition_by:
         if len(schema) and column not in schema.names:
             yield missing_in_rows(column, "partition_by", schema.names).located(sink=name)
@@ -227,9 +231,9 @@ def schema_problems(
         )
     there = {column.name.lower(): column for column in columns}
     for field in schema:
-        yield from _schema_problem(sink, field, there.get(field.name.lower()), name)
+        yield from _schema_problem(sink, field, columns, there.get(field.name.lower()), name)
     for column in columns:
-        if column.name.lower() not in kinds and not column.nullable:
+        if column.name.lower() not in kinds and column.must:
             what = f"column {column.name!r} of the table is NOT NULL, and the rows do not have it."
             yield _declined(what, "column_required", "Return the column in the job.", name, column.name)
         if column.oddity:
@@ -242,27 +246,17 @@ def schema_problems(
             )
 
 
-def _schema_problem(sink: DeltaSink, field: pa.Field, column: Column | None, name: str) -> Iterator[AirflowFtError]:
-    kind = type_of(field.type)
+def _schema_problem(
+    sink: DeltaSink, field: pa.Field, columns: Sequence[Column], column: Column | None, name: str
+) -> Iterator[AirflowFtError]:
+    kind, misfits = type_of(field.type), Misfits(sink.table, name)
     if column is None and not sink.schema_evolution:
-        yield UnfitTargetError(
-            f"the table has no column {field.name!r}.",
-            code="column_missing",
-            remedy=f"Add it in Spark (ALTER TABLE ... ADD COLUMNS (`{field.name}` {kind or field.type})), drop it in"
-            " the job, or set DeltaSink(schema_evolution=True).",
-            sink=name,
-            column=field.name,
-        )
+        added = f"ALTER TABLE ... ADD COLUMNS (`{field.name}` {kind or field.type})"
+        remedy = f"Add it in Spark ({added}), drop it in the job, or set DeltaSink(schema_evolution=True)."
+        yield misfits.missing(field.name, field.name, (each.name for each in columns), remedy)
     if column is not None and kind and not holds(column, field.type):
-        yield UnfitTargetError(
-            f"the rows have {kind}, and the table has {column.type}, which does not hold it exactly.",
-            code="column_unfit",
-            remedy=f"Cast it to {column.type} in the job, or deliver into another table.",
-            sink=name,
-            column=field.name,
-            declared=column.type,
-            type=kind,
-        )
+        remedy = f"Cast it to {column.type} in the job, or deliver into another table."
+        yield misfits.unfit(field.name, column.type, kind, remedy)
 
 
 def lacking(schema: pa.Schema, columns: Sequence[Column]) -> pa.Schema:

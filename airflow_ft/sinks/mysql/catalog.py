@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_ft.protocol.errors import PROPOSED, SinkAccessError, UnfitTargetError
+from airflow_ft.protocol.errors import SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import canonical_json
+from airflow_ft.sinks.base.columns import Misfits, TableColumn
 from airflow_ft.sinks.mysql.naming import TableName
 from airflow_ft.sinks.mysql.session import Row, Session
 
@@ -23,7 +24,7 @@ def computed(extra: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(TableColumn):
     """A column of a target. `type` is the bare type ("bigint"), `full_type` as declared ("bigint(20) unsigned").
 
     `characters` and `octets` are set for strings and bytes, `precision` and `scale` for numbers, `fraction` (digits
@@ -31,7 +32,6 @@ class Column:
     of `charset` takes at most.
     """
 
-    name: str
     type: str
     full_type: str
     nullable: bool
@@ -64,9 +64,8 @@ class Column:
         return computed(self.extra)
 
     @property
-    def fills_itself(self) -> bool:
-        """A row may leave it out."""
-        return self.nullable or self.default is not None or self.generated or self.automatic
+    def must(self) -> bool:
+        return not (self.nullable or self.default is not None or self.generated or self.automatic)
 
     @property
     def automatic(self) -> bool:
@@ -156,12 +155,8 @@ def read_table(session: Session, name: TableName) -> Table:
     """
     tables = told_of(session, name, "TABLES", "TABLE_TYPE, ENGINE")
     if not tables:
-        raise UnfitTargetError(
-            f"there is no table {name}, or this user may not see it.",
-            code="table_missing",
-            remedy=f"Create the table, or run GRANT SELECT, INSERT ON {name.sql} to the connection's user. {PROPOSED}",
-            table=str(name),
-        )
+        remedy = f"Create the table, or run GRANT SELECT, INSERT ON {name.sql} to the connection's user."
+        raise Misfits(str(name)).no_table(remedy)
     kind, engine = tables[0]
     if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED") or str(engine).upper() != "INNODB":
         raise UnfitTargetError(

@@ -77,15 +77,10 @@ def check_keys(session: Session, target: Target, sink: MySqlSink) -> None:
         _check_key_column(target, key)
     version = target.table.column(sink.version_column or "")
     if version is None or version.type != "bigint" or version.generated:
-        change = f"{'ADD' if version is None else 'MODIFY'} COLUMN {quote(sink.version_column or '')}"
-        raise UnfitTargetError(
-            f"{name} has no BIGINT column {sink.version_column!r} for the version.",
-            code="column_missing" if version is None else "column_unfit",
-            remedy=f"Run ALTER TABLE {name.sql} {change} BIGINT NOT NULL DEFAULT 0.",
-            sink=target.sink,
-            table=str(name),
-            version_column=sink.version_column,
-        )
+        wanted_name = sink.version_column or ""
+        change = f"{'ADD' if version is None else 'MODIFY'} COLUMN {quote(wanted_name)}"
+        remedy = f"Run ALTER TABLE {name.sql} {change} BIGINT NOT NULL DEFAULT 0."
+        raise target.misfits.no_version(wanted_name, version is not None, remedy)
 
 
 def _period_key(session: Session, name: TableName) -> str:
@@ -122,14 +117,8 @@ def _no_key(target: Target, sink: MySqlSink, same: list[Unique]) -> UnfitTargetE
     keys = ", ".join(map(quote, sink.key_columns))
     short = next((key for key in same if key.prefixes and not key.nullable), None)
     if short is None:
-        return UnfitTargetError(
-            f"key_columns ({', '.join(sink.key_columns)}) are no unique key of {name} without NULL.",
-            code="key_unfit",
-            remedy=f"Run ALTER TABLE {name.sql} ADD PRIMARY KEY ({keys}), or name the table's key in key_columns.",
-            sink=target.sink,
-            table=str(name),
-            key_columns=list(sink.key_columns),
-        )
+        remedy = f"Run ALTER TABLE {name.sql} ADD PRIMARY KEY ({keys}), or name the table's key in key_columns."
+        return target.misfits.no_key(sink.key_columns, remedy)
     old = "PRIMARY KEY" if short.name.upper() == "PRIMARY" else f"KEY {quote(short.name)}"
     changed = [
         f"MODIFY {quote(column.name)} VARCHAR(255) NOT NULL (as long as its values are)"

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError, together
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, together
 from airflow_ft.protocol.ports import ColumnStatistics, SegmentReader
 from airflow_ft.sinks.arrow import booleans, is_binary, is_text
 from airflow_ft.sinks.base.changes import missing_in_rows
-from airflow_ft.sinks.base.columns import Check, Objection
+from airflow_ft.sinks.base.columns import Check, Misfits, Objection
 from airflow_ft.sinks.mysql.catalog import Column, Table, read_table, whole_name
 from airflow_ft.sinks.mysql.column_fit import SERVER_JUDGES, judge
 from airflow_ft.sinks.mysql.encoding import TargetColumn, form_of
@@ -82,8 +81,9 @@ class Target:
         UnfitTargetError where a change of the table would do; DeclinedError where the job or the sink must change.
         """
         if duplicates := sorted({name for name in schema.names if schema.names.count(name) > 1}):
-            what = f"the rows have several columns named {duplicates[0]!r}"
-            return [], [self._declined("column_ambiguous", what, "Rename them in the job.", duplicates[0])]
+            what = f"the rows have several columns named {duplicates[0]!r}."
+            remedy = "Rename them in the job."
+            return [], [self.misfits.of_rows(what, "column_ambiguous", remedy, column=duplicates[0])]
         problems: list[AirflowFtError] = []
         named = {name: name for name in schema.names if name not in self.ignored}
         pairs = self.mapping if self.mapping is not None else named
@@ -95,25 +95,23 @@ class Target:
                 continue
             kind, column = schema.field(source).type, self.table.column(target)
             if column is None:
-                known = ", ".join(each.name for each in self.table.columns.values())
                 remedy = f"Add the column {target} to {self.table.name} (its values are {kind}), or leave it out of"
                 remedy += " columns=."
-                what = f"the table {self.table.name} has no column {target!r}. It has: {known}"
-                problems.append(self._unfit("column_missing", what, remedy, source))
+                known = (each.name for each in self.table.columns.values())
+                problems.append(self.misfits.missing(source, target, known, remedy))
                 continue
             if column.name.lower() in self.own:
-                what = f"the sink itself fills {self.table.name}.{column.name}, and the rows have such a column"
                 remedy = f"Leave out {source} in the job, or name in columns= what to write."
-                problems.append(self._declined("column_reserved", what, remedy, source))
+                problems.append(self.misfits.reserved(source, column.name, remedy))
             if (first := seen.setdefault(column.name, source)) != source:
-                what = f"{first!r} and {source!r} are one column of {self.table.name}, which ignores case"
-                problems.append(self._declined("column_ambiguous", what, "Name in columns= where each goes.", source))
+                what, remedy = self.misfits.ambiguous(first, source), "Name in columns= where each goes."
+                problems.append(self.misfits.of_rows(what, "column_ambiguous", remedy, column=source))
             form = form_of(kind, bits=column.type == "bit")
             columns.append(TargetColumn(source, column.name, form, column.labels))
         if lacking := sorted(self.required - {name.lower() for name in seen}):
-            what = f"the rows have no column for {', '.join(lacking)}, which is in the key"
+            what = f"the rows have no column for {', '.join(lacking)}, which is in the key."
             remedy = f"Add {', '.join(lacking)} to the job's result, or map it in columns=."
-            problems.append(self._declined("job_column_missing", what, remedy, lacking[0]))
+            problems.append(self.misfits.of_rows(what, "job_column_missing", remedy, column=lacking[0]))
         return columns, problems
 
     def judge(self, kind: pa.DataType, column: Column, source: str) -> Objection | Sequence[Check]:
@@ -121,13 +119,10 @@ class Target:
         late = self.timestamps_to_2106
         return judge(kind, column, source=source, timestamps_to_2106=late, repertoires=self.repertoires)
 
-    def _declined(self, code: str, what: str, remedy: str, column: str, **more: str) -> DeclinedError:
-        given = more | {"sink": self.sink, "column": column, "table": str(self.table.name)}
-        return DeclinedError(f"{what}.", code=code, remedy=remedy, **cast("Any", given))
-
-    def _unfit(self, code: str, what: str, remedy: str, column: str, **more: str) -> UnfitTargetError:
-        given = more | {"sink": self.sink, "column": column, "table": str(self.table.name)}
-        return UnfitTargetError(f"{what}.", code=code, remedy=remedy, **cast("Any", given))
+    @property
+    def misfits(self) -> Misfits:
+        """Errors for this table."""
+        return Misfits(str(self.table.name), self.sink)
 
 
 def read_target(session: Session, name: str, sink: MySqlSink, schema: str) -> Target:
@@ -161,15 +156,14 @@ def schema_problems(target: Target, schema: pa.Schema) -> list[AirflowFtError]:
         assert column is not None
         name = f"{target.table.name}.{column.name}"
         if column.generated:
-            what = f"{column.name} is a generated column of {target.table.name}"
             remedy = f"Leave {written.source} out of the rows, or make {column.name} a plain column."
-            problems.append(target._unfit("column_generated", what, remedy, written.source))
+            problems.append(target.misfits.generated(written.source, column.name, remedy))
             continue
         verdict = target.judge(schema.field(written.source).type, column, written.source)
         if isinstance(verdict, Objection):
-            say = target._unfit if verdict.by_table else target._declined
-            what, allowed = f"{verdict.found} ({name})", column.full_type
-            problems.append(say(verdict.code, what, verdict.remedy, written.source, allowed=allowed))
+            say = target.misfits.of_table if verdict.by_table else target.misfits.of_rows
+            what, more = f"{verdict.found} ({name}).", {"column": written.source, "allowed": column.full_type}
+            problems.append(say(what, verdict.code, verdict.remedy, **more))
     return problems
 
 
@@ -251,13 +245,9 @@ def _unwritten(target: Target, columns: Sequence[TargetColumn]) -> Iterator[Airf
     written = {column.name for column in columns}
     told = target.own | target.required  # `mapped` speaks of these
     for column in target.table.columns.values():
-        if column.name not in written and column.name.lower() not in told and not column.fills_itself:
-            yield target._unfit(
-                "column_required",
-                f"{target.table.name}.{column.name} is NOT NULL without a default, and the rows have no such column",
-                f"Give {column.name} a default, add it to the job's result, or map it in columns=.",
-                column.name,
-            )
+        if column.name not in written and column.name.lower() not in told and column.must:
+            remedy = f"Give {column.name} a default, add it to the job's result, or map it in columns=."
+            yield target.misfits.required(column.name, remedy)
 
 
 def _check_size(target: Target, source: str, kind: pa.DataType, statistics: ColumnStatistics | None) -> None:
@@ -352,9 +342,10 @@ def _look(target: Target, batch: pa.RecordBatch, source: str, column: Column, ch
 
 
 def _refusal(target: Target, source: str, column: Column, check: Check, row: str, values: str = "") -> AirflowFtError:
-    say = target._unfit if check.by_table else target._declined
+    say = target.misfits.of_table if check.by_table else target.misfits.of_rows
     what = check.schema_problem(f"{target.table.name}.{column.name}", values)
-    return say(check.code, what, check.remedy, source, row=row, problem=check.problem, allowed=check.allowed)
+    more = {"column": source, "row": row, "problem": check.problem, "allowed": check.allowed}
+    return say(f"{what}.", check.code, check.remedy, **more)
 
 
 def _describe(target: Target, batch: pa.RecordBatch, source: str, index: int, first: int) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_ft.protocol.errors import PROPOSED, UnfitTargetError
+from airflow_ft.protocol.errors import SinkAccessError, UnfitTargetError
+from airflow_ft.sinks.base.columns import Misfits, TableColumn
 from airflow_ft.sinks.postgres.naming import TableName
 from airflow_ft.sinks.postgres.session import Session
 
@@ -77,14 +78,13 @@ ORDER BY 1
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(TableColumn):
     """A column of a target: of type `type` ("int4"), an array of `element` unless that is "", a kind of `sort` ("b"
     base, "e" enum, "r" range, ...), as a person has `declared` it. `modifier` is the server's own form of lengths and
     digits (-1: none). `must`: rows have to fill it. `refuses` values: it is computed, or an identity that is ALWAYS.
     `allowed`: this user may write it. `base`: what a domain is made of, else as declared.
     """
 
-    name: str
     type: str
     sort: str
     element: str
@@ -98,7 +98,6 @@ class Column:
 
     @property
     def must(self) -> bool:
-        """A row may not leave it out."""
         return self.not_null and not self.fills_itself and not self.refuses
 
     @property
@@ -168,14 +167,11 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
     """Reads a target. UnfitTargetError when it is not there, or it or a partition of it takes no rows of its own."""
     found = session.rows(_TABLE, (name.sql,) * 3)
     if not found:
-        raise UnfitTargetError(
-            f"table {name} does not exist, or the connection's user may not use its schema.",
-            code="table_missing",
-            remedy=f"Create the table {name}: {PROPOSED} If it exists, name its schema (`schema.table`). A name"
-            " that was created without quotes is in lower case.",
-            sink=sink,
-            table=str(name),
+        remedy = (
+            "If the table exists, name its schema (`schema.table`), or grant USAGE on it. A name that was created"
+            " without quotes is in lower case."
         )
+        raise Misfits(str(name), sink).no_table(remedy)
     oid, schema, relation, kind, persistence, guarded, triggers, foreign, unlogged = found[0]
     table = TableName(schema, relation)
     if kind not in ("r", "p") or persistence == "t":
@@ -200,6 +196,12 @@ def read_table(session: Session, name: TableName, sink: str) -> Table:
     columns = {row[0]: Column(*row) for row in session.rows(_COLUMNS, (oid,))}
     emptied = (*([table.sql] if persistence == "u" else []), *unlogged)
     return Table(table, columns, emptied, guarded, tuple(triggers), kind == "p", oid)
+
+
+def not_granted(name: TableName, privileges: Sequence[str], sink: str = "") -> SinkAccessError:
+    """Return the error for privileges on a table that the connection's user lacks."""
+    remedy = f"Run `GRANT {', '.join(privileges)} ON {name.sql} TO ...` for the connection's user."
+    return Misfits(str(name), sink).not_granted(privileges, remedy)
 
 
 def may_leave_out(session: Session, table: Table) -> bool:

@@ -9,8 +9,9 @@ import pyarrow as pa
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, SinkAccessError, UnfitTargetError
 from airflow_ft.sinks.arrow import is_text
 from airflow_ft.sinks.base.changes import missing_in_rows, missing_kind
+from airflow_ft.sinks.base.columns import Misfits
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.postgres.catalog import Table
+from airflow_ft.sinks.postgres.catalog import Table, not_granted
 from airflow_ft.sinks.postgres.encoding import TEXTS
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.postgres.spec import PostgresSink
@@ -18,7 +19,7 @@ from airflow_ft.sinks.postgres.spec import PostgresSink
 
 def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.Schema) -> Iterator[AirflowFtError]:
     """Yield what speaks against changing rows of this table by key."""
-    name = table.name
+    name, misfits = table.name, Misfits(str(table.name))
     keys = [column for key in sink.key_columns if (column := table.column(key)) is not None]
     sent = {column.name for source in schema.names if (column := table.column(source)) is not None}
     unique = session.rows(
@@ -35,14 +36,8 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
     listed = ", ".join(map(quoted, sink.key_columns))
     fitting = [column.name for column in keys if column.not_null]
     if len(fitting) < len(sink.key_columns) or sorted(fitting) not in [row[0] for row in unique]:
-        yield UnfitTargetError(
-            f"key_columns ({', '.join(sink.key_columns)}) are not a unique key of table {name} that is NOT NULL and not"
-            " deferrable.",
-            code="key_unfit",
-            remedy=f"Run `ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed})`, or set key_columns= to such a key.",
-            table=str(name),
-            keys=list(sink.key_columns),
-        )
+        remedy = f"Run `ALTER TABLE {name.sql} ADD PRIMARY KEY ({listed})`, or set key_columns= to such a key."
+        yield misfits.no_key(sink.key_columns, f"{remedy} A key that is DEFERRABLE does not count.")
     if any(differs for names, differs in unique if names == sorted(fitting)):
         yield UnfitTargetError(
             f"a unique index of {name} on ({', '.join(sink.key_columns)}) has another collation than its columns."
@@ -50,29 +45,18 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
             code="key_unfit",
             remedy="Drop that index, or create it again without COLLATE.",
             table=str(name),
-            keys=list(sink.key_columns),
+            key_columns=list(sink.key_columns),
         )
     for column in keys:
         if column.name not in sent:
             yield missing_in_rows(column.name, "key_columns")
     version = table.column(sink.version_column or "")
     if version is None or version.type != "int8" or version.refuses:
-        yield UnfitTargetError(
-            f"table {name} has no bigint column {sink.version_column!r} for version_column.",
-            code="column_missing" if version is None else "column_unfit",
-            remedy=f"Run `ALTER TABLE {name.sql} ADD COLUMN {quoted(sink.version_column or '')} bigint NOT NULL DEFAULT"
-            " 0`.",
-            table=str(name),
-            column=sink.version_column or "",
-        )
+        added = f"ADD COLUMN {quoted(sink.version_column or '')} bigint NOT NULL DEFAULT 0"
+        remedy = f"Run `ALTER TABLE {name.sql} {added}`."
+        yield misfits.no_version(sink.version_column or "", version is not None, remedy)
     elif version.name in sent:
-        yield DeclinedError(
-            f"the rows have the column {version.name!r}, which the sink itself fills in table {name} (version_column).",
-            code="column_reserved",
-            remedy=f"Drop the column {version.name!r} in the job.",
-            table=str(name),
-            column=version.name,
-        )
+        yield misfits.reserved(version.name, version.name, f"Drop the column {version.name!r} in the job.")
     if change := sink.change_column:
         if change not in schema.names:
             yield missing_kind(change)
@@ -95,13 +79,7 @@ def key_problems(session: Session, sink: PostgresSink, table: Table, schema: pa.
             privileges=["TEMPORARY"],
         )
     if lacking:
-        yield SinkAccessError(
-            f"the connection's user lacks {', '.join(lacking)} on table {name}.",
-            code="privilege_missing",
-            remedy=f"Run `GRANT {', '.join(lacking)} ON {name.sql} TO ...` for the connection's user.",
-            table=str(name),
-            privileges=list(lacking),
-        )
+        yield not_granted(name, lacking)
 
 
 def key_types(session: Session, sink: PostgresSink, table: Table) -> list[list[str]]:

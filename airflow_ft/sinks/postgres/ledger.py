@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import psycopg2
 
 from airflow_ft.protocol.errors import SinkAccessError
+from airflow_ft.sinks.base.columns import Misfits
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER, PRIVILEGES, SqlLedger, cannot_create, statements
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.postgres.failures import Meaning, describe, meaning
@@ -188,13 +189,8 @@ class Ledger(SqlLedger):
                     table=name,
                 )
             if lacking:
-                raise SinkAccessError(
-                    f"the connection's user lacks {', '.join(lacking)} on table {name}.",
-                    code="privilege_missing",
-                    remedy=f"Run `GRANT {', '.join(lacking)} ON {name} TO ...` for the connection's user.",
-                    table=name,
-                    privileges=list(lacking),
-                )
+                remedy = f"Run `GRANT {', '.join(lacking)} ON {name} TO ...` for the connection's user."
+                raise Misfits(name).not_granted(lacking, remedy)
 
     def _sql(self, sql: str) -> str:
         """`?` becomes psycopg2's placeholder, and names of tables fill their places."""

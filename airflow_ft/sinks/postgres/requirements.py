@@ -16,9 +16,10 @@ from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTar
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.sinks.base.columns import Misfits
 from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement, ledger_finding
 from airflow_ft.sinks.base.sql_names import quoted
-from airflow_ft.sinks.postgres.catalog import Column, Table, closed_sequences, read_table
+from airflow_ft.sinks.postgres.catalog import Column, Table, closed_sequences, not_granted, read_table
 from airflow_ft.sinks.postgres.encoding import fits
 from airflow_ft.sinks.postgres.failures import telling
 from airflow_ft.sinks.postgres.keys import key_problems
@@ -135,34 +136,23 @@ def judged(
             yield problem.located(sink=name)
     own = {sink.change_column, sink.version_column} - {None}  # of the rows, and of the table
     seen: dict[str, str] = {}
+    misfits = Misfits(str(table.name), name)
     for field in (field for field in schema if field.name not in own):
         column = table.column(field.name)
-        schema_problem = _schema_problem(table, field, column)
+        schema_problem = _schema_problem(misfits, table, field, column)
         if (
             schema_problem is None
             and column is not None
             and (other := seen.setdefault(column.name, field.name)) != field.name
         ):
-            schema_problem = UnfitTargetError(
-                f"the columns {other!r} and {field.name!r} of the rows are one column of table {table.name}.",
-                code="column_ambiguous",
-                remedy="Rename one of them in the job.",
-                table=str(table.name),
-            )
+            what, remedy = misfits.ambiguous(other, field.name), "Rename one of them in the job."
+            schema_problem = misfits.of_table(what, "column_ambiguous", remedy)
         if schema_problem is not None:
             yield schema_problem.located(sink=name, column=field.name)
     for column in table.columns.values():
         if column.must and column.name not in seen and column.name not in own:
-            yield UnfitTargetError(
-                f"column {column.name!r} of table {table.name} is NOT NULL without a default, and the rows do not have"
-                " it.",
-                code="column_required",
-                remedy=f"Add the column to the rows in the job, or run `ALTER TABLE {table.name.sql} ALTER"
-                f" {quoted(column.name)} SET DEFAULT ...`.",
-                sink=name,
-                column=column.name,
-                table=str(table.name),
-            )
+            filled = f"ALTER TABLE {table.name.sql} ALTER {quoted(column.name)} SET DEFAULT ..."
+            yield misfits.required(column.name, f"Add the column to the rows in the job, or run `{filled}`.")
     for left_out, sequence in closed_sequences(session, table):
         if left_out not in seen and left_out not in own:
             yield SinkAccessError(
@@ -185,50 +175,29 @@ def without_rows(session: Session, sink: PostgresSink, table: Table, name: str) 
         needed = [*sink.key_columns, *([sink.change_column] if sink.change_column else [])]
         yield from key_problems(session, sink, table, pa.schema([(each, pa.string()) for each in needed]))
     elif not session.value("SELECT has_any_column_privilege(%s, 'INSERT')", (table.name.sql,)):
-        yield SinkAccessError(
-            f"the connection's user may not insert into table {table.name}.",
-            code="privilege_missing",
-            remedy=f"Run `GRANT INSERT ON {table.name.sql} TO ...` for the connection's user.",
-            table=str(table.name),
-            privileges=["INSERT"],
-        )
+        yield not_granted(table.name, ["INSERT"], name)
 
 
-def _schema_problem(table: Table, field: pa.Field, column: Column | None) -> AirflowFtError | None:
-    where = f"table {table.name}"
+def _schema_problem(misfits: Misfits, table: Table, field: pa.Field, column: Column | None) -> AirflowFtError | None:
     if column is None:
         declared = type_of(field.type)
-        return UnfitTargetError(
-            f"{where} has no column {field.name!r}. It has {', '.join(table.columns)}.",
-            code="column_missing",
-            remedy=f"Run `ALTER TABLE {table.name.sql} ADD COLUMN {quoted(field.name)} {declared}`, or drop the column"
-            " in the job."
-            if declared
-            else f"Drop the column in the job, or convert it to text: `to_json({field.name})`.",
-            table=str(table.name),
-        )
+        remedy = f"Drop the column in the job, or convert it to text: `to_json({field.name})`."
+        if declared:
+            added = f"ALTER TABLE {table.name.sql} ADD COLUMN {quoted(field.name)} {declared}"
+            remedy = f"Run `{added}`, or drop the column in the job."
+        return misfits.missing(field.name, field.name, table.columns, remedy)
     if column.refuses:
-        return UnfitTargetError(
-            f"column {column.name!r} of {where} is GENERATED ALWAYS and takes no values.",
-            code="column_generated",
-            remedy="Drop the column in the job, or declare it GENERATED BY DEFAULT AS IDENTITY.",
-            table=str(table.name),
-        )
+        remedy = "Drop the column in the job, or declare it GENERATED BY DEFAULT AS IDENTITY."
+        return misfits.generated(field.name, column.name, remedy)
     if not fits(field.type, column):
         declared = type_of(field.type)
-        return UnfitTargetError(
-            f"column {column.name!r} of {where} is {column.declared}, which does not hold {field.type} exactly.",
-            code="column_unfit",
-            remedy=f"Declare the column as {declared}, or cast in the job."
-            if declared
-            else f"Cast in the job, or convert to text: `to_json({field.name})`.",
-            table=str(table.name),
-            declared=column.declared,
-            type=str(field.type),
-        )
+        remedy = f"Cast in the job, or convert to text: `to_json({field.name})`."
+        if declared:
+            remedy = f"Declare the column as {declared}, or cast in the job."
+        return misfits.unfit(field.name, column.declared, str(field.type), remedy)
     if not column.allowed:
         return SinkAccessError(
-            f"the connection's user may not insert into column {column.name!r} of {where}.",
+            f"the connection's user may not insert into column {column.name!r} of table {table.name}.",
             code="privilege_missing",
             remedy=f"Run `GRANT INSERT ON {table.name.sql} TO ...` for the connection's user.",
             table=str(table.name),

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
 from airflow_ft.sinks.arrow import beyond
+from airflow_ft.sinks.base.columns import Misfits, TableColumn
 from airflow_ft.sinks.base.sql_names import quoted
 from airflow_ft.sinks.sqlite.file import code_of
 
@@ -32,14 +33,18 @@ _LARGEST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(TableColumn):
     """A column of a table. `strict`: it takes values of its kind alone."""
 
-    name: str
     declared: str
-    must: bool
+    not_null: bool
+    fills_itself: bool
     is_rowid: bool
     strict: bool
+
+    @property
+    def must(self) -> bool:
+        return self.not_null and not self.fills_itself
 
     def keeps(self, kind: str, type: pa.DataType) -> bool:
         """Return whether values of this kind, made of that type, stay what they are."""
@@ -98,8 +103,8 @@ def read_columns(db: sqlite3.Connection, table: str) -> dict[str, Column]:
     columns = {}
     for name, declared, notnull, default, key, _ in found:
         is_rowid = bool(key) and has_rowid_key and fold(declared) == "integer"
-        must = bool(notnull) and default is None and not is_rowid
-        columns[fold(name)] = Column(name, declared, must, is_rowid, strict)
+        fills_itself = default is not None or is_rowid
+        columns[fold(name)] = Column(name, declared, bool(notnull), fills_itself, is_rowid, strict)
     return columns
 
 
@@ -137,6 +142,7 @@ def schema_problems(
 ) -> Iterator[AirflowFtError]:
     """All that speaks against rows of this schema; `columns` is None for a table that will be made for them."""
     seen: dict[str, str] = {}
+    misfits = Misfits(table, sink)
     for field in schema:
         kind = kind_of(field.type)
         if not kind:
@@ -149,49 +155,23 @@ def schema_problems(
                 type=str(field.type),
             )
         if other := seen.get(fold(field.name)):
-            yield UnfitTargetError(
-                f"the columns {other!r} and {field.name!r} of the rows have the same name for SQLite.",
-                code="column_ambiguous",
-                remedy="Rename one of them in the job.",
-                sink=sink,
-                column=field.name,
-            )
+            what, remedy = misfits.ambiguous(other, field.name), "Rename one of them in the job."
+            yield misfits.of_table(what, "column_ambiguous", remedy, column=field.name)
         seen[fold(field.name)] = field.name
         if columns is None or not kind:
             continue
         column = columns.get(fold(field.name))
         if column is None:
-            yield UnfitTargetError(
-                f"table {table!r} has no writable column {field.name!r}.",
-                code="column_missing",
-                remedy=f"Run `ALTER TABLE {quoted(table)} ADD COLUMN {quoted(field.name)} {kind}`, or drop the column"
-                " in the job.",
-                sink=sink,
-                column=field.name,
-                table=table,
-            )
+            added = f"ALTER TABLE {quoted(table)} ADD COLUMN {quoted(field.name)} {kind}"
+            known = (each.name for each in columns.values())
+            yield misfits.missing(field.name, field.name, known, f"Run `{added}`, or drop the column in the job.")
         elif not column.keeps(kind, field.type):
-            yield UnfitTargetError(
-                f"SQLite gets {field.type} as {kind}, and a column of type {column.declared} would change such values.",
-                code="column_unfit",
-                remedy=f"Declare the column as {kind}, or cast in the job.",
-                sink=sink,
-                column=field.name,
-                table=table,
-                declared=column.declared,
-                type=str(field.type),
-            )
+            remedy = f"Declare the column as {kind}, as which SQLite gets the values, or cast in the job."
+            yield misfits.unfit(field.name, column.declared, str(field.type), remedy)
     for column in (columns or {}).values():
         if column.must and fold(column.name) not in seen:
-            yield UnfitTargetError(
-                f"column {column.name!r} of table {table!r} is NOT NULL without a default, and the rows do not have"
-                " it.",
-                code="column_required",
-                remedy="Add the column to the rows in the job, or give it a default.",
-                sink=sink,
-                column=column.name,
-                table=table,
-            )
+            remedy = "Add the column to the rows in the job, or give it a default."
+            yield misfits.required(column.name, remedy)
 
 
 def values(batch: pa.RecordBatch) -> list[list[Any]]:

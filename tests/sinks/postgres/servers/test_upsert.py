@@ -202,7 +202,7 @@ def test_a_key_that_an_index_compares_otherwise_is_refused(make: Make, folded: s
         f" CREATE UNIQUE INDEX ON orders (id {ignoring['index']})",
         **UPSERT,
     )
-    with raises(UnfitTargetError, "key_unfit", sink=SINK, keys=["id"]) as told:
+    with raises(UnfitTargetError, "key_unfit", sink=SINK, key_columns=["id"]) as told:
         world.prepare(world.plan(pa.table({"id": ["a"], "text": ["x"]})))
     assert told.error is not None and "COLLATE" in told.error.remedy
 
@@ -317,7 +317,7 @@ def test_verify_compares_by_key(make: Make) -> None:
         return told
 
     assert report().is_exact and not report().notes
-    assert "1 keys" in report(delivered[0]).notes[0]
+    assert "1 key that" in report(delivered[0]).notes[0]
     table.sql("INSERT INTO orders VALUES (3, 'revived', 1), (9, 'of others', 0)")
     table.sql("UPDATE orders SET text = 'changed' WHERE id = 2; DELETE FROM orders WHERE id = 4")
     told = report()
