@@ -15,7 +15,7 @@ from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import Operator
 from airflow_ft.state.layout import Entry, Table
-from airflow_ft.state.rows import Column, columns_of, decimal_of
+from airflow_ft.state.rows import StateColumn, columns_of, decimal_of
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _row(table: Table, entry: Entry) -> dict[str, Mapping[str, Any]]:
     return {part: found[part] for part, _ in _parts(table)}
 
 
-def _parts(table: Table) -> Sequence[tuple[str, tuple[Column, ...]]]:
+def _parts(table: Table) -> Sequence[tuple[str, tuple[StateColumn, ...]]]:
     parts = (("key", table.key), ("at", table.at_columns), ("value", table.value_columns))
     return [part for part in parts if part[1]]
 
@@ -157,7 +157,7 @@ def _schema(table: Table) -> pa.Schema:
     return pa.schema([(part, _struct(columns)) for part, columns in _parts(table)])
 
 
-def _struct(columns: Sequence[Column]) -> pa.DataType:
+def _struct(columns: Sequence[StateColumn]) -> pa.DataType:
     import pyarrow as pa
 
     return pa.struct([(each.name, _arrow(each.kind)) for each in columns])

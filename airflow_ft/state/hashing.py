@@ -13,20 +13,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from airflow_ft.state.rows import Column, _header, columns_of, decimal_of
+from airflow_ft.state.rows import StateColumn, _header, columns_of, decimal_of
 
 _SEED = 42
 _MASK = 0xFFFFFFFF
 _IN_FOUR = ("boolean", "byte", "short", "integer", "date", "float")
 
 
-def partition_of(columns: Sequence[Column], row: bytes, partitions: int) -> int:
+def partition_of(columns: Sequence[StateColumn], row: bytes, partitions: int) -> int:
     """Return the partition of a key's row, as `write_row` makes it."""
     hashed = hash_of(columns, row, 0, _SEED)
     return (hashed - (1 << 32) if hashed >> 31 else hashed) % partitions
 
 
-def hash_of(columns: Sequence[Column], row: bytes, base: int, seed: int) -> int:
+def hash_of(columns: Sequence[StateColumn], row: bytes, base: int, seed: int) -> int:
     """Return the hash of a row's columns, as an unsigned number."""
     for index, column in enumerate(columns):
         if not row[base + (index >> 3)] >> (index & 7) & 1:
@@ -34,7 +34,7 @@ def hash_of(columns: Sequence[Column], row: bytes, base: int, seed: int) -> int:
     return seed
 
 
-def _hash(column: Column, row: bytes, base: int, at: int, seed: int) -> int:
+def _hash(column: StateColumn, row: bytes, base: int, at: int, seed: int) -> int:
     kind = column.kind
     (word,) = struct.unpack_from("<Q", row, at)
     if isinstance(kind, dict):

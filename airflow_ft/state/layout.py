@@ -24,7 +24,7 @@ from typing import Any
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.records import strings
-from airflow_ft.state.rows import Column, RowReader, columns_of, in_order, write_row
+from airflow_ft.state.rows import RowReader, StateColumn, columns_of, in_order, write_row
 from airflow_ft.state.schemas import PREFIX, RANGE, Family
 from airflow_ft.state.versions import Store
 
@@ -73,10 +73,10 @@ class Table:
     store: str
     shape: Shape
     family: str
-    key: tuple[Column, ...]
-    rest: tuple[Column, ...]
-    value: tuple[Column, ...]
-    stored: tuple[Column, ...]
+    key: tuple[StateColumn, ...]
+    rest: tuple[StateColumn, ...]
+    value: tuple[StateColumn, ...]
+    stored: tuple[StateColumn, ...]
     is_prefixed: bool
     ttl: bool
     rocks: bool
@@ -176,20 +176,20 @@ class Table:
             yield from self.read(store, key, value, now)
             number += 1
 
-    def _reader(self, which: str, columns: tuple[Column, ...]) -> RowReader:
+    def _reader(self, which: str, columns: tuple[StateColumn, ...]) -> RowReader:
         if which not in self._readers:
             self._readers[which] = RowReader(columns)
         return self._readers[which]
 
     @property
-    def at_columns(self) -> tuple[Column, ...]:
+    def at_columns(self) -> tuple[StateColumn, ...]:
         """Columns of `Entry.at`."""
         if self.shape is Shape.LIST:
-            return (Column("index", "integer"),)
+            return (StateColumn("index", "integer"),)
         return columns_of(self.rest[0].kind) if self.shape is Shape.MAP else self.rest
 
     @property
-    def value_columns(self) -> tuple[Column, ...]:
+    def value_columns(self) -> tuple[StateColumn, ...]:
         """Columns of `Entry.value`."""
         if self.shape is Shape.TIMERS:
             return ()

@@ -38,7 +38,7 @@ _BY_SPARK = "Read it with Spark: `dataframe(spark, operator)` of the same handle
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StateColumn:
     """A column of a row: its name, which no other has, and its type."""
 
     name: str
@@ -50,7 +50,7 @@ class Column:
         return f"{self.name} {kind_text(self.kind)}"
 
 
-def columns_of(schema: Mapping[str, Any]) -> tuple[Column, ...]:
+def columns_of(schema: Mapping[str, Any]) -> tuple[StateColumn, ...]:
     """The columns of a struct of Spark; of several with one name the later ones get a number (`sum`, `sum_2`)."""
     taken: set[str] = set()
     found = []
@@ -60,7 +60,7 @@ def columns_of(schema: Mapping[str, Any]) -> tuple[Column, ...]:
             name, number = f"{each['name']}_{number}", number + 1
         taken.add(name)
         kind = each["type"]
-        found.append(Column(name, kind["sqlType"] if isinstance(kind, dict) and kind["type"] == "udt" else kind))
+        found.append(StateColumn(name, kind["sqlType"] if isinstance(kind, dict) and kind["type"] == "udt" else kind))
     return tuple(found)
 
 
@@ -83,7 +83,7 @@ def kind_text(kind: Kind) -> str:
 class RowReader:
     """Reads rows of these columns as {name: value}. ConfigurationError for a type that it does not know."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[StateColumn]) -> None:
         self.columns = tuple(columns)
         self._header = _header(len(columns))
         self._readers = [(each.name, index, _reader(each.name, each.kind)) for index, each in enumerate(columns)]
@@ -236,7 +236,7 @@ def _unknown(name: str, kind: Kind) -> ConfigurationError:
 # --- writing: keys that are looked up ------------------------------------------------------------------------------
 
 
-def write_row(columns: Sequence[Column], values: Sequence[Any]) -> bytes:
+def write_row(columns: Sequence[StateColumn], values: Sequence[Any]) -> bytes:
     """The row as Spark writes it, byte by byte; ConfigurationError for a value that is none of the column's type."""
     header, words, tail = bytearray(_header(len(columns))), bytearray(), bytearray()
     fixed = len(header) + 8 * len(columns)
@@ -265,7 +265,7 @@ def _is_variable(kind: Kind) -> bool:
     return kind in ("string", "binary") or kind.startswith(("varchar(", "char("))
 
 
-def _written(column: Column, value: Any) -> bytes:
+def _written(column: StateColumn, value: Any) -> bytes:
     kind = column.kind
     try:
         if not isinstance(kind, str):
@@ -332,7 +332,7 @@ def _of(value: Any, *types: type) -> Any:
     return value
 
 
-def in_order(columns: Sequence[Column], given: Any) -> Sequence[Any]:
+def in_order(columns: Sequence[StateColumn], given: Any) -> Sequence[Any]:
     """The values of a key in the order of its columns: of a dict by name, of a tuple by place, of a scalar as it is.
 
     ConfigurationError when there are more or fewer, or others.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.spark.state.schema_files import NEWEST, Schema, UnknownFormatError, schemas
-from airflow_ft.state.rows import Column, columns_of
+from airflow_ft.state.rows import StateColumn, columns_of
 
 NO_PREFIX, PREFIX, RANGE = "NoPrefixKey", "PrefixKeyScan", "RangeKeyScan"
 
@@ -19,8 +19,8 @@ class Family:
     """
 
     name: str
-    key: tuple[Column, ...]
-    value: tuple[Column, ...]
+    key: tuple[StateColumn, ...]
+    value: tuple[StateColumn, ...]
     encoder: str = NO_PREFIX
     prefix: int = 0
 

@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.state.rows import Column, Kind, columns_of, decimal_of, kind_text
+from airflow_ft.state.rows import Kind, StateColumn, columns_of, decimal_of, kind_text
 
 _NULL = "null"
 _EXAMPLES = {
@@ -27,7 +27,7 @@ _EXAMPLES = {
 }
 
 
-def key_of(columns: Sequence[Column], texts: Sequence[str]) -> tuple[Any, ...]:
+def key_of(columns: Sequence[StateColumn], texts: Sequence[str]) -> tuple[Any, ...]:
     """Return the values of a key's columns.
 
     `null` is null; quote a text that reads so. Times are as in ISO 8601, UTC if they name no zone; a struct (a window)
@@ -63,7 +63,7 @@ def example(kind: Kind) -> str:
     return "{" + ", ".join(f"{json.dumps(name)}: {part}" for name, part in written) + "}"
 
 
-def _value(column: Column, text: str) -> Any:
+def _value(column: StateColumn, text: str) -> Any:
     try:
         return None if text == _NULL else _parsed(column.kind, text)
     except (ValueError, InvalidOperation, KeyError, TypeError) as error:
@@ -102,7 +102,7 @@ def _parsed(kind: Any, text: str) -> Any:
     return json.loads(text) if quoted else text
 
 
-def _of_json(column: Column, given: Any) -> Any:
+def _of_json(column: StateColumn, given: Any) -> Any:
     if given is None:
         return None
     return _value(column, given if isinstance(given, str) else json.dumps(given))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.state.rows import Column, write_row
+from airflow_ft.state.rows import StateColumn, write_row
 from airflow_ft.state.xxhash import xxh32
 from airflow_ft.store import open_store
 from tests.store.scene import PIPELINE, Scene, a_segment
@@ -24,10 +24,10 @@ OPERATOR = {
     "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
     "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}],
 }
-KEY, VALUE = (Column("k", "string"),), (Column("count", "long"),)
+KEY, VALUE = (StateColumn("k", "string"),), (StateColumn("count", "long"),)
 
 
-def schema(columns: tuple[Column, ...]) -> dict[str, Any]:
+def schema(columns: tuple[StateColumn, ...]) -> dict[str, Any]:
     fields = [{"name": each.name, "type": each.kind, "nullable": True, "metadata": {}} for each in columns]
     return {"type": "struct", "fields": fields}
 
@@ -37,7 +37,7 @@ def text(data: str) -> bytes:
     return struct.pack(">H", len(data.encode())) + data.encode()
 
 
-def schema_file(key: tuple[Column, ...] = KEY, value: tuple[Column, ...] = VALUE) -> bytes:
+def schema_file(key: tuple[StateColumn, ...] = KEY, value: tuple[StateColumn, ...] = VALUE) -> bytes:
     parts = (struct.pack(">i", 1) + text(json.dumps(schema(each), separators=(",", ":"))) for each in (key, value))
     return text("v2") + b"".join(parts)
 

@@ -8,13 +8,13 @@ import pytest
 
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.state.hashing import partition_of
-from airflow_ft.state.rows import Column, RowReader, columns_of, kind_text, write_row
+from airflow_ft.state.rows import RowReader, StateColumn, columns_of, kind_text, write_row
 from airflow_ft.state.texts import example, key_of
 from tests.raising import raises
 from tests.state.scene import schema
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
-WINDOW = schema((Column("start", "timestamp"), Column("end", "timestamp")))
+WINDOW = schema((StateColumn("start", "timestamp"), StateColumn("end", "timestamp")))
 VALUES: list[tuple[Any, Any, str]] = [
     ("boolean", True, "true"),
     ("byte", -128, "-128"),
@@ -40,7 +40,12 @@ VALUES: list[tuple[Any, Any, str]] = [
 
 @pytest.mark.parametrize(("kind", "value", "text"), VALUES, ids=[kind_text(each[0]) for each in VALUES])
 def test_a_value_comes_back_and_can_be_typed(kind: Any, value: Any, text: str) -> None:
-    columns = (Column("before", "string"), Column("it", kind), Column("none", kind), Column("after", "long"))
+    columns = (
+        StateColumn("before", "string"),
+        StateColumn("it", kind),
+        StateColumn("none", kind),
+        StateColumn("after", "long"),
+    )
     row = write_row(columns, ["x" * 9, value, None, 7])
     assert len(row) % 8 == 0
     assert RowReader(columns).read(row) == {"before": "x" * 9, "it": value, "none": None, "after": 7}
@@ -52,7 +57,7 @@ def test_arrays_and_maps_are_read() -> None:
     """As Spark has written them."""
     longs = {"type": "array", "elementType": "long", "containsNull": True}
     by_name = {"type": "map", "keyType": "string", "valueType": "integer", "valueContainsNull": True}
-    columns = (Column("a", longs), Column("m", by_name))
+    columns = (StateColumn("a", longs), StateColumn("m", by_name))
     array = (3).to_bytes(8, "little") + (0b010).to_bytes(8, "little")
     array += b"".join(n.to_bytes(8, "little") for n in (5, 0, 7))
     keys = (1).to_bytes(8, "little") + bytes(8) + (24 << 32 | 1).to_bytes(8, "little") + b"k".ljust(8, b"\0")
@@ -64,7 +69,7 @@ def test_arrays_and_maps_are_read() -> None:
 
 
 def test_of_many_columns_the_bits_take_two_words() -> None:
-    columns = tuple(Column(f"c{i}", "long") for i in range(70))
+    columns = tuple(StateColumn(f"c{i}", "long") for i in range(70))
     values = [None if i in (0, 63, 64, 69) else i for i in range(70)]
     row = write_row(columns, values)
     assert len(row) == 16 + 70 * 8
@@ -89,7 +94,7 @@ def test_of_many_columns_the_bits_take_two_words() -> None:
 )
 def test_what_is_no_value_of_the_keys_type_is_refused(kind: str, value: Any) -> None:
     with raises(ConfigurationError, "key_invalid", column="k"):
-        write_row((Column("k", kind),), [value])
+        write_row((StateColumn("k", kind),), [value])
 
 
 @pytest.mark.parametrize(
@@ -98,42 +103,42 @@ def test_what_is_no_value_of_the_keys_type_is_refused(kind: str, value: Any) -> 
 )
 def test_what_is_typed_and_is_no_value_is_refused(kind: Any, text: str) -> None:
     with raises(ConfigurationError, "key_invalid", column="k"):
-        key_of((Column("k", kind),), [text])
+        key_of((StateColumn("k", kind),), [text])
     with raises(ConfigurationError, "key_invalid", columns=["k"], count=0):
-        key_of((Column("k", kind),), [])
+        key_of((StateColumn("k", kind),), [])
 
 
 def test_types_that_cannot_be_read_are_named() -> None:
     for kind in ("variant", "interval", "interval day to second"):
         with raises(ConfigurationError, "state_unreadable", column="v", type=kind):
-            RowReader((Column("v", kind),))
+            RowReader((StateColumn("v", kind),))
     with raises(ConfigurationError, "key_invalid", column="v", type="array<int>"):
-        write_row((Column("v", {"type": "array", "elementType": "integer", "containsNull": False}),), [[1]])
+        write_row((StateColumn("v", {"type": "array", "elementType": "integer", "containsNull": False}),), [[1]])
 
 
 def test_columns_of_one_name_get_numbers() -> None:
-    same = schema((Column("sum", "long"), Column("sum", "double"), Column("sum_2", "long")))
+    same = schema((StateColumn("sum", "long"), StateColumn("sum", "double"), StateColumn("sum_2", "long")))
     assert [each.name for each in columns_of(same)] == ["sum", "sum_2", "sum_2_2"]
 
 
 def test_minus_zero_is_the_key_that_spark_has() -> None:
-    column = (Column("k", "double"),)
+    column = (StateColumn("k", "double"),)
     assert write_row(column, [-0.0]) == write_row(column, [0.0])
 
 
 def test_the_partition_is_never_negative() -> None:
-    column = (Column("k", "string"),)
+    column = (StateColumn("k", "string"),)
     found = {partition_of(column, write_row(column, [f"key-{n}"]), 4) for n in range(100)}
     assert found == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("kind", {kind_text(each[0]): each[0] for each in VALUES}.values(), ids=kind_text)
 def test_an_example_of_a_key_is_one(kind: Any) -> None:
-    column = Column("k", kind)
+    column = StateColumn("k", kind)
     [value] = key_of([column], [example(kind)])
     assert value is not None and write_row([column], [value])
 
 
 def test_what_cannot_be_looked_up_has_no_example() -> None:
     array = {"type": "array", "elementType": "long", "containsNull": True}
-    assert example(array) == example(schema((Column("a", array), Column("b", "long")))) == ""
+    assert example(array) == example(schema((StateColumn("a", array), StateColumn("b", "long")))) == ""

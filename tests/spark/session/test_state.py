@@ -22,7 +22,7 @@ from airflow_ft.state.handle import Bounds, State
 from airflow_ft.state.hashing import partition_of
 from airflow_ft.state.layout import Entry, Shape, Table
 from airflow_ft.state.positions import Position
-from airflow_ft.state.rows import Column, columns_of, write_row
+from airflow_ft.state.rows import StateColumn, columns_of, write_row
 from tests.raising import raises
 
 pytestmark = [pytest.mark.sampled, pytest.mark.spark, pytest.mark.slow]
@@ -347,14 +347,14 @@ def test_keys_are_hashed_as_spark_does(spark: SparkSession) -> None:
     _hashes_agree(frame.select(*frame.columns, F.hash(*frame.columns)), columns)
 
 
-def _hashes_agree(frame: DataFrame, columns: tuple[Column, ...]) -> None:
+def _hashes_agree(frame: DataFrame, columns: tuple[StateColumn, ...]) -> None:
     for row in frame.collect():
         values = [_aware(column, value) for column, value in zip(columns, row[:-1], strict=True)]
         hashed = partition_of(columns, write_row(columns, values), 1 << 31)
         assert hashed == row[-1] % (1 << 31), values
 
 
-def _aware(column: Column, value: Any) -> Any:
+def _aware(column: StateColumn, value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, Row):
