@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Change = tuple[str, int, str | None]
 _LATE = 1_000
 _KEYS, _MANY = 7, 200
+_OTHER_BATCH = 7
+"""Rows in a batch of the successor: it sends other chunks than the process that was killed."""
 
 
 class UpsertsConformance:
@@ -88,7 +90,8 @@ class UpsertsConformance:
         assert world.process(plan, vote, stop="kill", at=at).wait() == "", "it was killed"
         seen = [dict(upserts.read())]
         with world.target.telling(lambda: seen.append(dict(upserts.read())), str(world.folder)) as connection:
-            world.participant(plan, connection).commit(plan, world.fence(1, world.attempt()), vote)
+            participant = world.participant(plan, connection, per_batch=_OTHER_BATCH)
+            participant.commit(plan, world.fence(1, world.attempt()), vote)
         _holds(upserts, after)
         for key, texts in history.items():
             place = 0
