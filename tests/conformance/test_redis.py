@@ -11,10 +11,14 @@ import pyarrow as pa
 import pytest
 import redis
 
+from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec
+from airflow_ft.sinks.redis.participant import ATOMIC_ROWS
 from airflow_ft.sinks.redis.spec import RedisSink
 from airflow_ft.testing import ParticipantConformance, Target, Upserts, Values
+from airflow_ft.testing.world import World
 from tests.conformance.values import AS_JSON, CLOCK, FINITE, NAN, NESTED, REFUSED_BY_JSON
+from tests.raising import raises
 from tools.servers import Redis
 
 pytestmark = [pytest.mark.server, pytest.mark.sampled]
@@ -113,3 +117,13 @@ class TestRedis(ParticipantConformance):
     @pytest.fixture
     def target(self, redis_server: Redis, value: str, strategy: str) -> Iterator[Target]:
         yield Keys(redis_server, value, strategy)
+
+    @pytest.mark.release
+    def test_memory_does_not_grow_with_rows(self, world: World) -> None:
+        if not world.target.at_once:
+            super().test_memory_does_not_grow_with_rows(world)
+            return
+        plan = world.plan(world.table(0, ATOMIC_ROWS + 1))
+        with raises(UnfitTargetError, "limit_reached", limit=ATOMIC_ROWS):
+            world.prepare(plan)
+        world.shows([])

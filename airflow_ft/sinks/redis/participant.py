@@ -49,6 +49,8 @@ from airflow_ft.sinks.redis.spec import OURS, RedisSink
 
 _IN_FLIGHT = 8  # chunks that are sent before an answer is read
 _STAGED_SECONDS = 86_400
+ATOMIC_ROWS = 100_000
+"""Rows of a checkpoint with the strategy `atomic`, at most: Redis needs some 2 s for them."""
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -182,6 +184,19 @@ class RedisParticipant(KeyedParticipant[Changes]):
         with opened(self.connection, **self._where(plan)) as client:
             ledger, _ = self._read(client, pipeline)
             yield ledger if ledger.head() is not None else None
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)
+        if self.promise is Promise.ATOMIC and rows > ATOMIC_ROWS:
+            raise UnfitTargetError(
+                f"the checkpoint has {rows:,} rows, and strategy='atomic' takes at most {ATOMIC_ROWS:,}: Redis would"
+                " answer no other client for seconds.",
+                code="limit_reached",
+                remedy="Make smaller checkpoints, or choose strategy='upsert'.",
+                rows=rows,
+                limit=ATOMIC_ROWS,
+            ).located(**self._where(plan))
+        return super()._prepare(plan, fence)
 
     # --- rows --------------------------------------------------------------------------------------------------------
 

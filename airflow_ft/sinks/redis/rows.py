@@ -86,7 +86,7 @@ def unfit(sink: RedisSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_])
         found |= _where(booleans(beyond_years(column)) & ~deletes, f"column {name} is outside of the years 1 to 9999")
     for column, text, behind in _parts(sink, rows):
         if behind and _varies(rows.column(column).type):
-            whole = pc.binary_join_element_wise(text, behind, "")
+            whole = pc.binary_join_element_wise(text, _large(behind), _large(""))
             early = pc.less(pc.find_substring(whole, pattern=behind), pc.binary_length(text))
             found |= _where(booleans(pc.fill_null(early, False)), f"column {column} of the key contains {behind!r}")
     if not sink.parts[0][0]:  # it begins with a column
@@ -96,6 +96,10 @@ def unfit(sink: RedisSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_])
 
 def _where(mask: npt.NDArray[np.bool_], why: str) -> dict[int, str]:
     return dict.fromkeys(np.flatnonzero(mask).tolist(), why) if mask.any() else {}
+
+
+def _large(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
 
 
 def _varies(kind: pa.DataType) -> bool:
@@ -109,7 +113,7 @@ def _parts(sink: RedisSink, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Arra
     for index, (_, column) in enumerate(parts):
         if column:
             behind = parts[index + 1][0] if index + 1 < len(parts) else ""
-            yield column, pc.fill_null(_as_text(rows.column(column)), ""), behind
+            yield column, pc.fill_null(_as_text(rows.column(column)), _large("")), behind
 
 
 def _as_text(column: pa.Array) -> pa.Array:
@@ -118,10 +122,10 @@ def _as_text(column: pa.Array) -> pa.Array:
 
 
 def _keys(sink: RedisSink, rows: pa.RecordBatch) -> pa.Array:
-    pieces: list[Any] = [pa.scalar(sink.parts[0][0], pa.large_string())] if sink.parts[0][0] else []
+    pieces: list[Any] = [_large(sink.parts[0][0])] if sink.parts[0][0] else []
     for _, text, behind in _parts(sink, rows):
-        pieces += [text, pa.scalar(behind, pa.large_string())] if behind else [text]
-    return pc.binary_join_element_wise(*pieces, pa.scalar("", pa.large_string()))
+        pieces += [text, _large(behind)] if behind else [text]
+    return pc.binary_join_element_wise(*pieces, _large(""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def failure(error: BaseException, server: str) -> AirflowFtError:
             remedy="Correct login and password of the connection.",
             server=server,
         )
-    if isinstance(error, redis.exceptions.NoPermissionError) or "NOPERM" in words:
+    if isinstance(error, redis.exceptions.NoPermissionError) or "user executing the script" in words:
         return SinkAccessError(
             f"Redis at {server} refuses a command: {words}.",
             code="privilege_missing",
@@ -173,5 +173,7 @@ def _replica(server: str) -> SinkUnavailableError:
 def rules(keys: Sequence[str]) -> str:
     """Return the rules of an ACL for a delivery into keys with these beginnings."""
     patterns = " ".join(f"~{beginning}*" for beginning in (OURS, *keys))
-    commands = "+ping +select +info +config|get +evalsha +script|load +hget +hmget +hset +hdel +get +getrange +set"
-    return f"{patterns} {commands} +expire +unlink +type +hgetall +mget"
+    connecting = "+ping +select +info +config|get"
+    scripts = "+eval +evalsha +script|load"
+    keys_and_values = "+get +getrange +set +hget +hmget +hset +hdel +expire +unlink +type"
+    return f"{patterns} {connecting} {scripts} {keys_and_values}"
