@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
     from airflow_ft.sinks.postgres.spec import PostgresSink as PostgresSink
+    from airflow_ft.sinks.redis.spec import RedisSink as RedisSink
     from airflow_ft.sinks.sqlite.spec import SqliteSink as SqliteSink
     from airflow_ft.sources.custom import CustomSource as CustomSource
     from airflow_ft.sources.files import FileSource as FileSource
@@ -78,6 +79,7 @@ _WHERE = {
     "MaintenanceOperator": "airflow_ft.operators.maintenance",
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
     "PostgresSink": "airflow_ft.sinks.postgres.spec",
+    "RedisSink": "airflow_ft.sinks.redis.spec",
     "SqliteSink": "airflow_ft.sinks.sqlite.spec",
     "NoRestart": "airflow_ft.protocol.restart",
     "PipelineSpec": "airflow_ft.pipeline.spec",

@@ -27,7 +27,7 @@ import pytest
 from tests import units
 from tests.class_archives import java_options
 from tests.tiers import Tiers, add_options
-from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Server
+from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Redis, Server
 from tools.servers.base import local_folder
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
@@ -167,6 +167,12 @@ def mysql(servers_folder: Path) -> Iterator[MySql]:
 @pytest.fixture(scope="session")
 def postgres(servers_folder: Path) -> Iterator[Postgres]:
     with Postgres(servers_folder / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers_folder: Path) -> Iterator[Redis]:
+    with Redis(servers_folder / "redis", options={"appendfsync": "always"}) as server:
         yield server
 
 

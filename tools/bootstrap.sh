@@ -13,7 +13,7 @@
 #   mariadb      .local/servers/mariadb
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
-#   redis        .local/servers/redis   the broker of `make celery` (only when asked for)
+#   redis        .local/servers/redis   a Redis server, which is also the broker of `make celery`
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
@@ -208,7 +208,7 @@ install_postgres() {
     postgresql-15 postgresql-18 postgresql-17 postgresql-16 postgresql-14
 }
 
-# A broker for Airflow's CeleryExecutor, which nothing but `make celery` needs.
+# The server of the Redis sink's tests, and the broker of `make celery`.
 install_redis() {
   unpack redis bookworm \
     'libc6|libgcc-s1|gcc-.*-base|zlib1g|perl.*|lib.*-perl|lib(acl|audit|bz2|cap-ng|crypt1|db5|gdbm|md0|pam|pcre2|selinux|semanage|sepol).*|dpkg|tar|debconf|passwd|adduser|usrmerge|init-system-helpers|lsb-base|sysvinit-utils' \
@@ -283,7 +283,7 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres s3 spin chromium js class-archives
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres redis s3 spin chromium js class-archives
 jobs=()
 archives=
 for name in "$@"; do

@@ -1,4 +1,4 @@
-"""The connection types `mysql`, `sqlite`, `postgres` and `spark`: their forms in the UI, and their Test button.
+"""The connection types `mysql`, `sqlite`, `postgres`, `redis`, `spark`: their forms in the UI and their Test button.
 
 They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). These
 hooks only test; use those providers for queries in other tasks.
@@ -104,6 +104,24 @@ class PostgresServerHook(_TestedHook):
         with closing(PostgresDatabase({"connect_timeout": str(_SECONDS), **dsn})) as database:
             [row] = database.read("SELECT current_setting('server_version') AS version, current_user AS name")
             return f"PostgreSQL {row['version']}, as {row['name']}"
+
+
+class RedisServerHook(_TestedHook):
+    """A Redis server, for `RedisSink`."""
+
+    conn_name_attr: ClassVar[str] = "redis_conn_id"
+    default_conn_name: ClassVar[str] = "redis_default"
+    conn_type: ClassVar[str] = "redis"
+    hook_name: ClassVar[str] = "Redis"
+
+    def __init__(self, redis_conn_id: str = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(redis_conn_id, **kwargs)
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.sinks.redis.server import opened
+
+        with opened(connection, _SECONDS) as client:
+            return f"Redis {client.info('server')['redis_version']}, as {connection.login or 'default'}"
 
 
 class SparkMasterHook(_TestedHook):

@@ -19,6 +19,7 @@ from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.redis.server import opened
 from airflow_ft.sinks.sqlite.file import SqliteFile
 from airflow_ft.sources.kafka import kafka_options
 from airflow_ft.store import open_store
@@ -28,6 +29,7 @@ READERS: dict[str, tuple[str, Callable[[ConnectionInfo], Any]]] = {
     "mysql": ("MySQL", lambda info: arguments(info, Limits(), local_infile=False)),
     "postgres": ("PostgreSQL", lambda info: Session(info, Limits())),  # type: ignore[arg-type]
     "sqlite": ("SQLite", SqliteFile.of),
+    "redis": ("Redis", lambda info: opened(info).__enter__()),
     "kafka": ("Kafka", KafkaSettings.from_connection),
     "kafka as a source": ("Kafka", kafka_options),
 }
@@ -38,7 +40,7 @@ def of_type(conn_type: str) -> ConnectionInfo:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("conn_type", ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "spark", "Spark "])
+@pytest.mark.parametrize("conn_type", ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "redis", "Spark "])
 def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> None:
     there, read = READERS[reader]
     if conn_type.startswith(reader.partition(" ")[0]):

@@ -36,6 +36,7 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
     together,
 )
+from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, new_schema, of_table
 from airflow_ft.sinks.delta.features import feature_of_error, unfit, unsupported
 from airflow_ft.sinks.delta.ledger import Ledger
@@ -51,16 +52,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COMMIT = re.compile(r"(\d{20})\.(json|checkpoint.*parquet)")
-
-
-class OvertakenError(Exception):
-    """Another process committed after the table was read, so the step starts over.
-
-    `nothing`: the commit certainly had no effect.
-    """
-
-    def __init__(self, *, nothing: bool = True) -> None:
-        self.nothing = nothing
 
 
 @dataclass(frozen=True)
