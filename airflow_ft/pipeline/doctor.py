@@ -190,13 +190,11 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: Store | No
 
 
 def _spark(patient: Patient) -> list[Check]:
-    from airflow_ft.pipeline import settings
     from airflow_ft.spark.task.doctor import examine_spark
 
     return examine_spark(
         patient.spark_master,
         patient.jars,
-        settings.class_archives(),
         patient.spark_conf,
         needs_connector=any(source.needs_connector for source in patient.sources.values()),
     )

@@ -166,11 +166,6 @@ def spark_jars() -> str:
     return _read("spark_jars")
 
 
-def class_archives() -> str:
-    """`[airflow_ft] class_archives`: folder of what `airflow ft class-archive` makes."""
-    return _read("class_archives") or str(private.own_folder() / "class-archives")
-
-
 def keep_session() -> float:
     """`[airflow_ft] keep_session`: seconds for which a Spark session waits for the next run; 0: none."""
     text = _read("keep_session")

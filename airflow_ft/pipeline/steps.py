@@ -317,7 +317,6 @@ def request(
         conf=keep_configured(spec.pipeline, pipeline.base, spec.spark_conf, configured),
         jars=listed(spec.jars),
         python_path=_python_path(),
-        class_archives=settings.class_archives(),
         keep_session=spec.keep_session.total_seconds(),
     )
 

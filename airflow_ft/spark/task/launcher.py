@@ -30,7 +30,6 @@ from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.session import class_archive
 from airflow_ft.spark.session.session_leases import SessionLease, borrow
 from airflow_ft.spark.session.submit import (
     DRAIN,
@@ -181,9 +180,7 @@ def _start(folder: Path, request: StageRequest, session_lease: SessionLease | No
             write(folder / END, DRAIN if drain else "")
 
     if session_lease is None:
-        variables = environment(request)
-        class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
-        return Driver(prepare(folder, request), variables, end=end)
+        return Driver(prepare(folder, request), environment(request), end=end)
     write_main(folder, request, session_lease.fileno())
     command = [sys.executable, str(folder / MAIN)]
     return Driver(
