@@ -58,7 +58,7 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
         return {
             "name": name,
             "condition": overview.condition,
-            "told": explained(store, overview),
+            "told": explained(store, overview).text,
             "halted": row.halted,
             "dags": sorted(dags),
             **at_work(overview.turn, store.doing([name]).get(name, ()), visible),

@@ -87,7 +87,7 @@ def pipelines(
                 _in_short(
                     each,
                     visible,
-                    told=explained(store, each),
+                    told=explained(store, each).text,
                     warnings=len(warnings.get(each.name, ())),
                     lags=lags.get(each.name, ()),
                     doing=doing.get(each.name, ()),

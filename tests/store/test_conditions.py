@@ -229,8 +229,9 @@ class TestExplained:
         scene.prove(1, "log")
         if problem is not None:
             scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", problem)
-        told = explained(scene.store, stands(scene))
+        told, code = explained(scene.store, stands(scene))
         assert next_run in told and "db" in told and "log:" not in told
+        assert code == (problem.code if problem else "")
         assert problem is None or (problem.message in told and problem.remedy.rstrip(".") in told)
 
     def test_no_run_is_promised_where_none_comes(self, scene: Scene) -> None:
@@ -238,19 +239,19 @@ class TestExplained:
         scene.prepare(1)
         scene.decide(1)
         scene.store.tell_failure(PIPELINE, RUN, BROKEN)
-        assert "Unpause" in explained(scene.store, stands(scene, paused={RUN.dag_id}))
+        assert "Unpause" in explained(scene.store, stands(scene, paused={RUN.dag_id})).text
         scene.store.retire(PIPELINE, "ada")
-        assert "retired" in explained(scene.store, stands(scene))
+        assert "retired" in explained(scene.store, stands(scene)).text
 
     def test_quarantine_by_a_person_does_not_claim_that_rows_are_refused(self, scene: Scene) -> None:
         scene.stage()
         scene.prepare(1)
         scene.decide(1)
         scene.quarantine(1, "ada wants to look.")
-        told = explained(scene.store, stands(scene))
+        told = explained(scene.store, stands(scene)).text
         assert "ada wants to look" in told and "refuse" not in told
         scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", REFUSED)
-        assert "set the refused rows aside" in explained(scene.store, stands(scene))
+        assert "set the refused rows aside" in explained(scene.store, stands(scene)).text
 
 
 class TestActs:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
 from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError
-from airflow_ft.protocol.explaining import explained, waiting_for
+from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.lookup import checkpoint_of
@@ -25,10 +24,9 @@ from airflow_ft.protocol.model import (
     Checkpoint,
     CheckpointState,
     Event,
-    Pipeline,
     PipelineStatus,
 )
-from airflow_ft.protocol.overview import NEED_A_PERSON, Condition, Overview
+from airflow_ft.protocol.overview import NEED_A_PERSON, Condition
 from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
@@ -47,12 +45,14 @@ def pipelines(args: Namespace) -> None:
                 continue
             condition, turn = overview.condition, overview.turn
             says = condition in NEED_A_PERSON or condition is Condition.RENAMED
+            why = explained(store, overview) if says else None
+            code = str(row.why) if condition is Condition.HALTED else why.code if why else ""
             standing = {
                 "pipeline": row.name,
                 "condition": condition.value,
                 "status": f"HALTED ({row.why})" if row.status is PipelineStatus.HALTED else row.status.value,
-                "why": explained(store, overview) if says else None,
-                "code": _code(store, row, overview) if says else None,
+                "why": why.text if why else None,
+                "code": code or None,
                 "warnings": [str(each) for each in warnings.get(row.name, ())],
                 "confirmed": None,
                 "confirmed_at": None,
@@ -87,22 +87,6 @@ def _age(lag: Lag, now: datetime) -> str:
     """Return the time since the driver measured the lag, as text; "" within the last minute."""
     age = now - lag.at if lag.at is not None else timedelta()
     return f" ({age_text(age)} ago)" if age >= timedelta(minutes=1) else ""
-
-
-def _code(store: Store, row: Pipeline, overview: Overview) -> str | None:
-    """Return the code of the error that `explained` shows; of a HALTED pipeline the reason."""
-    condition = overview.condition
-    if condition is Condition.HALTED:
-        return str(row.why)
-    if condition in (Condition.FAILED, Condition.NOT_RUNNING):
-        return (overview.failure.code or None) if overview.failure else None
-    if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):
-        return None
-    with suppress(NewerReleaseError):
-        for checkpoint in store.unsettled(row.name, limit=1):
-            problems = [problem for problem in waiting_for(checkpoint).values() if problem is not None]
-            return problems[0].code or None if problems else None
-    return None
 
 
 def _say_unknown(error: Exception) -> None:
