@@ -18,10 +18,9 @@ from dataclasses import dataclass, field, replace
 
 from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, StateConflictError
+from airflow_ft.protocol.model import LEASE_SECONDS as LEASE_SECONDS
 from airflow_ft.protocol.model import Lease
 from airflow_ft.protocol.ports import Store
-
-LEASE_SECONDS = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +61,13 @@ class Worker:
     try_number: int = 1
     watch: LeaseWatch | None = field(default=None, compare=False, repr=False)
 
-    def lease(self) -> Lease:
-        """Return a new lease. Its holder, "host:pid:random", is unique and shows people where to look."""
+    def lease(self, seconds: float = LEASE_SECONDS) -> Lease:
+        """Return a new lease that holds for `seconds` without a renewal.
+
+        Its holder, "host:pid:random", is unique and shows people where to look.
+        """
         holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-        return Lease(holder=holder, epoch=0, task=self.task, try_number=self.try_number, counter=0)
+        return Lease(holder, epoch=0, task=self.task, try_number=self.try_number, counter=0, seconds=seconds)
 
 
 def _is_older_try(other: Lease, mine: Lease) -> bool:
@@ -202,7 +204,7 @@ def new_epoch(
     after: int | None = None,
 ) -> Iterator[tuple[int, LeaseKeeper]]:
     """Takes an epoch, as `take_epoch` does, and holds its lease for the duration of the block."""
-    lease = worker.lease()
+    lease = worker.lease(lease_seconds)
     epoch = take_epoch(store, pipeline, lease, why, lease_seconds=lease_seconds, after=after, watch=worker.watch)
     keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
     try:
@@ -216,7 +218,7 @@ def joined_epoch(
     store: Store, pipeline: str, epoch: int, worker: Worker, lease_seconds: float = LEASE_SECONDS
 ) -> Iterator[LeaseKeeper]:
     """Joins the epoch that a run's tasks share; FencedError when it is no longer the pipeline's."""
-    lease = worker.lease()
+    lease = worker.lease(lease_seconds)
     store.hold_lease(pipeline, epoch, lease)
     keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
     try:

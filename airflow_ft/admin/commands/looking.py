@@ -43,7 +43,7 @@ def pipelines(args: Namespace) -> None:
         for row in store.pipelines():
             if (overview := found.get(row.name)) is None:  # it was registered just now
                 continue
-            condition, turn = overview.condition, overview.turn
+            condition, turn = overview.condition, overview.turn if overview.is_at_work else None
             says = condition in NEED_A_PERSON or condition is Condition.RENAMED
             why = explained(store, overview) if says else None
             code = str(row.why) if condition is Condition.HALTED else why.code if why else ""
@@ -61,7 +61,11 @@ def pipelines(args: Namespace) -> None:
                 "unsettled": None,
                 "epoch": row.epoch,
                 "at_work": str(turn) if turn is not None else None,
-                "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
+                "alive_at": overview.alive_at,
+                "doing": "; ".join(
+                    lease.doing for lease in store.leases(row.name) if lease.doing and not overview.is_silent
+                )
+                or None,
                 "held_back": None,
             }
             try:
@@ -74,7 +78,7 @@ def pipelines(args: Namespace) -> None:
         if args.output != "table":
             print_table(rows, args.output)
             return
-        told = {"why", "code", "warnings"}  # too long for a column
+        told = {"why", "code", "warnings", "alive_at"}  # too long for a column, or part of `why`
         print_table([{name: value for name, value in each.items() if name not in told} for each in rows], args.output)
         for each in rows:
             if each["why"]:
@@ -90,9 +94,10 @@ def _age(lag: Lag, now: datetime) -> str:
 
 
 def _say_unknown(error: Exception) -> None:
-    """Airflow alone knows that a killed run is over: without it such a pipeline is shown as RUNNING."""
+    """Airflow alone knows that a run is over that was killed between two tasks: without it, it is shown as RUNNING."""
     sys.stderr.write(
-        f"This machine cannot read Airflow's database ({type(error).__name__}), so a killed run shows as RUNNING."
+        f"This machine cannot read Airflow's database ({type(error).__name__}), so a run that"
+        " was killed between two tasks shows as RUNNING."
         "\nFix: Set [database] sql_alchemy_conn on this machine, or look at the page in Airflow's UI.\n"
     )
 
