@@ -51,10 +51,14 @@ class Warned(TypedDict):
 
 
 class AtWork(TypedDict):
-    """The run that has the turn ("": none), and the progress of a long delivery."""
+    """The run that is active ("": none), and the progress of a long delivery.
+
+    `alive_at`: the last sign of life of a run that did not renew its lease in time; "": there is none.
+    """
 
     at_work: str
     doing: Sequence[str]
+    alive_at: str
 
 
 class SourceLag(TypedDict):

@@ -44,7 +44,7 @@ function Sources({ pipeline }) {
   if (lag.length === 0) return h(Muted, null, say.lagUnknown);
   const reading = Boolean(pipeline.at_work);
   return h(Fragment, null, lag.map((each) => h(Box, { key: each.source },
-    h(Fact, { name: each.source }, behind(each, reading), h(Muted, { as: "span" }, say.asOf, h(Ago, { at: each.at, now }))),
+    h(Fact, { name: each.source }, h("span", { title: when(each.at) || undefined }, behind(each, now, reading))),
     reading && each.done < each.expected && h("progress", {
       value: each.done, max: each.expected, "aria-label": fill(say.sourceRead, { source: each.source }), style: { width: "100%" },
     }))));

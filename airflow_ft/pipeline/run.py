@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.lease import LeaseWatch, Worker
 from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.ports import ConnectionResolver, Store
@@ -200,6 +200,8 @@ class PlainRun:
                     raise
                 time.sleep(wait)
                 number += 1
+                # If the decision log was away, an owner that is alive could not renew its lease either.
+                abandoned = Abandoned(store, self._spec.pipeline, settings.lease_seconds())
 
     def _wait(self, error: AirflowFtError) -> None:
         """For others; raises the error when that has taken too long."""
@@ -218,7 +220,7 @@ class PlainRun:
             pipeline=self._spec.pipeline,
             run=self._key,
             participants=participant_factory(self._connections),
-            worker=Worker(task=f"{self._key} ({socket.gethostname()}:{os.getpid()})", try_number=try_number),
+            worker=Worker(f"{self._key} ({socket.gethostname()}:{os.getpid()})", try_number, abandoned.watch),
             lease_seconds=settings.lease_seconds(),
             run_is_over=abandoned,
         )
@@ -230,20 +232,28 @@ class Abandoned:
 
     While it works it renews a lease. So it is over when no lease of the pipeline has moved for `seconds`. If it is not
     dead but asleep, it is fenced when it wakes up (I5). Only Airflow knows about a DAG run, so none is ever over here.
+
+    `watch` has what this wait has seen of the leases, so that `take_epoch` does not wait for them again.
     """
 
     store: Store
     pipeline: str
     seconds: float
     monotonic: Callable[[], float] = time.monotonic
+    watch: LeaseWatch = field(init=False)
     _seen: tuple[RunKey, Mapping[str, int]] | None = None
     _since: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.watch = LeaseWatch(self.monotonic)
 
     def __call__(self, holder: RunKey) -> bool:
         """To be asked again and again."""
         if not holder.is_plain:
             return False
-        seen = holder, {lease.holder: lease.counter for lease in self.store.leases(self.pipeline)}
+        leases = self.store.leases(self.pipeline)
+        self.watch.look(leases)
+        seen = holder, {lease.holder: lease.counter for lease in leases}
         if seen != self._seen:
             self._seen, self._since = seen, self.monotonic()
         return self.monotonic() - self._since >= self.seconds

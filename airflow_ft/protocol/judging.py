@@ -11,7 +11,7 @@ from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.overview import Overview
 
 SILENT = 3
-"""A process renews its lease three times in its time. Silent for three such times, it is dead."""
+"""A stream that holds no lease is dead if it wrote nothing for so many lease times."""
 
 
 def judge(

@@ -286,7 +286,10 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
-        """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event."""
+        """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event.
+
+        Drops leases of older tries of its task, which are over.
+        """
 
     def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
         """Counter + 1, and what the holder says of itself. No event.

@@ -156,6 +156,9 @@ class ModelStore(ModelStreams):
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
         self._require_epoch(pipeline, epoch)
+        for old in list(self._leases.values()):
+            if lease.task and old.task == lease.task and old.try_number < lease.try_number:
+                del self._leases[old.holder]
         held = self._leases.get(lease.holder)
         counter = lease.counter if held is None else max(lease.counter, held.counter + 1)
         self._leases[lease.holder] = replace(lease, epoch=epoch, counter=counter)

@@ -11,6 +11,7 @@ import pytest
 from airflow_ft.protocol.explaining import checkpoint_acts, explained, pipeline_acts
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.judging import judge
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import PLAIN, HaltReason, RunKey
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.store.rows import from_time
@@ -30,12 +31,13 @@ def stands(scene: Scene, *, ended: Collection[RunKey] = (), paused: Container[st
     return found
 
 
-def silence(scene: Scene, minutes: int = 10) -> None:
-    """As if nothing had been written for that long."""
+def silence(scene: Scene, seconds: int = 600) -> None:
+    """As if nothing had been written, and no lease renewed, for that long."""
     database = scene.store._database  # type: ignore[attr-defined]
-    past = from_time(scene.store.now() - timedelta(minutes=minutes))
+    past = from_time(scene.store.now() - timedelta(seconds=seconds))
     with database.write() as tx:
         tx.change("UPDATE pipeline SET changed_at = ?", past)
+        tx.change("UPDATE lease SET renewed_at = ?", past)
 
 
 class TestFailed:
@@ -93,14 +95,43 @@ class TestFailed:
         found = stands(scene, ended=[RUN])
         assert found.condition is Condition.FAILED and str(RUN) in found.told
 
-    def test_a_program_that_was_killed_at_work_has_failed(self, scene: Scene) -> None:
+    @pytest.mark.parametrize("run", [PROGRAM, RUN])
+    def test_what_was_killed_at_work_has_failed(self, scene: Scene, run: RunKey) -> None:
         scene.take()
-        scene.store.enter_turn(PIPELINE, PROGRAM, None)
+        scene.store.enter_turn(PIPELINE, run, None)
+        assert stands(scene).condition is Condition.RUNNING and stands(scene).alive_at is None
+        silence(scene, seconds=25)
         assert stands(scene).condition is Condition.RUNNING
-        silence(scene)
-        assert stands(scene).condition is Condition.FAILED
+        silence(scene, seconds=31)
+        found = stands(scene)
+        assert found.condition is Condition.FAILED and found.alive_at == found.renewed_at is not None
+        assert str(run) in found.told and f"{found.alive_at:%Y-%m-%d %H:%M:%S} UTC" in found.told
         scene.store.renew_lease(PIPELINE, scene.epoch, "worker")
         assert stands(scene).condition is Condition.RUNNING, "it was asleep"
+
+    def test_what_another_run_writes_is_no_sign_of_life(self, scene: Scene) -> None:
+        scene.take()
+        scene.store.enter_turn(PIPELINE, PROGRAM, None)
+        silence(scene)
+        assert scene.store.enter_turn(PIPELINE, RunKey(PROGRAM.dag_id, "the next"), None) == PROGRAM
+        assert stands(scene).condition is Condition.FAILED
+
+    def test_a_lease_has_its_own_time(self, scene: Scene) -> None:
+        scene.store.take_epoch(PIPELINE, 0, {}, Worker("dag/stage").lease(120.0), "a test")
+        scene.store.enter_turn(PIPELINE, RUN, None)
+        silence(scene, seconds=110)
+        assert stands(scene).condition is Condition.RUNNING
+        silence(scene, seconds=121)
+        assert stands(scene).condition is Condition.FAILED
+
+    def test_a_task_that_was_killed_and_retried_leaves_no_lease(self, scene: Scene) -> None:
+        scene.take()
+        scene.store.release_lease(PIPELINE, "worker")
+        for number in (1, 2):
+            scene.store.hold_lease(PIPELINE, scene.epoch, Worker("dag/prepare", number).lease())
+        scene.store.hold_lease(PIPELINE, scene.epoch, Worker("dag/another").lease())
+        held = scene.store.leases(PIPELINE)
+        assert sorted((each.task, each.try_number) for each in held) == [("dag/another", 1), ("dag/prepare", 2)]
 
     def test_what_never_ran_and_what_was_retired_has_not_failed(self, scene: Scene) -> None:
         store = scene.store
@@ -172,8 +203,14 @@ class TestNotRunning:
         silence(scene)
         found = stands(scene)
         assert found.condition is Condition.NOT_RUNNING and not found.is_stopped and str(RUN) in found.told
+        assert f"{found.alive_at:%Y-%m-%d %H:%M:%S} UTC" in found.told
         store.renew_lease(PIPELINE, scene.epoch, "worker")
         assert stands(scene).condition is Condition.RUNNING
+        store.release_lease(PIPELINE, "worker")
+        silence(scene, seconds=80)
+        assert stands(scene).condition is Condition.RUNNING, "between two attempts it holds no lease"
+        silence(scene, seconds=91)
+        assert stands(scene).condition is Condition.NOT_RUNNING
 
     def test_a_stream_whose_run_ended_does_not_run(self, scene: Scene) -> None:
         scene.stage(made_with=STREAM)
@@ -229,8 +266,9 @@ class TestExplained:
         scene.prove(1, "log")
         if problem is not None:
             scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", problem)
-        told = explained(scene.store, stands(scene))
+        told, code = explained(scene.store, stands(scene))
         assert next_run in told and "db" in told and "log:" not in told
+        assert code == (problem.code if problem else "")
         assert problem is None or (problem.message in told and problem.remedy.rstrip(".") in told)
 
     def test_no_run_is_promised_where_none_comes(self, scene: Scene) -> None:
@@ -238,19 +276,19 @@ class TestExplained:
         scene.prepare(1)
         scene.decide(1)
         scene.store.tell_failure(PIPELINE, RUN, BROKEN)
-        assert "Unpause" in explained(scene.store, stands(scene, paused={RUN.dag_id}))
+        assert "Unpause" in explained(scene.store, stands(scene, paused={RUN.dag_id})).text
         scene.store.retire(PIPELINE, "ada")
-        assert "retired" in explained(scene.store, stands(scene))
+        assert "retired" in explained(scene.store, stands(scene)).text
 
     def test_quarantine_by_a_person_does_not_claim_that_rows_are_refused(self, scene: Scene) -> None:
         scene.stage()
         scene.prepare(1)
         scene.decide(1)
         scene.quarantine(1, "ada wants to look.")
-        told = explained(scene.store, stands(scene))
+        told = explained(scene.store, stands(scene)).text
         assert "ada wants to look" in told and "refuse" not in told
         scene.store.tell_problem(PIPELINE, scene.epoch, 1, "db", REFUSED)
-        assert "set the refused rows aside" in explained(scene.store, stands(scene))
+        assert "set the refused rows aside" in explained(scene.store, stands(scene)).text
 
 
 class TestActs:

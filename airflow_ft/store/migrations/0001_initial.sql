@@ -66,6 +66,8 @@ CREATE TABLE pipeline (
 -- The newest change: one look shows whether anything has changed since another look.
 CREATE INDEX pipeline_changed ON pipeline (changed_at, name);
 
+-- renewed_at: its last renewal. lease_time: microseconds without renewal after which its holder is shown as not running.
+-- A challenger never reads these two: it watches `counter` by its own clock.
 CREATE TABLE lease (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
     holder TEXT NOT NULL,
@@ -74,6 +76,8 @@ CREATE TABLE lease (
     try_number BIGINT NOT NULL,
     counter BIGINT NOT NULL,
     doing TEXT NOT NULL DEFAULT '',
+    renewed_at BIGINT NOT NULL,
+    lease_time BIGINT NOT NULL,
     PRIMARY KEY (pipeline, holder)
 );
 
