@@ -1,6 +1,6 @@
 """Shared part of sinks whose memory of a pipeline is one document: a JSON text with the head and all markers.
 
-A system needs no transactions for it, only a compare-and-set: it replaces the document on condition that nobody has
+A system needs no transactions for it, only a compare-and-set: it replaces the document unless another process has
 replaced it since it was read. Each step reads the document, changes it in memory, and replaces it at the end. A step
 that was overtaken starts over, so the order of replacements is the order of ranks (I5), as with a lock.
 

@@ -35,7 +35,7 @@ CHUNK_ROWS = 1000
 
 
 class KeyedSpec(Protocol):
-    """What a sink by key says, as a plan keeps it."""
+    """Specification of a sink by key, as a plan keeps it."""
 
     @property
     def key_columns(self) -> Sequence[str]:

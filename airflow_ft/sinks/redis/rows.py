@@ -103,7 +103,7 @@ def _large(text: str) -> pa.Scalar:
 
 
 def _varies(kind: pa.DataType) -> bool:
-    """Return whether a value's text may contain what stands behind it in the key."""
+    """Return whether a value's text may contain the text that follows it in the key."""
     return not (pa.types.is_temporal(kind) or pa.types.is_boolean(kind))
 
 

@@ -46,7 +46,7 @@ def database(connection: ConnectionInfo) -> int:
 def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[redis.Redis]:
     """Connect for the block; `seconds` may pass until an answer.
 
-    The client repeats nothing by itself: the document tells what a lost answer means.
+    The client repeats no command. After a lost answer the sink reads the document.
 
     Raises:
         SinkUnavailableError: the server does not answer, or cannot now.

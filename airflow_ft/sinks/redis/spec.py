@@ -31,14 +31,14 @@ class RedisSink:
     Args:
         key: template of a row's key, with columns in braces: "orders:{id}". The last row of a key counts.
         conn_id: the Airflow connection of type `redis`. All sinks of one connection are one participant.
-        value: "hash": a field for each column; NULL removes the field, and fields of others stay. "json": a text with
-            all columns. "string": the one column that is not in the key.
+        value: "hash" has a field for each column. NULL removes the field, and fields of others stay. "json" is a text
+            with all columns. "string" is the one column that is not in the key.
         strategy: "upsert": 1,000 rows at a time, after the decision (IDEMPOTENT). "atomic": all rows and the marker in
             one script (ATOMIC), during which the server answers no other client. For small checkpoints.
         version_field: field of the hash, or member of the JSON, with the number of the checkpoint that wrote it. A key
             with a higher number is left alone. Strings have none.
         change_column: the column with the kind of change, which is not written. None: no deletes.
-        ttl_seconds: a key expires so many seconds after it was written. 0: never.
+        ttl_seconds: seconds from the write of a key until it expires. 0: never.
         allow_unsafe_durability: deliver although the server may forget what it has acknowledged.
         shared: other pipelines write these keys, too, and their sinks declare it as well.
 
