@@ -56,7 +56,7 @@ def priced(odd: int) -> pa.Table:
     return orders(1, 100).append_column("amount", pa.array(amounts, pa.decimal128(10, 2)))
 
 
-@pytest.mark.parametrize("strategy", ["local", "xa", "parallel"])
+@pytest.mark.parametrize("strategy", ["local", "xa"])
 @pytest.mark.parametrize("odd", [57, 100])
 def test_a_warning_is_explained_although_more_rows_are_under_way(
     world: MySqlWorld, strategy: str, odd: int, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +185,7 @@ class Lockstep(Relay):
         cut(client, server)
 
 
-@pytest.mark.parametrize("strategy", ["local", "xa", "parallel"])
+@pytest.mark.parametrize("strategy", ["local", "xa"])
 def test_behind_a_proxy_that_allows_it_not_rows_go_one_statement_at_a_time(world: MySqlWorld, strategy: str) -> None:
     world.use(strategy)
     world.extra |= {"ssl_mode": "DISABLED"}
