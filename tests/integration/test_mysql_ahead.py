@@ -64,7 +64,7 @@ def test_a_warning_is_explained_although_more_rows_are_under_way(
     world.use(strategy)
     plan = world.plan(orders=priced(odd))
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_ft.sinks.mysql.server.check_rows", lambda *_: None)  # the vote would find it
+        patch.setattr("airflow_ft.sinks.mysql.judging.check_rows", lambda *_: None)  # the vote would find it
         with raises(DeclinedError, "value_unfit", errno=1265, warnings=1, column="amount") as caught:
             world.deliver(plan)
     assert caught.error and caught.error.row.startswith(f"{odd} of ")

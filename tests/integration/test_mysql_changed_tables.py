@@ -15,7 +15,7 @@ from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import Plan, Proof
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.verify import Delivered, SinkReport
-from airflow_ft.sinks.mysql import server
+from airflow_ft.sinks.mysql import judging
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.verify import verify
@@ -118,7 +118,7 @@ def test_an_unchanged_table_is_judged_once_and_kept_from_alter_while_rows_are_se
     any_mysql_database: Database, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, plan, participant, vote = voted(any_mysql_database, tmp_path, strategy)
-    monkeypatch.setattr(server, "check_rows", lambda *_: pytest.fail("the rows were read once more"))
+    monkeypatch.setattr(judging, "check_rows", lambda *_: pytest.fail("the rows were read once more"))
     refused = []
     send = Loader.send
 
