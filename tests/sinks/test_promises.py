@@ -23,7 +23,6 @@ EXAMPLES: list[SinkSpec] = [
     KafkaSink(topic="orders", strategy="held"),
     MySqlSink(table="orders"),
     MySqlSink(table="orders", strategy="xa"),
-    MySqlSink(table="orders", strategy="parallel"),
     MySqlSink(table="orders", strategy="upsert", **UPSERT),  # type: ignore[arg-type]
     PostgresSink(table="orders"),
     PostgresSink(table="orders", strategy="prepared"),

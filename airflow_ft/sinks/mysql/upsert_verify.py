@@ -19,7 +19,7 @@ from airflow_ft.protocol.ports import SegmentReader, WalReader
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport, sample
 from airflow_ft.sinks.base.changes import DeletedKeys
 from airflow_ft.sinks.mysql.catalog import Column
-from airflow_ft.sinks.mysql.digest import digest
+from airflow_ft.sinks.mysql.comparison import digest
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, suppressed
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
