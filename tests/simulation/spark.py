@@ -297,7 +297,7 @@ class Spark:
             files.write(f"{copy}/{STATE}/{batch + 1}.delta", files.read(f"{old}/{STATE}/{batch + 1}.delta"))
 
     def compute_planned(self, location: Any, job: str = "") -> None:
-        """See `driver.query.compute_planned`: what comes of it is named after what it was computed with."""
+        """See `driver.computing.compute_planned`: what comes of it is named after what it was computed with."""
         wal, uri = self._world.wal, location.uri
 
         def compute() -> None:
@@ -591,7 +591,7 @@ class LastQuery(RunningQuery):
 
 @contextmanager
 def listening(idle: Any, session: Session) -> Iterator[None]:
-    """In place of `airflow_ft.spark.driver.query._Idle.listening`."""
+    """In place of `airflow_ft.spark.driver.idle.Idle.listening`."""
     session.idle = idle
     try:
         yield

@@ -11,7 +11,7 @@ from airflow_ft.protocol import coordinator, transitions
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.protocol.overlap import Overlap
-from airflow_ft.spark.driver import capacity, query, runner
+from airflow_ft.spark.driver import capacity, idle, query, runner
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.task import stream
 from tests.simulation import model_store, streams
@@ -218,17 +218,17 @@ def as_of_taken_after_the_offsets(change: Change) -> None:
 
 @defect(STREAM, "I9")
 def a_slice_counts_as_all_there_was(change: Change) -> None:
-    change(query.Query, "_is_slice", lambda *_: False)
+    change(query, "is_slice", lambda *_: False)
 
 
 @defect(STREAM, "I9")
 def an_interval_without_anything_new_vouches_for_what_came_after_it(change: Change) -> None:
-    read = query._Idle.read_as_of
+    read = idle.Idle.read_as_of
 
-    def now(self: query._Idle) -> Any:
+    def now(self: idle.Idle) -> Any:
         return self._store.now() if read(self) is not None else None
 
-    change(query._Idle, "read_as_of", now)
+    change(idle.Idle, "read_as_of", now)
 
 
 @defect(GATES, "I9", at=1339)

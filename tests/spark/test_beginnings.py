@@ -17,7 +17,7 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import DataLossError, StageError
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
-from airflow_ft.spark.driver import query
+from airflow_ft.spark.driver import durable
 from airflow_ft.spark.driver.inputs import named_positions
 from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.request import StageRequest
@@ -335,11 +335,11 @@ def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_
         ),
     ):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(query, "delivered_positions", lambda *_, told=delivered: told)
+            patch.setattr(durable, "delivered_positions", lambda *_, told=delivered: told)
             frozen: Any = replace(request, incarnation="p/3-0")
-            durable = query._Durable(None, location, frozen, declared, topics, lambda: None)  # type: ignore[arg-type]
+            before = durable.Durable(None, location, frozen, declared, topics, lambda: None)  # type: ignore[arg-type]
             with raises(DataLossError, "records_skipped", **skipped):
-                durable.freeze()
+                before.freeze()
 
 
 # --- what earlier versions have left -------------------------------------------------------------------------------

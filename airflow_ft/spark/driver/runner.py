@@ -39,6 +39,7 @@ from airflow_ft.protocol.warning import PipelineWarning, warn
 from airflow_ft.sources import KafkaSource, Source, source_from_json
 from airflow_ft.spark.driver.capacity import QueueIsFull
 from airflow_ft.spark.driver.columns import SinkColumns
+from airflow_ft.spark.driver.computing import compute_planned
 from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
 from airflow_ft.spark.driver.failures import as_error, reason
 from airflow_ft.spark.driver.gauges import gauges_of
@@ -50,9 +51,10 @@ from airflow_ft.spark.driver.listing import check_listings, static_listings
 from airflow_ft.spark.driver.local_files import spare_processes
 from airflow_ft.spark.driver.plan_meaning import memory_of
 from airflow_ft.spark.driver.publisher import Publisher, Tally
-from airflow_ft.spark.driver.query import Query, Stopper, by_topic, compute_planned
+from airflow_ft.spark.driver.query import Query
 from airflow_ft.spark.driver.staging import ManyRowsError, fix_conf, write_batch
-from airflow_ft.spark.driver.topics import Topics
+from airflow_ft.spark.driver.stopper import Stopper
+from airflow_ft.spark.driver.topics import Topics, by_topic
 from airflow_ft.spark.driver.types import check_types
 from airflow_ft.spark.fitting import ask
 from airflow_ft.spark.private import PROPERTIES, write
