@@ -30,7 +30,18 @@ from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import Loader, refusals
 from airflow_ft.sinks.mysql.vote import Verdict
-from airflow_ft.spark.driver import capacity, durable, idle, publisher, query, runner, state_reports, stopper
+from airflow_ft.spark.driver import (
+    capacity,
+    durable,
+    idle,
+    job_restarts,
+    publisher,
+    query,
+    query_run,
+    runner,
+    state_reports,
+    stopper,
+)
 from airflow_ft.spark.savepoints import converting, metadata, offline, rescaling, restoring, taking
 from airflow_ft.spark.state import (
     beginnings,
@@ -373,17 +384,14 @@ def product_over_models() -> Iterator[Running]:
             for module in _FILED
         ),
         *((module, {"drive": lambda *of: RUNNING.spark.drive(*of)}) for module in (rescaling, converting)),
-        (runner, {
-            "time": waiting,
-            "open_store": lambda _: RUNNING.store,
-            "claim": lambda *_: None,
-            "owners": SimpleNamespace(register=lambda *_: ""),
+        (runner, {"open_store": lambda _: RUNNING.store}),
+        (job_restarts, {"time": waiting, "is_alive": lambda _: True}),
+        (query_run, {
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,
             "Beginnings": SimpleNamespace(of=lambda request: RUNNING.spark.frozen(request)),
             "compute_planned": lambda frame, mode, location, **_: RUNNING.spark.compute_planned(location, frame.job),
-            "_is_alive": lambda _: True,
             "gauges_of": lambda *_: {},  # so no thread asks how far it is behind its sources
         }),
     ]  # fmt: skip
