@@ -9,6 +9,7 @@ from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_outlets, emit
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.pipeline.resolved import delivery_context
 from airflow_ft.protocol import steps
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class ConfirmOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
         self.skip_if_skipped(run)
-        confirmation = pipeline_steps.confirm(spec, run, task_connections)
+        confirmation = pipeline_steps.confirm(run, delivery_context(spec), spec.sources, task_connections)
         emit(self, context, run, confirmation.confirmed)
         return pipeline_steps.told(confirmation)
 

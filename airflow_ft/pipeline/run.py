@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.retries import USUAL
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.protocol import steps
@@ -148,8 +149,8 @@ class PlainRun:
     def _steps(self, store: Store) -> dict[str, Any]:
         from airflow_ft.pipeline import steps as pipeline
 
-        spec, connections = self._spec, self._connections
-        participants = spec.delivery.names
+        resolved, connections = resolve(self._spec), self._connections
+        plan, delivery = resolved.plan, resolved.delivery
         failures: list[AirflowFtError] = []
 
         def done(step: Callable[[steps.Context], Any]) -> bool:
@@ -162,19 +163,21 @@ class PlainRun:
 
         def recover(context: steps.Context) -> None:
             pipeline.recover(context)
-            pipeline.go_on_from(spec, context)
+            pipeline.go_on_from(context, resolved.savepoint, resolved.sources, resolved.wal_root)
 
         def stage(context: steps.Context) -> None:
-            pipeline.stage(spec, context, connections, spec)
+            pipeline.stage(resolved, context, connections)
 
         # As Airflow's tasks do: what is decided is delivered, whatever has failed before (I3, I7).
         if done(recover) and done(stage):
-            for name in participants:
-                done(partial(pipeline.prepare, spec, participant=name))
-        for name in participants:
+            for name in plan.names:
+                done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))
+        for name in plan.names:
             done(partial(pipeline.commit, participant=name))
         try:
-            confirmation = self._again(store, lambda context: pipeline.confirm(spec, context, connections))
+            confirmation = self._again(
+                store, lambda context: pipeline.confirm(context, delivery, resolved.sources, connections)
+            )
         except AirflowFtError as error:
             failures.append(error)
         if failures:

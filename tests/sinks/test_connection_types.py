@@ -11,8 +11,8 @@ import pytest
 
 from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink
 from airflow_ft.clients.kafka.client import KafkaSettings
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.ports import ConnectionInfo, Store
@@ -96,8 +96,8 @@ def test_the_preflight_tells_the_sinks_and_the_request_tells_the_source_before_s
         return ConnectionInfo(conn_id, types[conn_id], host="127.0.0.1")
 
     with raises(SinkAccessError, "connection_invalid", codes=["connection_invalid"] * 2) as told:
-        pipeline_steps.require_ready(declared, connections)
+        pipeline_steps.require_ready("orders", declared.delivery.participants, connections)
     assert told.error and "'shop'" in told.error.headline and "'files'" in told.error.headline
-    spec, before = settings.resolved(declared), store.register("orders")
+    before = store.register("orders")
     with raises(SinkAccessError, "connection_invalid", participant="topics", fields=["conn_type"]):
-        pipeline_steps.request(spec, RunKey("d", "r"), before, 1, 1, connections)
+        pipeline_steps.request(resolve(declared), RunKey("d", "r"), before, 1, 1, connections)
