@@ -68,7 +68,7 @@ class RecoverOperator(CheckpointOperator):
             self, run, self.poll_interval, self.turn_timeout, rewind=rewinding(self, spec, context)
         )
         pipeline_steps.go_on_from(spec, run)
-        emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed))
+        emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed, run.run))
         return {"completed": list(recovery.completed)}
 
     def rehearse(self, spec: PipelineSpec) -> Any:
