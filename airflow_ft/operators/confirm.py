@@ -25,9 +25,10 @@ class ConfirmOperator(CheckpointOperator):
     pipeline's turn to the next run.
 
     The arguments are those of `CheckpointOperator`. Result: {"numbers": [...], "count", "first", "last": of these,
-    "latest": newest confirmed number of the pipeline, "rows": confirmed in this run, "set_aside": of these, rows by
-    sink that the sink refused and a person set aside (`airflow ft in-doubt`)}. Of more than 1,000 numbers `numbers` is
-    None, and the other fields remain.
+    "latest": newest confirmed number of the pipeline, "rows": confirmed in this run, "recovered": the numbers among
+    these that earlier runs computed and did not live to count, "recovered_rows": their part of "rows", "set_aside": of
+    these, rows by sink that the sink refused and a person set aside (`airflow ft in-doubt`)}. Each checkpoint is in the
+    result of one run. Of more than 1,000 numbers the list is None, and the other fields remain.
     """
 
     role = "confirmed"

@@ -85,7 +85,8 @@ def run(
     end the run at once.
 
     Returns {"numbers": [...], "count", "first", "last": of the checkpoints confirmed in this run, "latest": newest
-    confirmed number of the pipeline, "rows": confirmed in this run, "set_aside"}, as `CheckpointedPipeline.output`.
+    confirmed number of the pipeline, "rows": confirmed in this run, "recovered", "recovered_rows": the part of these
+    that earlier runs computed, "set_aside"}, as `CheckpointedPipeline.output`.
 
     Raises an AirflowFtError after a failure: decided rows are delivered nevertheless, or by the next run.
     """

@@ -361,6 +361,12 @@ def told(confirmation: steps.Confirmation) -> dict[str, Any]:
     confirmed = confirmation.confirmed
     if confirmed.numbers.count:
         log.info("confirmed in this run: checkpoints %s (%s rows)", confirmed.numbers, f"{confirmed.rows:,}")
+        if confirmed.recovered.count:
+            log.info(
+                "of these, earlier runs computed: checkpoints %s (%s rows)",
+                confirmed.recovered,
+                f"{confirmed.recovered_rows:,}",
+            )
     else:
         log.info(
             "this run computed no new rows; the newest confirmed checkpoint of the pipeline is %s",

@@ -18,6 +18,7 @@ from airflow_ft.protocol.model import (
     PipelineStatus,
     RunKey,
 )
+from airflow_ft.store.counting import count
 from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.rows import clean_text, from_time, to_former, to_lease, to_pipeline
@@ -188,6 +189,7 @@ class EpochOperations:
         with pipeline_write(self._database, pipeline) as write:
             if confirmed:
                 forget_told(write, run)
+                count(write, run)
             if to_pipeline(write.row).turn == run:
                 write.set_pipeline(**NO_TURN)
                 write.event(EventKind.TURN, f"run {run} gave its turn back", detail=run_detail(run))
