@@ -181,7 +181,8 @@ def require_log(spec: PipelineSpec, store: Store | None = None) -> None:
     (`airflow_ft.wal.roots`); StageError where a local folder cannot be made or written.
     """
     from airflow_ft.wal import roots
-    from airflow_ft.wal.filesystem import is_hdfs, local_path
+    from airflow_ft.wal.filesystem import is_hdfs
+    from airflow_ft.wal.local import local_path
 
     root = spec.wal_root or ""
     if store is None:

@@ -48,7 +48,8 @@ from airflow_ft.spark.state.schemas import refuse_lost, states
 from airflow_ft.spark.state.sealing import Lacking, seal
 from airflow_ft.spark.state.status import Offsets, record_ids, recorded_ids
 from airflow_ft.spark.state.timers import Timers, may_be_silent
-from airflow_ft.wal.filesystem import Synced, filesystem, is_hdfs
+from airflow_ft.wal.filesystem import filesystem, is_hdfs
+from airflow_ft.wal.local import Synced
 from airflow_ft.wal.roots import require
 
 if TYPE_CHECKING:
