@@ -180,7 +180,8 @@ def require_log(pipeline: str, root: str, store: Store | None = None) -> None:
     (`airflow_ft.wal.roots`); StageError where a local folder cannot be made or written.
     """
     from airflow_ft.wal import roots
-    from airflow_ft.wal.filesystem import is_hdfs, local_path
+    from airflow_ft.wal.filesystem import is_hdfs
+    from airflow_ft.wal.local import local_path
 
     if store is None:
         roots.require(root)

@@ -14,7 +14,7 @@ from airflow_ft.protocol.warning import PipelineWarning, warn
 from airflow_ft.spark.savepoints.metadata import METADATA
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.store import open_store
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.browser import flights
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene

@@ -21,7 +21,7 @@ from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.postgres.session import Session
 from airflow_ft.sinks.redis.server import opened
 from airflow_ft.sinks.sqlite.file import SqliteFile
-from airflow_ft.sources.kafka import kafka_options
+from airflow_ft.sources.kafka_options import kafka_options
 from airflow_ft.store import open_store
 from tests.raising import raises
 

@@ -31,7 +31,7 @@ from airflow_ft.spark.state.locations import (
     remember_incarnation,
 )
 from airflow_ft.spark.state.status import Ids, LocationStatus
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
 
 FIRST = "\x00v1\n"

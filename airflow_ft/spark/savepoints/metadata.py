@@ -22,7 +22,8 @@ from airflow_ft.protocol.formats import refuse_newer
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.spark.state.locations import SparkLocation, is_location
 from airflow_ft.spark.state.operators import Operator
-from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, local_path
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
+from airflow_ft.wal.local import local_path
 from airflow_ft.wal.roots import require
 
 METADATA = "_metadata"
