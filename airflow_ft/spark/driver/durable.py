@@ -11,7 +11,7 @@ from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.locations import SparkLocation, begins_at
 from airflow_ft.spark.state.sealing import Lacking, seal
-from airflow_ft.wal.filesystem import Synced
+from airflow_ft.wal.local import Synced
 from airflow_ft.wal.roots import require
 
 
