@@ -65,7 +65,7 @@ class SourceLag(TypedDict):
     """Unpublished input of a source, at the time `at`.
 
     `rate`: what was read per second in the last minute; null: too early to measure. `expected` is how much there was
-    when a scheduled run began, `done` how much of it is read; both are 0 of a stream. `seconds_left`: until all is
+    when a scheduled run began, `done` how much of it is read. Both are 0 of a stream. `seconds_left`: until all is
     read; null: unknown.
     """
 

@@ -47,7 +47,7 @@ class File:
 class Savepoint:
     """Contents of `_metadata`.
 
-    `number`: the newest checkpoint that it covers; all of its rows are in the sinks. `batch`: the Spark micro-batch
+    `number`: the newest checkpoint that it covers. All of its rows are in the sinks. `batch`: the Spark micro-batch
     that the copy ends with. `positions`: of each source, by name. `backend`: class of Spark's state store ("": no
     operator has state). `drained`: windows that were open then are delivered too (`CheckpointConfig.drain`). `spec`:
     the checkpoint's specification, without secrets. `versions`: of Spark and airflow-ft. `rows`: of the checkpoint, by

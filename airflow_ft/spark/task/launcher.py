@@ -67,7 +67,7 @@ def run_stage(
 ) -> StageResult:
     """Run the job in a Spark driver until all input is read and published, a stream until it is stopped.
 
-    `log` receives the relevant lines of the driver's output (`spark.task.story`), without secrets; the logger
+    `log` receives the relevant lines of the driver's output (`spark.task.story`), without secrets. The logger
     `airflow_ft.spark` receives the rest at level DEBUG. `on_start` receives the process, for `on_kill`. `judge`
     receives the columns of each sink before anything is computed (`airflow_ft.spark.fitting`). `on_publish` is called
     for each published checkpoint. When this returns or raises, the driver has ended. When this process is killed, the
