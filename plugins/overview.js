@@ -1,4 +1,4 @@
-// How a pipeline stands: what is at work, what came last, which systems take part.
+// A pipeline's status: active processes, newest checkpoints, participants.
 import {
   age, amount, behind, bytes, cell, count, Fact, LastError, lasted, line, Link, Muted, numeric, percent, StepBar, Table, wide,
 } from "./parts.js";
@@ -36,7 +36,7 @@ function Failed({ failed, now }) {
 }
 
 /**
- * What each source has beyond the newest checkpoint; while a run is at work, how much it has read.
+ * What each source has beyond the newest checkpoint; while a run is active, how much it has read.
  * @param {{ pipeline: Opened }} props
  */
 function Sources({ pipeline }) {

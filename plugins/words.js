@@ -1,4 +1,4 @@
-// Every text of the page, by the module that shows it: in English alone. What stands in braces is filled in.
+// Every text of the page, by the module that shows it: English only. Words in braces are filled in.
 
 /**
  * A text with its braces filled in.

@@ -82,7 +82,7 @@ def parse_json(
     row = [parsed["row"].getField(name).alias(name) for name in fields.names]
     kept = [F.col(name) for name in keep]
     if on_malformed == "fail":
-        # A filter, since a column that nobody uses would be optimised away, and the check with it.
+        # A filter, since Spark drops an unused column, and the check with it.
         checked = F.when(reason.isNull(), F.lit(True)).otherwise(F.raise_error(_message(frame, reason, text)))
         return read.where(checked.cast("boolean")).select(*kept, *row)
     marker = F.struct(

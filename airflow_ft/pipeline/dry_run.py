@@ -237,7 +237,7 @@ class _Attempt:
             restart=None,
             checkpointing=config,
             retained_batches=retained,
-            # Too many of them would keep all rows from being shown; they are told as a check.
+            # Too many dead letters would hide all other rows, so a check reports them.
             dead_letters=dead.without_bounds if (dead := request.dead_letters) else None,
             keep_session=0.0,  # the pipeline's idle JVM is neither used nor ended, and none is left behind
         )

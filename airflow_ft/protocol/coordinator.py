@@ -254,7 +254,7 @@ class Coordinator(Settling):
                 if checkpoint.state is S.PREPARED:
                     self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
                     raise
-                # Decided: it can only be redone (I3). Shown and tried again until the target is mended.
+                # Decided: it can only be redone (I3). Show it and retry until the target is repaired.
                 raise SinkUnavailableError(
                     f"it is decided, but the sink refuses it: {error.what}",
                     code="refused_after_decision",

@@ -276,7 +276,7 @@ class KafkaSource:
         if isinstance(start, datetime):
             options["startingTimestamp"] = str(-((_EPOCH - start) // timedelta(milliseconds=1)))  # rounded up
             options["startingOffsetsByTimestampStrategy"] = "latest"
-        elif isinstance(start, str):  # where a group stands is looked up before a first run: `starting_at`
+        elif isinstance(start, str):  # `starting_at` looks up a group's offsets before the first run
             options["startingOffsets"] = "earliest" if start == GROUP_OFFSETS else start
         else:
             options["startingOffsets"] = json.dumps({t: {str(p): o for p, o in v.items()} for t, v in start.items()})

@@ -117,7 +117,7 @@ class Snapshot:
             return self
         self.table.update_incremental()
         version = int(self.table.version())
-        if self.place.put_together() > version:  # names behind this one are free again, and nobody reads there
+        if self.place.put_together() > version:  # later names are free again, and no reader looks there
             return None
         apps = dict(self.apps)
         try:
@@ -207,7 +207,7 @@ class Snapshot:
         from deltalake.exceptions import CommitFailedError
 
         before, failure = self.of_app(app), None
-        if problems := list(self.unsupported()):  # delta-rs would refuse the commit, and nothing else would tell why
+        if problems := list(self.unsupported()):  # delta-rs would refuse the commit without the reason
             raise together(problems)
         self.sync(ledger)
         ledger.synced = self.version

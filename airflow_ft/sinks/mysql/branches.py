@@ -126,7 +126,7 @@ class BranchedParticipant(ServerParticipant):
                 guarded_head(session, ledger, fence, self._nonce, shared=True)
                 detail = self._detail(session, fence, way, part)
                 if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail, part.label):
-                    return  # settled: what stands there is read by `_conclude`
+                    return  # settled: `_conclude` reads the markers
                 targets = self._fitting(session, plan, vote, way)
                 self._fill(session, ledger, plan, part, targets, detail, way)
                 self._end(session)

@@ -220,7 +220,7 @@ class XaParticipant(BranchedParticipant):
                 detail["heuristic"] = vote.notes["heuristic"]
             if expected and not set(expected) - set(standing):
                 return self._conclude_in(session, plan, fence, expected, detail)
-        # Neither prepared nor committed: rolled back by somebody's hand, or forgotten by the server. It is decided, so
+        # Neither prepared nor committed: rolled back by hand, or forgotten by the server. It is decided, so
         # it is delivered from the log; should it come back after all, the marker's key lets only one in.
         slices = self._slices(plan)
         expected = [part.label for part in slices]

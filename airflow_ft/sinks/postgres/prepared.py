@@ -172,7 +172,7 @@ class PreparedParticipant(LocalParticipant):
                 return marker.proof(self.name, plan.number)
         if rank is None:
             return self._deliver(plan, fence, set_aside, {DEFERRED: True})
-        # Neither prepared nor committed: rolled back by somebody's hand. But it is decided, so the log delivers it.
+        # Neither prepared nor committed: rolled back by hand. But it is decided, so the log delivers it.
         log.warning("%s: the prepared rows of checkpoint %d are lost; delivering them from the write-ahead log",
                     self.name, plan.number)  # fmt: skip
         return self._deliver(plan, fence, set_aside, {"prepared": list(rank), "redelivered": True})

@@ -238,7 +238,7 @@ def attach(connection: int) -> SparkSession:
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
     threading.Thread(target=_heard, args=(keeper,), name="session", daemon=True).start()
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    # The JVM tells us of the objects of earlier drivers that it has done with; ours must not have their names.
+    # The JVM reports objects of earlier drivers that it has released. Ours need other names.
     gateway.gateway_property.pool.next_id = random.SystemRandom().getrandbits(48)
     logging.getLogger("py4j").setLevel(logging.ERROR)  # it warns of each of those
     default = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
