@@ -56,7 +56,7 @@ export function measured(lags, now) {
 }
 
 /**
- * How far a pipeline is behind a source, and since when that is known; of a run that is at work also how much it has read.
+ * The lag of a pipeline behind a source, with its age. With `reading` also how much of the source the run has read.
  * @type {(lag: SourceLag, now: string, reading?: boolean) => string}
  */
 export const behind = (lag, now, reading = false) => [

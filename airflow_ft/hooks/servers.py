@@ -23,11 +23,15 @@ _SPARK_PORT = 7077
 
 
 class _TestedHook(BaseHook):
-    """A connection that can be tried; `conn_id` is the one to try."""
+    """A connection that can be tried. Airflow gives its id as the argument that `conn_name_attr` names."""
 
-    def __init__(self, conn_id: str, **kwargs: Any) -> None:
+    conn_name_attr: ClassVar[str]
+    default_conn_name: ClassVar[str]
+
+    def __init__(self, conn_id: str = "", **kwargs: Any) -> None:
+        named = kwargs.pop(self.conn_name_attr, "")
         super().__init__(**kwargs)
-        self.conn_id = conn_id
+        self.conn_id = conn_id or named or self.default_conn_name
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the server can be reached and accepts the login, with a message that holds no secret."""
@@ -48,9 +52,6 @@ class MySqlServerHook(_TestedHook):
     default_conn_name: ClassVar[str] = "mysql_default"
     conn_type: ClassVar[str] = "mysql"
     hook_name: ClassVar[str] = "MySQL, MariaDB"
-
-    def __init__(self, mysql_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(mysql_conn_id, **kwargs)
 
     def _try(self, connection: ConnectionInfo) -> str:
         import pymysql
@@ -75,9 +76,6 @@ class SqliteFileHook(_TestedHook):
     conn_type: ClassVar[str] = "sqlite"
     hook_name: ClassVar[str] = "SQLite"
 
-    def __init__(self, sqlite_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(sqlite_conn_id, **kwargs)
-
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.sinks.sqlite.file import SqliteFile
 
@@ -91,9 +89,6 @@ class PostgresServerHook(_TestedHook):
     default_conn_name: ClassVar[str] = "postgres_default"
     conn_type: ClassVar[str] = "postgres"
     hook_name: ClassVar[str] = "PostgreSQL"
-
-    def __init__(self, postgres_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(postgres_conn_id, **kwargs)
 
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.pipeline.decision_log import store_url
@@ -114,9 +109,6 @@ class RedisServerHook(_TestedHook):
     conn_type: ClassVar[str] = "redis"
     hook_name: ClassVar[str] = "Redis"
 
-    def __init__(self, redis_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(redis_conn_id, **kwargs)
-
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.sinks.redis.server import opened
 
@@ -131,9 +123,6 @@ class SparkMasterHook(_TestedHook):
     default_conn_name: ClassVar[str] = "spark_default"
     conn_type: ClassVar[str] = "spark"
     hook_name: ClassVar[str] = "Spark"
-
-    def __init__(self, conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(conn_id, **kwargs)
 
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.pipeline.spark_connection import spark_master

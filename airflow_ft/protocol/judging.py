@@ -11,7 +11,7 @@ from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.overview import Overview
 
 SILENT = 3
-"""A stream that holds no lease is dead if it wrote nothing for so many lease times."""
+"""Lease times without a write after which a stream without a lease counts as dead."""
 
 
 def judge(

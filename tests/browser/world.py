@@ -108,7 +108,7 @@ class World:
         self.store.tell_lags(RUNNING, scenes[RUNNING].epoch, 0, READING)
         with closing(sqlite3.connect(folder / "ft.db")) as database, database:
             database.execute("UPDATE source_lag SET at = at - 7200000000 WHERE source = 'pages'")  # two hours ago
-            database.execute("UPDATE lease SET lease_time = 86400000000")  # nobody renews them while the tests run
+            database.execute("UPDATE lease SET lease_time = 86400000000")  # the tests renew none
         self.store.renew_lease(RUNNING, scenes[RUNNING].epoch, "worker", "checkpoint 2: db has taken 5 of 8 rows")
 
     def _write_orders(self, folder: Path) -> None:

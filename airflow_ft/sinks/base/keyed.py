@@ -24,14 +24,14 @@ import pyarrow.compute as pc
 
 from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, together
 from airflow_ft.protocol.model import Fence, Plan, Promise, Proof
-from airflow_ft.protocol.ports import SegmentReader
+from airflow_ft.protocol.ports import SegmentReader, WalFile
 from airflow_ft.sinks.arrow import booleans
-from airflow_ft.sinks.base.changes import DELETES, UPSERTS
+from airflow_ft.sinks.base.changes import deletes_and_known
 from airflow_ft.sinks.base.document import DocumentParticipant
 from airflow_ft.sinks.base.one_transaction import Db
 from airflow_ft.sinks.refused import Refused
 
-CHUNK_ROWS = 1000
+_CHUNK_ROWS = 1000
 
 
 class KeyedSpec(Protocol):
@@ -70,13 +70,9 @@ def kinds_of(rows: pa.RecordBatch, column: str | None) -> tuple[npt.NDArray[np.b
     if column is None:
         return np.zeros(rows.num_rows, np.bool_), {}
     kinds = rows.column(column)
-    if pa.types.is_dictionary(kinds.type):
-        kinds = kinds.dictionary_decode()
-    words = pc.utf8_lower(kinds.cast(pa.large_string()))
-    deletes = booleans(pc.is_in(words, value_set=pa.array(DELETES, pa.large_string())))
-    upserts = booleans(pc.is_in(words, value_set=pa.array(UPSERTS, pa.large_string())))
-    unknown = np.flatnonzero(~(deletes | upserts)).tolist()
-    return deletes, {row: f"{column} is {kinds[row].as_py()!r}, which is no kind of change" for row in unknown}
+    deletes, known = deletes_and_known(kinds)
+    unknown = np.flatnonzero(~booleans(known)).tolist()
+    return booleans(deletes), {row: f"{column} is {kinds[row].as_py()!r}, no kind of change" for row in unknown}
 
 
 def null_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> dict[int, str]:
@@ -97,7 +93,7 @@ class KeyedParticipant(DocumentParticipant[Db]):
 
     @abstractmethod
     def _problems(self, sink: str, schema: pa.Schema) -> Iterator[AirflowFtError]:
-        """Everything that speaks against rows with these columns."""
+        """Yield why rows with these columns do not fit."""
 
     @abstractmethod
     def _unfit(self, sink: str, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> Mapping[int, str]:
@@ -145,23 +141,29 @@ class KeyedParticipant(DocumentParticipant[Db]):
         for name, sink in self.sinks.items():
             counts[name] = 0
             for reader in readers:
-                if name not in reader.sinks() or not reader.schema(name).names:
-                    continue
-                for file in reader.files(name):
-                    first = 0
-                    for batch in reader.batches(name, file):
-                        for start in range(0, batch.num_rows, CHUNK_ROWS):
-                            rows = batch.slice(start, CHUNK_ROWS)
-                            deletes, refused = kinds_of(rows, sink.change_column)
-                            refused |= null_keys(rows, sink.key_columns)
-                            refused = {**self._unfit(name, rows, deletes), **refused}
-                            for row, why in sorted(refused.items()):
-                                if letters is None:
-                                    raise _declined(name, file.path, first + row, why)
-                                letters.add(name, reader.segment, file, first + row, rows.slice(row, 1), why)
-                            yield Chunk(before, name, rows, deletes, refused)
-                            first, before = first + rows.num_rows, before + rows.num_rows
-                            counts[name] += rows.num_rows - len(refused)
+                for file, first, rows in pieces(reader, name):
+                    deletes, refused = kinds_of(rows, sink.change_column)
+                    refused |= null_keys(rows, sink.key_columns)
+                    refused = {**self._unfit(name, rows, deletes), **refused}
+                    for row, why in sorted(refused.items()):
+                        if letters is None:
+                            raise _declined(name, file.path, first + row, why)
+                        letters.add(name, reader.segment, file, first + row, rows.slice(row, 1), why)
+                    yield Chunk(before, name, rows, deletes, refused)
+                    before += rows.num_rows
+                    counts[name] += rows.num_rows - len(refused)
+
+
+def pieces(reader: SegmentReader, sink: str) -> Iterator[tuple[WalFile, int, pa.RecordBatch]]:
+    """Yield the rows of a sink, at most 1,000 at a time: their file, the place of the first one in it, the rows."""
+    if sink not in reader.sinks() or not reader.schema(sink).names:
+        return
+    for file in reader.files(sink):
+        first = 0
+        for batch in reader.batches(sink, file):
+            for start in range(0, batch.num_rows, _CHUNK_ROWS):
+                yield file, first + start, batch.slice(start, _CHUNK_ROWS)
+            first += batch.num_rows
 
 
 def _declined(sink: str, path: str, row: int, why: str) -> DeclinedError:

@@ -18,11 +18,11 @@ from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkRepor
 
 _AT_ONCE = 1000
 _CACHE_KIB = 65_536
-_SAME, _LACKING, _CHANGED, _LEFT, _UNKNOWN = "same", "lacking", "changed", "left", "unknown"
-_DESCRIBED = {
-    _LACKING: "rows that are not there",
-    _CHANGED: "rows that are there with other values",
-    _LEFT: "deleted rows that are there",
+SAME, LACKING, CHANGED, LEFT, UNKNOWN = "same", "lacking", "changed", "left", "unknown"
+DIFFERENCES = {
+    LACKING: "rows that are not there",
+    CHANGED: "rows that are there with other values",
+    LEFT: "deleted rows that are there",
 }
 
 
@@ -103,33 +103,39 @@ def compare_keys(
             for number, change in batch:
                 place = (_verdict(change, number, there.get(change.key), numbers, blind), number)
                 counts[place] += 1
-                if place[0] in _DESCRIBED and len(samples.setdefault(place, [])) < SAMPLES:
+                if place[0] in DIFFERENCES and len(samples.setdefault(place, [])) < SAMPLES:
                     samples[place].append(change.sample)
-        keys = counts.total()
-        notes = [f"{last.changes:,} changes in the log are of {keys:,} keys; the newest one of each was compared"]
-    if unknown := sum(found for (verdict, _), found in counts.items() if verdict == _UNKNOWN):
-        notes.append(
-            f"{unknown:,} keys are not known: checkpoints that were not compared (their rows are no longer in the log,"
-            " or were not asked for) have changed them since, or may have deleted them"
-        )
+    keys, unknown = counts.total(), sum(found for (verdict, _), found in counts.items() if verdict == UNKNOWN)
     differences = tuple(
-        Difference(number, _DESCRIBED[verdict], counts[verdict, number], tuple(shown))
+        Difference(number, DIFFERENCES[verdict], counts[verdict, number], tuple(shown))
         for (verdict, number), shown in sorted(samples.items())
     )
     missing = sum(each.rows for each in differences)
-    return replace(report, expected=keys, missing=missing, differences=differences, notes=tuple(notes))
+    return replace(
+        report, expected=keys, missing=missing, differences=differences, notes=tuple(notes(last.changes, keys, unknown))
+    )
 
 
 def _verdict(change: Change, number: int, found: Found | None, compared: Set[int], blind: int) -> str:
     if found is None:
         if change.digest is None:
-            return _SAME
-        return _UNKNOWN if number <= blind else _LACKING
+            return SAME
+        return UNKNOWN if number <= blind else LACKING
     if found.number > number and found.number not in compared and number <= blind:
-        return _UNKNOWN
+        return UNKNOWN
     if change.digest is None:
-        return _LEFT
-    return _SAME if found.digest == change.digest else _CHANGED
+        return LEFT
+    return SAME if found.digest == change.digest else CHANGED
+
+
+def notes(changes: int, keys: int, unknown: int) -> Iterator[str]:
+    """Yield the notes of a report on `keys`, of which `unknown` cannot be judged."""
+    yield f"{changes:,} changes in the log are of {keys:,} keys; the newest one of each was compared"
+    if unknown:
+        yield (
+            f"{unknown:,} keys are not known: checkpoints that were not compared (their rows are no longer in the log,"
+            " or were not asked for) have changed them since, or may have deleted them"
+        )
 
 
 def blind_through(delivered: Sequence[Delivered], participant: str, last_delivered: int | None) -> int:

@@ -16,6 +16,6 @@ from airflow_ft.sinks.redis.spec import RedisSink
 def schema_problems(
     plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
 ) -> Sequence[AirflowFtError]:
-    """Return everything that speaks against these columns."""
+    """Return why rows with these columns do not fit."""
     sinks = RedisSink.all_of(plan)
     return [each for name, schema in schemas.items() for each in rows.schema_problems(sinks[name], schema, name)]

@@ -117,7 +117,7 @@ class Changes:
             )
         if kind == b"WRONGTYPE":
             return UnfitTargetError(
-                f"the key {more!r} exists and has another type than the sink's value.",
+                f"the key {more!r} has another type than the sink's value, in Redis or in another sink.",
                 code="key_unfit",
                 remedy=f"Delete the key {more!r} in Redis, or give the sink another key=.",
                 key=more,
@@ -143,6 +143,8 @@ class Changes:
 @dataclass
 class RedisParticipant(KeyedParticipant[Changes]):
     """One database of a server, and all sinks of a pipeline there. See `airflow_ft.protocol.ports.Participant`."""
+
+    others = "other processes of the pipeline"
 
     name: str
     sinks: Mapping[str, RedisSink]

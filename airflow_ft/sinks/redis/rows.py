@@ -23,7 +23,7 @@ _PUT, _DELETE, _LEAVE = 0, 1, 2
 
 
 def schema_problems(sink: RedisSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
-    """Everything that speaks against rows with these columns."""
+    """Yield why rows with these columns do not fit."""
     if not schema.names:
         return
     for column in sink.key_columns:
@@ -113,12 +113,7 @@ def _parts(sink: RedisSink, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Arra
     for index, (_, column) in enumerate(parts):
         if column:
             behind = parts[index + 1][0] if index + 1 < len(parts) else ""
-            yield column, pc.fill_null(_as_text(rows.column(column)), _large("")), behind
-
-
-def _as_text(column: pa.Array) -> pa.Array:
-    """Return texts; binary as hexadecimal digits, so that a key is always text."""
-    return plain(column, binary="hex")
+            yield column, pc.fill_null(plain(rows.column(column), binary="hex"), _large("")), behind
 
 
 def _keys(sink: RedisSink, rows: pa.RecordBatch) -> pa.Array:

@@ -66,13 +66,17 @@ REPLACE = (
 -- ARGV: version of the document that was read, new document, epoch, attempt, number of the checkpoint
 local version = redis.call('HGET', KEYS[1], 'version') or '0'
 if version ~= ARGV[1] then return {'OVERTAKEN', version} end
-local parts = {}
+local parts, types = {}, {}
 for k = 2, #KEYS do
   local part = redis.call('GET', KEYS[k])
   if not part then return {'EXPIRED', tostring(k)} end
   parts[k - 1] = cmsgpack.unpack(part)
   local numbers, wrong = look(parts[k - 1])
   if not numbers then return {'WRONGTYPE', parts[k - 1].keys[wrong]} end
+  for i, key in ipairs(parts[k - 1].keys) do  -- two sinks may write one key
+    if (types[key] or parts[k - 1].type) ~= parts[k - 1].type then return {'WRONGTYPE', key} end
+    types[key] = parts[k - 1].type
+  end
 end
 for _, part in ipairs(parts) do
   apply(part, look(part), ARGV[5], 1)  -- an earlier part may have written the key
@@ -83,7 +87,7 @@ redis.call('HSET', KEYS[1], 'version', string.format('%d', tonumber(version) + 1
 return {'OK', ''}
 """
 )
-"""Replace the document if nobody has replaced it since, and apply what was staged."""
+"""Replace the document unless another process has replaced it since, and apply what was staged."""
 
 SEND = (
     _APPLY

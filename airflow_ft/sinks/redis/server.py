@@ -135,8 +135,8 @@ def requirements(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str,
         raise _replica(server)
     wrong = {} if info.get("aof_enabled") else {"appendonly": "no"}
     settings = _settings(client)
-    if settings.get("appendfsync", "always") != "always":
-        wrong["appendfsync"] = settings["appendfsync"]
+    if (found := settings.get("appendfsync", "unknown")) != "always":
+        wrong["appendfsync"] = found
     if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "").startswith("allkeys"):
         wrong["maxmemory-policy"] = settings["maxmemory-policy"]
     if wrong and not unsafe:
@@ -144,8 +144,8 @@ def requirements(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str,
         raise UnfitTargetError(
             f"Redis at {server} may forget what it has acknowledged: {shown}.",
             code="server_setting_unsafe",
-            remedy="Set appendonly yes, appendfsync always and maxmemory-policy noeviction, or give the sink"
-            " allow_unsafe_durability=True.",
+            remedy="Set appendonly yes, appendfsync always and maxmemory-policy noeviction, and grant +config|get."
+            " Or give the sink allow_unsafe_durability=True.",
             server=server,
             settings=wrong,
         )
@@ -153,7 +153,7 @@ def requirements(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str,
 
 
 def _settings(client: redis.Redis) -> dict[str, str]:
-    """Return the settings that matter; none where the server does not let this user read them."""
+    """Return the settings that matter; none if this user may not read them."""
     try:
         found = client.config_get("appendfsync", "maxmemory-policy", "maxmemory")
     except redis.ResponseError:  # a managed server

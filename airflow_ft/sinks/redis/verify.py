@@ -14,7 +14,7 @@ from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalReader
 from airflow_ft.protocol.verify import Delivered, SinkReport, by_target, sample
 from airflow_ft.sinks.base.document import DocumentLedger
-from airflow_ft.sinks.base.keyed import CHUNK_ROWS, Chunk, kinds_of
+from airflow_ft.sinks.base.keyed import Chunk, kinds_of, pieces
 from airflow_ft.sinks.base.keyed_verify import Change, Found, compare_keys
 from airflow_ft.sinks.redis.participant import memory_key
 from airflow_ft.sinks.redis.rows import entries
@@ -31,7 +31,7 @@ def verify(
     *,
     full: bool = False,
 ) -> list[SinkReport]:
-    """One report a key template, whatever its sinks were called. Other keys are not counted.
+    """Return one report for each key template, over all sinks with that template. Other keys are not counted.
 
     SinkUnavailableError, SinkAccessError, WalCorruptError: nothing could be compared.
     """
@@ -65,19 +65,16 @@ def _common(sink: RedisSink, schemas: Sequence[Sequence[str]]) -> list[str]:
 def _changes(
     sink: RedisSink, name: str, number: int, reader: SegmentReader, columns: Sequence[str]
 ) -> Iterator[Change]:
-    for file in reader.files(name):
-        for batch in reader.batches(name, file):
-            for start in range(0, batch.num_rows, CHUNK_ROWS):
-                rows = batch.slice(start, CHUNK_ROWS)
-                deletes, _ = kinds_of(rows, sink.change_column)
-                found = entries(sink, Chunk(0, name, rows, deletes, {}), number)
-                for row, key in enumerate(found.keys):
-                    values = found.values(row)
-                    if sink.value == "hash":
-                        values = {column: values[column] for column in columns if column in values}
-                    shown = sample((key, *(value.decode(errors="replace") for value in values.values())))
-                    digest = _digest(values.values(), values if sink.value == "hash" else ())
-                    yield Change(key, None if deletes[row] else digest, shown)
+    for _, _, rows in pieces(reader, name):
+        deletes, _ = kinds_of(rows, sink.change_column)
+        found = entries(sink, Chunk(0, name, rows, deletes, {}), number)
+        for row, key in enumerate(found.keys):
+            values = found.values(row)
+            if sink.value == "hash":
+                values = {column: values[column] for column in columns if column in values}
+            shown = sample((key, *(value.decode(errors="replace") for value in values.values())))
+            digest = _digest(values.values(), values if sink.value == "hash" else ())
+            yield Change(key, None if deletes[row] else digest, shown)
 
 
 def _look(client: redis.Redis, sink: RedisSink, columns: Sequence[str], keys: Sequence[str]) -> Mapping[str, Found]:

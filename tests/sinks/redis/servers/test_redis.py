@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import redis
@@ -15,7 +16,9 @@ import redis
 from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, UnfitTargetError
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks.base.keyed import Chunk
 from airflow_ft.sinks.redis import doctor, ready, setup
+from airflow_ft.sinks.redis.rows import entries, packed
 from airflow_ft.sinks.redis.spec import RedisSink
 from airflow_ft.sinks.redis.verify import verify
 from airflow_ft.testing.world import SINK, World
@@ -61,6 +64,36 @@ def test_a_server_that_may_forget_is_refused(world: World, name: str, value: str
         db.config_set("maxmemory", "0")
 
 
+def test_settings_that_cannot_be_read_are_not_taken_for_safe(world: World) -> None:
+    target: Any = world.target
+    target.db.execute_command("ACL", "SETUSER", "blind", "on", ">only-F0r-tests", "~*", "+@all", "-config")
+    connection = replace(target.connection, login="blind", password="only-F0r-tests")
+    plan = world.plan()
+    try:
+        with raises(UnfitTargetError, "server_setting_unsafe", settings={"appendfsync": "unknown"}):
+            ready.lacks(plan.pipeline, plan.participants[0], connection)
+    finally:
+        target.db.execute_command("ACL", "DELUSER", "blind")
+
+
+def test_two_sinks_that_give_one_key_two_types_show_nothing(redis_server: Redis, tmp_path: Path) -> None:
+    with closing(World(Keys(redis_server, "hash", "atomic"), tmp_path)) as world:
+        target: Any = world.target
+        plan = world.plan()
+        world.prepare(plan)
+        participant: Any = world.participant(plan)
+        rows = pa.record_batch({"id": [1], "text": ["a"]})
+        chunk = Chunk(0, SINK, rows, np.zeros(1, np.bool_), {})
+        sinks = (target.sink, replace(target.sink, value="string"))
+        with (
+            raises(UnfitTargetError, "key_unfit", key="orders:1"),
+            participant._writing(world.fence(1, world.attempt()), plan) as (changes, _),
+        ):
+            for index, sink in enumerate(sinks):
+                changes.stage(index, packed(sink, entries(sink, chunk, 1)))
+        assert target.ids() == []
+
+
 def test_a_replica_is_refused(world: World) -> None:
     db: redis.Redis = world.target.db  # type: ignore[attr-defined]
     db.replicaof("127.0.0.1", 1)
@@ -75,7 +108,7 @@ def test_a_replica_is_refused(world: World) -> None:
     ("change", "kind", "code"),
     [
         ({"password": "planted-Secret-4"}, SinkAccessError, "login_refused"),
-        ({"login": "nobody"}, SinkAccessError, "login_refused"),
+        ({"login": "unknown"}, SinkAccessError, "login_refused"),
         ({"port": 1}, SinkUnavailableError, "server_unreachable"),
         ({"extra": {"db": "none"}}, SinkAccessError, "connection_invalid"),
         ({"extra": {"db": 99}}, SinkUnavailableError, "sink_unavailable"),
