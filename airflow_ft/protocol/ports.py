@@ -54,12 +54,15 @@ if TYPE_CHECKING:
 class Confirmed:
     """Numbers of a run whose rows are proven to be in every sink, and their rows, by sink.
 
-    `set_aside`, by sink: of all that was delivered together with these numbers.
+    `set_aside`, by sink: of all that was delivered together with these numbers. `recovered`: those of them that other
+    runs staged, with `recovered_rows` over all sinks.
     """
 
     numbers: Numbers = field(default_factory=Numbers)
     by_sink: Mapping[str, int] = field(default_factory=dict)
     set_aside: Mapping[str, SetAside] = field(default_factory=dict)
+    recovered: Numbers = field(default_factory=Numbers)
+    recovered_rows: int = 0
 
     @property
     def rows(self) -> int:
@@ -69,7 +72,13 @@ class Confirmed:
     def told(self) -> dict[str, Any]:
         """Plain data for other tasks."""
         aside = {sink: each.rows for sink, each in self.set_aside.items()}
-        return {**self.numbers.told(), "rows": self.rows, "set_aside": aside}
+        return {
+            **self.numbers.told(),
+            "rows": self.rows,
+            "recovered": self.recovered.told()["numbers"],
+            "recovered_rows": self.recovered_rows,
+            "set_aside": aside,
+        }
 
 
 MOST_EVENTS = 300
@@ -286,7 +295,10 @@ class Store(RootLog, Versioned, Protocol):
         """
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
-        """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event."""
+        """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event.
+
+        Drops leases of older tries of its task, which are over.
+        """
 
     def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
         """Counter + 1, and what the holder says of itself. No event.
@@ -311,7 +323,8 @@ class Store(RootLog, Versioned, Protocol):
         """Frees the turn if this run has it.
 
         `confirmed`: all of the run is delivered. Then its failure is cleared, and what failed before it had the turn;
-        the failure of a later run stays. Warnings that were stored before this run's stage began are deleted.
+        the failure of a later run stays. Warnings that were stored before this run's stage began are deleted. And it
+        is fixed what the run's result counts (`counted`): each confirmed number in the result of one run.
         """
 
     def run(self, pipeline: str, run: RunKey) -> Run | None: ...
@@ -653,6 +666,13 @@ class Store(RootLog, Versioned, Protocol):
 
     def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
         """Return what is confirmed of a run. Reads each of its numbers, a page at a time: for the end of a run."""
+
+    def counted(self, pipeline: str, run: RunKey) -> Confirmed:
+        """Return what the result of a confirmed run counts: numbers of its own, and recovered ones of others.
+
+        Each confirmed number is in the result of at most one run, and in one as soon as a run that is confirmed after
+        it ends its turn (`leave_turn`). A run has the same result whenever it is read.
+        """
 
     def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
         """The newest numbers staged in a run that the participant has proof of, ascending."""

@@ -10,6 +10,7 @@ from airflow_ft.protocol.ports import Meter
 from airflow_ft.store.aborting import AbortingOperations
 from airflow_ft.store.adoption import AdoptionOperations
 from airflow_ft.store.barriers import BarrierOperations
+from airflow_ft.store.counting import CountingOperations
 from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
@@ -38,6 +39,7 @@ class SqlStore(
     BarrierOperations,
     SharingOperations,
     LookingOperations,
+    CountingOperations,
     LagOperations,
     RootOperations,
     TellingOperations,

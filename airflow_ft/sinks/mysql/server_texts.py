@@ -4,8 +4,8 @@
   plane there and back, a fiftieth of a second for each character set of a table that is not one of Unicode. Python's
   tables would differ from the server's in some characters (its latin1 is Windows' cp1252, its swe7 lacks '@').
 - Whether a text is JSON, a UUID or an address (`Question`). Needed where a row that the server refuses could not be
-  declined any more: under `parallel` and `upsert`, and where another sink carries the commit point. Elsewhere the
-  delivering transaction finds it, and nothing is sent twice.
+  declined any more: under `upsert`, and where another sink carries the commit point. Elsewhere the delivering
+  transaction finds it, and nothing is sent twice.
 """
 
 from __future__ import annotations

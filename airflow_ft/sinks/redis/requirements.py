@@ -1,0 +1,40 @@
+"""What a Redis server must be, and the columns that its keys and values can hold.
+
+See `airflow_ft.sinks.base.requirements` for who reads it. Judging columns asks nothing of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+
+import pyarrow as pa
+
+from airflow_ft.protocol.errors import AirflowFtError
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.protocol.ports import ConnectionInfo
+from airflow_ft.sinks.base.requirements import ASK_SECONDS, Finding, Requirement
+from airflow_ft.sinks.redis import rows
+from airflow_ft.sinks.redis.server import address, check_server, opened
+from airflow_ft.sinks.redis.spec import RedisSink
+
+
+def required(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Generator[Requirement]:
+    """Yield what must be there before `prepare`: a primary, which is no cluster and forgets nothing."""
+    yield Requirement("server", partial(_server, plan, connection))
+
+
+def _server(plan: ParticipantPlan, connection: ConnectionInfo) -> Finding:
+    unsafe = any(sink.allow_unsafe_durability for sink in RedisSink.all_of(plan).values())
+    with opened(connection, ASK_SECONDS, participant=plan.name) as client:
+        found = check_server(client, address(connection), unsafe=unsafe)
+    risks = ", ".join(f"{name} {value}" for name, value in found["unsafe"].items())
+    return Finding(f"Redis {found['redis']} at {address(connection)}" + (f", although {risks}" if risks else ""))
+
+
+def schema_problems(
+    plan: ParticipantPlan, connection: ConnectionInfo, schemas: Mapping[str, pa.Schema]
+) -> Sequence[AirflowFtError]:
+    """Return why rows with these columns do not fit."""
+    sinks = RedisSink.all_of(plan)
+    return [each for name, schema in schemas.items() for each in rows.schema_problems(sinks[name], schema, name)]
