@@ -13,11 +13,19 @@ import pyarrow as pa
 import pytest
 import redis
 
-from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
 from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks import doctor
 from airflow_ft.sinks.base.keyed import Chunk
-from airflow_ft.sinks.redis import doctor, ready, setup
+from airflow_ft.sinks.base.requirements import lacks
+from airflow_ft.sinks.redis import requirements, setup
 from airflow_ft.sinks.redis.rows import entries, packed
 from airflow_ft.sinks.redis.spec import RedisSink
 from airflow_ft.sinks.redis.verify import verify
@@ -36,6 +44,11 @@ def world(redis_server: Redis, tmp_path: Path) -> Iterator[World]:
         yield found
 
 
+def lacking(world: World, connection: ConnectionInfo) -> list[AirflowFtError]:
+    plan = world.plan()
+    return lacks(requirements.required(plan.pipeline, plan.participants[0], connection))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "back"),
     [
@@ -50,15 +63,15 @@ def test_a_server_that_may_forget_is_refused(world: World, name: str, value: str
     db.config_set("maxmemory", "1gb")
     db.config_set(name, value)
     try:
-        with raises(UnfitTargetError, "server_setting_unsafe", settings={name: value}):
-            ready.lacks(plan.pipeline, plan.participants[0], connection)
+        [problem] = lacking(world, connection)
+        assert (problem.code, problem.fields["settings"]) == ("server_setting_unsafe", {name: value})
         with raises(UnfitTargetError, "server_setting_unsafe"):
             world.prepare(plan)
         found = doctor.examine(plan.pipeline, plan.participants[0], connection, [])
         assert [each.verdict.name for each in found] == ["PROBLEM"]
         allowed = replace(world.target.sink, allow_unsafe_durability=True)  # type: ignore[type-var]
         world.target.sink = allowed
-        assert not ready.lacks(plan.pipeline, world.plan().participants[0], connection)
+        assert not lacking(world, connection)
     finally:
         db.config_set(name, back)
         db.config_set("maxmemory", "0")
@@ -68,10 +81,9 @@ def test_settings_that_cannot_be_read_are_not_taken_for_safe(world: World) -> No
     target: Any = world.target
     target.db.execute_command("ACL", "SETUSER", "blind", "on", ">only-F0r-tests", "~*", "+@all", "-config")
     connection = replace(target.connection, login="blind", password="only-F0r-tests")
-    plan = world.plan()
     try:
-        with raises(UnfitTargetError, "server_setting_unsafe", settings={"appendfsync": "unknown"}):
-            ready.lacks(plan.pipeline, plan.participants[0], connection)
+        [problem] = lacking(world, connection)
+        assert (problem.code, problem.fields["settings"]) == ("server_setting_unsafe", {"appendfsync": "unknown"})
     finally:
         target.db.execute_command("ACL", "DELUSER", "blind")
 
@@ -119,10 +131,9 @@ def test_a_replica_is_refused(world: World) -> None:
 def test_a_wrong_connection_is_told_and_shows_no_secret(
     world: World, change: dict[str, Any], kind: type[Exception], code: str
 ) -> None:
-    plan = world.plan()
-    with raises(kind, code) as told:  # type: ignore[arg-type]
-        ready.lacks(plan.pipeline, plan.participants[0], replace(world.target.connection, **change))
-    assert told.error and "planted" not in f"{told.error} {vars(told.error)}" and told.error.remedy
+    [problem] = lacking(world, replace(world.target.connection, **change))
+    assert type(problem) is kind and problem.code == code
+    assert "planted" not in f"{problem} {vars(problem)}" and problem.remedy
 
 
 def test_the_printed_rules_suffice(world: World) -> None:
