@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from airflow_ft.pipeline.checkpoints import Gate
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import (
     Lease,
     Outcome,
@@ -26,7 +27,6 @@ from airflow_ft.protocol.model import (
     Segment,
     SparkPosition,
 )
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from benchmarks.bench import Bench, say
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError

@@ -17,8 +17,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from benchmarks.archives import class_archive

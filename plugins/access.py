@@ -22,11 +22,11 @@ from airflow_ft.admin.dag_runs import judged
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import store_url
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.overview import Overview
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from airflow_ft.store.url import parse_url
 

@@ -15,10 +15,10 @@ from pydantic import AwareDatetime
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.spec import defaults
 from airflow_ft.protocol.backpressure import held_back
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.explaining import checkpoint_acts, explained, pipeline_acts
 from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Pipeline, RunKey
 from airflow_ft.protocol.overview import Noted, Only
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.timing import Timing, summary
 from airflow_ft.store.database import LARGEST
 

@@ -10,12 +10,12 @@ from typing import Annotated
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import Query, Request
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import NewerReleaseError
 from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.model import Event, Run
 from airflow_ft.protocol.overview import Condition, Overview
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.timing import Delivered, rate
 from airflow_ft.store.events import EventKind
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from airflow.api_fastapi.core_api.security import GetUserDep
 
 from airflow_ft.pipeline import settings
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.lookup import retained
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.metadata import Savepoint, of_pipeline, read_metadata, verify
 from airflow_ft.store.events import EventKind
 from airflow_ft.wal.filesystem import filesystem

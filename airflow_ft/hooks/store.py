@@ -9,7 +9,7 @@ from airflow.sdk.bases.hook import BaseHook
 from airflow_ft.pipeline.decision_log import open_configured_store
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 
 class CheckpointStoreHook(BaseHook):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from airflow_ft.operators.base import CheckpointOperator
     from airflow_ft.protocol import steps
-    from airflow_ft.protocol.ports import Confirmed
+    from airflow_ft.protocol.decision_log import Confirmed
 
 
 def declare_outlets(operator: CheckpointOperator) -> None:

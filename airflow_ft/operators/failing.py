@@ -15,7 +15,7 @@ from airflow_ft.protocol.noting import note_failure
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 
 def fail(log: Any, error: AirflowFtError) -> NoReturn:

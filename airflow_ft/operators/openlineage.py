@@ -39,8 +39,8 @@ from airflow_ft.wal import open_wal
 
 if TYPE_CHECKING:
     from airflow_ft.operators.base import CheckpointOperator
+    from airflow_ft.protocol.decision_log import Store
     from airflow_ft.protocol.model import Checkpoint, RunKey
-    from airflow_ft.protocol.ports import Store
     from airflow_ft.wal.manifest import Manifest
 
 log = logging.getLogger(__name__)

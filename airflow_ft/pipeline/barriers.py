@@ -11,8 +11,8 @@ from typing import Any
 from airflow_ft.pipeline.checkpoints import confirmed_as_of
 from airflow_ft.protocol.arguments import check_barrier, check_texts, check_zone, shown, wrong
 from airflow_ft.protocol.config import check_name
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import Store
 
 
 class Alignment(StrEnum):

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_ft.protocol.arguments import check_zone
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, require_not_renamed
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -13,7 +13,9 @@ from airflow_ft.protocol.arguments import check_text
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import ConnectionInfo, ConnectionResolver, ParticipantFactory, Store
+    from airflow_ft.protocol.connections import ConnectionInfo, ConnectionResolver
+    from airflow_ft.protocol.decision_log import Store
+    from airflow_ft.protocol.participant import ParticipantFactory
 
 # What of a connection's extra is handed on to libpq; the rest belongs to Airflow's own hook.
 _LIBPQ = frozenset(

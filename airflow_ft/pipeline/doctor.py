@@ -24,16 +24,12 @@ from airflow_ft.spark.request import listed
 
 if TYPE_CHECKING:
     from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.decision_log import Store
     from airflow_ft.protocol.model import CheckpointState, Segment
+    from airflow_ft.protocol.participant import Participant, ParticipantFactory
     from airflow_ft.protocol.planning import Delivery
-    from airflow_ft.protocol.ports import (
-        ConnectionResolver,
-        Participant,
-        ParticipantFactory,
-        SegmentReader,
-        Store,
-        WalReader,
-    )
+    from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
     from airflow_ft.sources import Source
 
 

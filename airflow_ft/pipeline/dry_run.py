@@ -37,8 +37,10 @@ from airflow_ft.protocol.planning import quarantined
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.decision_log import Store
     from airflow_ft.protocol.model import Pipeline, Segment
-    from airflow_ft.protocol.ports import ConnectionResolver, SegmentReader, Store
+    from airflow_ft.protocol.write_ahead_log import SegmentReader
     from airflow_ft.spark.process import Driver
     from airflow_ft.spark.request import StageRequest, StageResult
 

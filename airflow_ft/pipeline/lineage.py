@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.connections import ConnectionResolver
 from airflow_ft.protocol.datasets import Dataset
+from airflow_ft.protocol.decision_log import Confirmed, Store
 from airflow_ft.protocol.model import Plan
-from airflow_ft.protocol.ports import Confirmed, ConnectionResolver, Store
 from airflow_ft.sinks.registry import system
 from airflow_ft.wal.manifest import decode_schema
 

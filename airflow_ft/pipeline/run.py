@@ -23,6 +23,8 @@ from airflow_ft.pipeline.retries import USUAL
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.connections import ConnectionResolver
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -35,7 +37,6 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.noting import note_failure
-from airflow_ft.protocol.ports import ConnectionResolver, Store
 from airflow_ft.protocol.restart import wait_after
 
 T = TypeVar("T")

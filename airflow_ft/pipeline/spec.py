@@ -37,15 +37,15 @@ from airflow_ft.protocol.from_savepoint import FromSavepoint
 from airflow_ft.protocol.inline_job import InlineJob, declared_job
 from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import HoldingSinkSpec
 from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.protocol.secrets import without_secrets
+from airflow_ft.protocol.sink_spec import HoldingSinkSpec
 from airflow_ft.sinks.registry import system
 from airflow_ft.sources.groups import check_groups
 from airflow_ft.sources.modes import check_mode
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import SinkSpec
+    from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")

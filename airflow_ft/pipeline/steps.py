@@ -35,11 +35,15 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.actions.actor import Actor
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.protocol.config import CheckpointConfig
+    from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.decision_log import Store
     from airflow_ft.protocol.errors import AirflowFtError
     from airflow_ft.protocol.model import Checkpoint, Former, Pipeline, RunKey
+    from airflow_ft.protocol.participant import ParticipantFactory
     from airflow_ft.protocol.planning import Delivery
-    from airflow_ft.protocol.ports import Archive, ConnectionResolver, ParticipantFactory, Progress, Store
     from airflow_ft.protocol.recovery import Recovery
+    from airflow_ft.protocol.retention import Progress
+    from airflow_ft.protocol.write_ahead_log import Archive
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.spark.task.launcher import Driver
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, require_understood
 from airflow_ft.protocol.model import Fence, HaltReason, ParticipantPlan, Pipeline, PipelineStatus, SinkHead
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding, partly_there
-from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 
 

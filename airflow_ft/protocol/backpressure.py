@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import CheckpointState
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.reasons import WaitReason
 
 RETAINED_BATCHES = 1000

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
@@ -47,6 +48,7 @@ from airflow_ft.protocol.model import (
 )
 from airflow_ft.protocol.noting import note_problem
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.participant import Expiring, Participant, ParticipantFactory
 from airflow_ft.protocol.planning import (
     Delivery,
     check_sinks_of_segments,
@@ -60,7 +62,6 @@ from airflow_ft.protocol.planning import (
     tombstone_detail,
     wants_vote,
 )
-from airflow_ft.protocol.ports import Expiring, Participant, ParticipantFactory, Store
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.sharing import require_own_targets
 

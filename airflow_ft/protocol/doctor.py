@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, require_not_renamed, require_understood
 from airflow_ft.protocol.lookup import known_text
 from airflow_ft.protocol.model import PipelineStatus
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.transitions import IN_DOUBT
 
 T = TypeVar("T")

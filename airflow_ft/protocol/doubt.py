@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     HaltError,
@@ -23,8 +24,8 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.explaining import is_refused, refuses_rows, waiting_for
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Outcome, Pipeline, PipelineStatus, Plan, SinkHead
 from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.participant import Participant, ParticipantFactory
 from airflow_ft.protocol.planning import may_be_heuristic
-from airflow_ft.protocol.ports import Participant, ParticipantFactory, Store
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 

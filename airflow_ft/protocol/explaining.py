@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import NewerReleaseError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, HaltReason, Pipeline, PipelineStatus
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.protocol.planning import live_plans
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.reasons import AbortReason
 from airflow_ft.protocol.transitions import MAY_BE_VISIBLE
 

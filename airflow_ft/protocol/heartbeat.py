@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import Checkpoint
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import Store
 
 SECONDS = 10.0
 

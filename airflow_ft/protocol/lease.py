@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, StateConflictError
 from airflow_ft.protocol.model import Lease
-from airflow_ft.protocol.ports import Store
 
 LEASE_SECONDS = 30.0
 

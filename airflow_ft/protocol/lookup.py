@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Checkpoint, SparkPosition
-from airflow_ft.protocol.ports import Store
 
 _MANY = 100_000
 _CLOSE, _SIMILAR = 3, 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -17,7 +18,6 @@ from airflow_ft.protocol.errors import (
 )
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.secrets import without_secrets
 
 log = logging.getLogger(__name__)

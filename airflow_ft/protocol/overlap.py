@@ -26,10 +26,10 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.heartbeat import Heartbeat
 from airflow_ft.protocol.memory import give_back
 from airflow_ft.protocol.planning import Delivery
-from airflow_ft.protocol.ports import Archive, Progress
 from airflow_ft.protocol.restart import is_tolerated
-from airflow_ft.protocol.retention import finalise, retain
+from airflow_ft.protocol.retention import Progress, finalise, retain
 from airflow_ft.protocol.steps import Context, has_work
+from airflow_ft.protocol.write_ahead_log import Archive
 
 log = logging.getLogger(__name__)
 

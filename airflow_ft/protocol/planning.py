@@ -23,8 +23,8 @@ from airflow_ft.protocol.model import (
     Reason,
     Segment,
 )
-from airflow_ft.protocol.ports import SinkSpec, UnconnectedSinkSpec
 from airflow_ft.protocol.reasons import reason_of
+from airflow_ft.protocol.sink_spec import SinkSpec, UnconnectedSinkSpec
 
 
 @dataclass(frozen=True, slots=True)

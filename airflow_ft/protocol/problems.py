@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import NewerReleaseError, PipelineHaltedError, QuarantinedError
 from airflow_ft.protocol.failure import with_fix
 from airflow_ft.protocol.model import PipelineStatus
 from airflow_ft.protocol.overview import Condition, Overview, failed_text
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.steps import require_active
 from airflow_ft.protocol.sweep import health
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import StateConflictError
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState, Promise, RunKey
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import live_plans, quarantined, stranded
-from airflow_ft.protocol.ports import ParticipantFactory, Store
 from airflow_ft.protocol.transitions import IN_DOUBT
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from airflow_ft.protocol.arguments import shown, wrong
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -28,7 +29,6 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.flink import RESTART_TYPES, restart_of
 from airflow_ft.protocol.kinds import Count, Duration, Number, check_settings, kinds_of, read_settings
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import Store
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,14 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Protocol
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Fence, ParticipantPlan
-from airflow_ft.protocol.ports import Archive, Expiring, ParticipantFactory, Progress, Store
+from airflow_ft.protocol.participant import Expiring, ParticipantFactory
+from airflow_ft.protocol.write_ahead_log import Archive
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +29,12 @@ FORGOTTEN_TOGETHER = 20
 """So many numbers lose their events in one transaction."""
 MARKERS_TOGETHER = 20
 """The sinks are told to forget once in so many numbers: markers are small, and asking each sink in each run is not."""
+
+
+class Progress(Protocol):
+    """Report to the sources' systems how far a confirmed checkpoint reaches. Repeatable; no guarantee depends on it."""
+
+    def __call__(self, checkpoint: Checkpoint, /) -> None: ...
 
 
 def retain(

@@ -19,7 +19,7 @@ from airflow_ft.protocol.model import ParticipantPlan, Promise, RunKey
 from airflow_ft.protocol.overview import Noted
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 SHARED = "shared"
 """The setting of a sink that declares it; left out of a plan where it is False."""

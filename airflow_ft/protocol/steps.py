@@ -17,6 +17,7 @@ from datetime import datetime
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.decision_log import Confirmed, Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -31,12 +32,13 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker, joined_epoch, new_epoch
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, PipelineStatus, RunKey
 from airflow_ft.protocol.numbers import Numbers
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import Delivery, free_segments, live_plans, quarantined
-from airflow_ft.protocol.ports import Archive, Confirmed, ParticipantFactory, Progress, Store
 from airflow_ft.protocol.recovery import Recovery, recover
-from airflow_ft.protocol.retention import retain
+from airflow_ft.protocol.retention import Progress, retain
 from airflow_ft.protocol.set_aside import of_checkpoint, together
 from airflow_ft.protocol.unresolved import quarantine_unresolved
+from airflow_ft.protocol.write_ahead_log import Archive
 
 log = logging.getLogger(__name__)
 

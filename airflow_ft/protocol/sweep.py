@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, LeaseHeldError, StoreUnavailableError
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import CheckpointState, PipelineStatus
 from airflow_ft.protocol.overview import Condition, Overview
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import ParticipantFactory, Store
 from airflow_ft.protocol.recovery import Recovery, recover
 from airflow_ft.protocol.transitions import IN_DOUBT
 

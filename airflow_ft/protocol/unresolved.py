@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.doubt import Finding, read_evidence
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.recovery import in_doubt
 from airflow_ft.protocol.transitions import IN_DOUBT
 

@@ -17,7 +17,7 @@ from airflow_ft.triggers.barrier import BarrierTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 
 class BarrierSensor(GateSensor):

@@ -19,7 +19,7 @@ from airflow_ft.triggers.checkpoint import CheckpointTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 
 class CheckpointSensor(GateSensor):

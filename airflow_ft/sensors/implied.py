@@ -8,8 +8,8 @@ from airflow_ft.operators.place import tasks_beside
 from airflow_ft.pipeline.assets import SCHEME
 from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.pipeline.runs import interval_end
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

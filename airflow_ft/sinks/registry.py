@@ -5,7 +5,7 @@ have:
 
 | part | has |
 | --- | --- |
-| `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.protocol.ports.Participant` |
+| `participant` | `open_participant(plan, connection, wal)`; see `airflow_ft.protocol.participant.Participant` |
 | `ready` | `lacks(pipeline, plan, connection)`: what keeps rows from being delivered now, without any |
 | `fitting` | `schema_problems(plan, connection, schemas)`: would it take such rows? |
 | `doctor` | `examine(pipeline, plan, connection, rows, installation)`: the checks of `airflow ft doctor` |
@@ -28,12 +28,12 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import ConnectionInfo
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.model import ParticipantPlan, Promise
-    from airflow_ft.protocol.ports import ConnectionResolver
 
 GROUP = "airflow_ft.sinks"
 _PARTS = {

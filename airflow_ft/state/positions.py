@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.lookup import confirmed_position, is_replaced, require_known, require_moved
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.metadata import read_metadata, verify
 from airflow_ft.spark.state.locations import SparkLocation, location_root, require_batch
 from airflow_ft.wal.roots import recall

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
     from airflow_ft.store.database import Database
 
 

@@ -11,7 +11,7 @@ from airflow_ft.store.database import Database
 from airflow_ft.store.sql import SqlStore
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 MINIMUM_FREE = 256 << 20  # bytes
 CLOCK_TOLERANCE = 5.0  # seconds

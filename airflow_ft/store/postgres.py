@@ -24,7 +24,7 @@ from psycopg2 import errors, extensions
 
 from airflow_ft.clients.postgres import Settings
 from airflow_ft.protocol.errors import ConfigurationError, StoreUnavailableError
-from airflow_ft.protocol.ports import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter, Unmetered
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
 from airflow_ft.store.sql import SqlStore
 

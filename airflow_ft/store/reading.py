@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Confirmed
 from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.overview import Only
-from airflow_ft.protocol.ports import Confirmed
 from airflow_ft.protocol.set_aside import SetAside, of_proof, together
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError

@@ -6,7 +6,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from airflow_ft.protocol.ports import Meter
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.store.aborting import AbortingOperations
 from airflow_ft.store.adoption import AdoptionOperations
 from airflow_ft.store.barriers import BarrierOperations
@@ -44,9 +44,9 @@ class SqlStore(
 ):
     """The decision log in an SQL database. Safe for threads; in a forked child it opens its own connections.
 
-    What each operation promises is said at `airflow_ft.protocol.ports.Store`. Each write is one transaction that locks
-    the pipeline's row first; nothing is ever retried silently. Writes to a pipeline or number that does not exist
-    raise UnknownPipelineError or UnknownCheckpointError. Usable as a context manager, which closes it.
+    What each operation promises is said at `airflow_ft.protocol.decision_log.Store`. Each write is one transaction
+    that locks the pipeline's row first; nothing is ever retried silently. Writes to a pipeline or number that does not
+    exist raise UnknownPipelineError or UnknownCheckpointError. Usable as a context manager, which closes it.
     """
 
     def __init__(self, database: Database) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_ft.protocol.errors import ConfigurationError, StoreCorruptError, StoreUnavailableError
-from airflow_ft.protocol.ports import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter, Unmetered
 from airflow_ft.store.database import OF_ANOTHER_SCHEMA, Pool, Row, Transaction, asked, by_name
 from airflow_ft.store.sql import SqlStore
 

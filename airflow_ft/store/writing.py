@@ -15,8 +15,8 @@ from airflow_ft.protocol.errors import (
     require_not_renamed,
     require_understood,
 )
+from airflow_ft.protocol.meter import MOST_EVENTS, Meter
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, PipelineStatus, Promise, Reason
-from airflow_ft.protocol.ports import MOST_EVENTS, Meter
 from airflow_ft.protocol.reasons import failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed

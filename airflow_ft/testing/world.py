@@ -18,9 +18,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Proof, Segment, Vote
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, DeadLetters, Participant, SegmentReader, SinkSpec, WalFile
+from airflow_ft.protocol.sink_spec import SinkSpec
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks import open_participant
 from airflow_ft.sinks.view import SegmentView
 from airflow_ft.testing import nursery

@@ -19,7 +19,7 @@ from airflow_ft.triggers.polling import poll
 from airflow_ft.triggers.shared import Watch, reading
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 log = logging.getLogger(__name__)
 

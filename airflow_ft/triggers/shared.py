@@ -22,7 +22,7 @@ from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 T = TypeVar("T")
 

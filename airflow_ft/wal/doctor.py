@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from airflow_ft.protocol.decision_log import RootLog
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.known_roots import know
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import RootLog, WalReader
+from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
 from airflow_ft.wal.hdfs_doctor import examine_hdfs

@@ -46,7 +46,7 @@ def delete_segment(segment: Segment) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WalArchive:
-    """The `Archive` of airflow_ft.protocol.ports over the log under `root`."""
+    """The `Archive` of airflow_ft.protocol.write_ahead_log over the log under `root`."""
 
     root: str
 

@@ -23,9 +23,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from airflow_ft.protocol.decision_log import RootLog
 from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
 from airflow_ft.protocol.known_roots import know, root_of
-from airflow_ft.protocol.ports import RootLog
 from airflow_ft.wal import markers
 from airflow_ft.wal.filesystem import filesystem
 from airflow_ft.wal.markers import MARKER, read, wrong

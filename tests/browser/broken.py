@@ -11,10 +11,12 @@ from typing import Any
 
 from airflow_ft import SqliteSink
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import NotDeliveredError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, SparkPosition
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, Store
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.wal import open_archive
 from tests.integration.real_world import RealWorld

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Proof, RunKey, Segment
-from airflow_ft.protocol.ports import Store
 from tests.store.scene import Scene, a_position
 
 FLIGHTS = "flights"

@@ -21,9 +21,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from airflow_ft.pipeline.actions.names import ACTIONS, READING
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, PipelineHaltedError
 from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, PipelineStatus
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_checkpoint
 from airflow_ft.spark.savepoints.metadata import METADATA, read_metadata, verify
 from airflow_ft.spark.savepoints.taking import take

@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import Checkpoint, Lease
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from tests.waiting import wait_for
 from tools.demo.airflow import END_STATES, Airflow

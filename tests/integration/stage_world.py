@@ -20,10 +20,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.lease import Worker, new_epoch, take_epoch
 from airflow_ft.protocol.model import Checkpoint, RunKey, SparkPosition
-from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sources import Source
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageRequest, StageResult

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from airflow_ft.pipeline.doctor import Patient, examine
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.doctor import Check, Verdict, worst
 from airflow_ft.protocol.model import Fence, HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.store import open_store
 from tests.conftest import TopicFactory

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_ft import state
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.doctor import Verdict
 from airflow_ft.protocol.errors import AirflowFtError, StageError, StorageUnavailableError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.savepoints.converting import Backend, convert

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.doubt import Doubt, Finding, doubts
 from airflow_ft.protocol.errors import QuarantinedError, TokenLostError, UnfitTargetError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value

@@ -18,6 +18,8 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.dry_run import rehearse
 from airflow_ft.pipeline.spec import PipelineSpec
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     SinkAccessError,
@@ -26,7 +28,6 @@ from airflow_ft.protocol.errors import (
     TerminalError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sinks import ready
 from airflow_ft.sinks.delta.spec import DeltaSink
 from airflow_ft.sinks.files.spec import FilesSink

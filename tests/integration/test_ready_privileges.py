@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ForeignOwnerError, SinkAccessError
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.mysql import ready as mysql_ready
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.postgres import ready as postgres_ready

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import pytest
 
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     HaltError,
     NotDeliveredError,
@@ -31,7 +32,6 @@ from airflow_ft.protocol.errors import (
     TransientError,
 )
 from airflow_ft.protocol.model import HaltReason, PipelineStatus, RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from airflow_ft.wal import open_archive
 from tests.integration.kafka_world import read, value

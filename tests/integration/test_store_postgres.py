@@ -13,9 +13,9 @@ from urllib.parse import quote
 import pytest
 from psycopg2 import extensions
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StoreUnavailableError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import find_store, open_store
 from airflow_ft.store.postgres import PostgresDatabase, PostgresStore
 from tests.integration.proxy import Proxy

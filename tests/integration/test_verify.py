@@ -14,9 +14,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from airflow_ft.pipeline.actions.verifying import describe
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import Plan, Proof
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.verify import Delivered, SinkReport, verify
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.kafka.verify import verify as verify_kafka

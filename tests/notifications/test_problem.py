@@ -17,10 +17,10 @@ from airflow.sdk.definitions.callback import AsyncCallback, SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from airflow_ft.notifications.problem import ProblemNotifier
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.problems import Problem
 from airflow_ft.store import open_store
 from tests.raising import raises

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_ft.pipeline.barriers import Alignment, BarrierGate, GateStatus, standing
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from tests.store.scene import LATER_RUN, RUN, Scene
 

@@ -11,6 +11,7 @@ import pytest
 import airflow_ft
 from airflow_ft.pipeline.run import Abandoned, PlainRun, new_run_id
 from airflow_ft.protocol import steps
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -22,7 +23,6 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.protocol.overview import Condition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from tests.operators.declared import spec
 from tests.raising import raises

@@ -16,6 +16,7 @@ from airflow_ft.pipeline.checkpoints import Gate
 from airflow_ft.protocol import retention
 from airflow_ft.protocol.adoption import adopt, look
 from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     CheckpointExpiredError,
     ConfigurationError,
@@ -42,7 +43,6 @@ from airflow_ft.protocol.model import (
     RunKey,
 )
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.retention import MARKERS_TOGETHER
 from airflow_ft.protocol.steps import commit_step, confirm_step, prepare_step, recover_step
 from tests.protocol.systems import ModelParticipant, NoArchive, System, Systems

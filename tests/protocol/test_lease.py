@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, FencedError
 from airflow_ft.protocol.lease import Worker, new_epoch, take_epoch
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from tests.raising import raises
 from tests.waiting import wait_for

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from airflow_ft import DeltaSink, KafkaSink, MySqlSink, PostgresSink, SqliteSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, ConfigurationError, UnfitTargetError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, SinkSpec, Store
 from airflow_ft.protocol.sharing import require_own_targets
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.shared import Opener
 from airflow_ft.store import open_store
 from airflow_ft.testing.world import ROWS, SINK, World

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import CheckpointingMode, CheckpointState, Promise, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.store import open_store
 from tests.protocol.systems import ModelSink, NoArchive, System, Systems

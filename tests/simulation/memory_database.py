@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
 
-from airflow_ft.protocol.ports import Meter, Unmetered
+from airflow_ft.protocol.meter import Meter, Unmetered
 from airflow_ft.store.database import Row, Transaction
 from airflow_ft.store.sql import SqlStore
 

@@ -1,4 +1,4 @@
-"""A model of the decision log: the conditions of `airflow_ft.protocol.ports.Store` over plain values, for one pipeline.
+"""A model of the decision log: the conditions of `airflow_ft.store` over plain values, for one pipeline.
 
 It is ten times as fast as the real one, which makes a million schedules affordable. `test_model_store` plays schedules
 over both and demands the same answers, call by call.
@@ -42,7 +42,7 @@ _TICK = timedelta(microseconds=1)
 
 
 class ModelStore(ModelStreams):
-    """See `airflow_ft.protocol.ports.Store`."""
+    """See `airflow_ft.protocol.decision_log.Store`."""
 
     installation = INSTALLATION
     url = "model:"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from inspect import isfunction, signature
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import StoreUnavailableError
-from airflow_ft.protocol.ports import Store, Unmetered
+from airflow_ft.protocol.meter import Unmetered
 from tests.simulation.kernel import Kernel
 from tests.simulation.laws import Laws
 

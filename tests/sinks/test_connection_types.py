@@ -13,9 +13,10 @@ from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink
 from airflow_ft.clients.kafka.client import KafkaSettings
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.postgres.session import Session

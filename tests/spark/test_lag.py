@@ -13,9 +13,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import StageError, StoreUnavailableError
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.ports import ConnectionInfo, Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.driver import lag
 from airflow_ft.spark.driver.gauges import FilesGauge, Gauge, KafkaGauge

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     CheckpointExpiredError,
     DataLossError,
@@ -25,7 +26,6 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import Worker, take_epoch
 from airflow_ft.protocol.model import AbortReason, CheckpointState, HaltReason, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.numbers import Numbers
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store

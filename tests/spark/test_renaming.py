@@ -18,7 +18,9 @@ import pyarrow.dataset as ds
 import pytest
 
 from airflow_ft import FilesSink, SqliteSink
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -43,8 +45,8 @@ from airflow_ft.protocol.model import (
     RunKey,
     SparkPosition,
 )
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import Delivery, plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, Store
 from airflow_ft.protocol.recovery import recover
 from airflow_ft.sinks import open_participant
 from airflow_ft.spark.savepoints import restoring

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, WalCorruptError
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.state.locations import check_sources, open_location
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store

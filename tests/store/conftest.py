@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from airflow_ft.store.writing import PipelineWrite
 from tests.store.scene import Scene

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import AbortReason, AfterAbort, HaltReason, Promise, RequestKind, StateSizes
 from airflow_ft.protocol.overview import Noted, Only
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.warning import PipelineWarning
 from airflow_ft.store.database import Row
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position

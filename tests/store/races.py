@@ -8,8 +8,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 
 PROCESSES = 8

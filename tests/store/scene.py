@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
@@ -22,7 +23,6 @@ from airflow_ft.protocol.model import (
     Segment,
     SparkPosition,
 )
-from airflow_ft.protocol.ports import Store
 
 PIPELINE = "orders"
 RUN = RunKey("dag", "run-1")

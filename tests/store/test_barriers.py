@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.ports import Store
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene
 

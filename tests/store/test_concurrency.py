@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import CheckpointState, Promise
-from airflow_ft.protocol.ports import Store
 from tests.store.races import PROCESSES, race
 from tests.store.scene import PIPELINE, RUN, Scene, a_lease, a_position, a_segment
 

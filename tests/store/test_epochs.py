@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,
@@ -12,7 +13,6 @@ from airflow_ft.protocol.errors import (
     StateConflictError,
 )
 from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_lease, a_position, a_segment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.store.standing import LISTED
 from tests.store.flatness import INDEXES, every_operation, recorded

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.doctor import Verdict, examine_state
 from airflow_ft.protocol.doubt import Finding, doubts
 from airflow_ft.protocol.errors import NewerReleaseError, StoreCorruptError
@@ -20,7 +21,6 @@ from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import HaltReason, PipelineStatus, RequestKind
 from airflow_ft.protocol.overview import Condition, Only
 from airflow_ft.protocol.planning import read_tombstone
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.problems import problems
 from airflow_ft.protocol.steps import require_active
 from airflow_ft.protocol.sweep import recover_all

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, StateConflictError
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.protocol.planning import live_plans
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.steps import confirmed_of
 from airflow_ft.protocol.transitions import UNFINISHED, is_allowed
 from airflow_ft.store.sqlite import SqliteStore

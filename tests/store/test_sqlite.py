@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StoreUnavailableError
 from airflow_ft.protocol.model import HaltReason
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store, sqlite
 from airflow_ft.store.migrations import Migration, migrate
 from airflow_ft.store.sqlite import SqliteDatabase, SqliteStore, network_file_system

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, FencedError, StateConflictError
 from airflow_ft.protocol.model import AbortReason, AfterAbort, CheckpointState, SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store.errors import UnknownCheckpointError
 from tests.raising import raises
 from tests.store.scene import LATER_RUN, PIPELINE, RUN, Scene, a_position, a_segment

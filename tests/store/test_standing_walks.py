@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.protocol.lag import Lag, Unit
 from airflow_ft.protocol.model import (
@@ -23,7 +24,6 @@ from airflow_ft.protocol.model import (
     RunKey,
     StateSizes,
 )
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import standing
 from airflow_ft.store.database import Database
 from airflow_ft.store.standing import FEW

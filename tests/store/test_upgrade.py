@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import find_store, migrations, open_store
 from airflow_ft.store.migrations import Migration
 from airflow_ft.store.sqlite import SqliteStore

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Lease
-from airflow_ft.protocol.ports import Store
 from tools.servers import processes
 
 S = CheckpointState

@@ -8,8 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Self
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
 from tools.demo.airflow import END_STATES, Airflow
 from tools.demo.console import Console
 from tools.demo.killer import CommitKiller, DriverKiller, Kill

@@ -30,7 +30,7 @@ from tools.servers import Kafka, MariaDb, Postgres
 from tools.servers.base import local_folder
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import Store
+    from airflow_ft.protocol.decision_log import Store
 
 PROJECT = Path(__file__).resolve().parents[2]
 DAG = PIPELINE = "flights"

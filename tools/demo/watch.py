@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Self
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import RunKey
-from airflow_ft.protocol.ports import Store
 from tools.demo.airflow import END_STATES, Airflow
 from tools.demo.console import Console
 from tools.demo.killer import CommitKiller, DriverKiller, Kill

@@ -29,7 +29,8 @@ from airflow_ft.protocol.lookup import require_known
 from airflow_ft.store.events import bytes_text
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import ParticipantFactory, Store
+    from airflow_ft.protocol.decision_log import Store
+    from airflow_ft.protocol.participant import ParticipantFactory
 
 
 Command = Callable[[Namespace], None]

@@ -7,10 +7,10 @@ from argparse import Namespace
 from airflow_ft.admin.commands.common import actor, command, open_store, participants, print_table, say
 from airflow_ft.pipeline.actions.names import SETTLING
 from airflow_ft.pipeline.actions.settling import look, settle
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.ports import Store
 
 
 @command

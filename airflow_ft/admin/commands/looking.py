@@ -14,6 +14,7 @@ from airflow_ft.admin.commands.common import Size, age_text, command, lease, ope
 from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError
 from airflow_ft.protocol.explaining import explained, waiting_for
 from airflow_ft.protocol.failure import Failure
@@ -29,7 +30,6 @@ from airflow_ft.protocol.model import (
     PipelineStatus,
 )
 from airflow_ft.protocol.overview import NEED_A_PERSON, Condition, Overview
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
 

@@ -8,9 +8,10 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.doctor import Patient, examine
 from airflow_ft.pipeline.spark_connection import spark_master
+from airflow_ft.protocol.connections import ConnectionResolver
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.doctor import Check, Verdict, worst
 from airflow_ft.protocol.errors import FoundProblemsError
-from airflow_ft.protocol.ports import ConnectionResolver, Store
 from airflow_ft.spark.request import listed
 
 

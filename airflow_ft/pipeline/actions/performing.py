@@ -11,11 +11,11 @@ from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions import examining, pipelines, savepoints, settling, verifying
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.names import SETTLING, check_action, check_number, check_told
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FromSavepoint, Later
 from airflow_ft.protocol.lookup import require_known
 from airflow_ft.protocol.model import AfterAbort, RunKey
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.restoring import restore_once
 from airflow_ft.spark.savepoints.taking import take
 

@@ -7,11 +7,11 @@ from datetime import timedelta
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.words import loses_rows
 from airflow_ft.protocol.coordinator import coordinating
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, require_understood
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import PipelineStatus
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.recovery import give_up_undecided, in_doubt
 from airflow_ft.protocol.recovery import recover as recover_pipeline
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_ft.pipeline.actions.actor import Actor
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import Later
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.metadata import Savepoint, read_metadata
 from airflow_ft.spark.savepoints.metadata import dispose as delete
 from airflow_ft.spark.savepoints.restoring import Restored

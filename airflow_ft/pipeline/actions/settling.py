@@ -5,10 +5,10 @@ from __future__ import annotations
 from airflow_ft.pipeline.actions.actor import Actor
 from airflow_ft.pipeline.actions.names import SETTLING
 from airflow_ft.pipeline.actions.words import fate_text, rows_text, state_text
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.doubt import doubts
 from airflow_ft.protocol.lookup import checkpoint_of
 from airflow_ft.protocol.model import AfterAbort
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.set_aside import of_checkpoint
 

@@ -8,10 +8,11 @@ from functools import partial
 from typing import cast
 
 from airflow_ft.pipeline.actions.actor import Actor
+from airflow_ft.protocol.connections import ConnectionResolver
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
 from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import ConnectionResolver, Store
 from airflow_ft.protocol.verify import Delivered, SinkReport
 from airflow_ft.protocol.verify import verify as compare
 from airflow_ft.sinks.registry import system

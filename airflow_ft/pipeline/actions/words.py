@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointingMode, CheckpointState
 from airflow_ft.protocol.numbers import count_text
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.set_aside import of_checkpoint
 
 

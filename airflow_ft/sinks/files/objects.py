@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
 from airflow_ft.clients.foreign_connections import require_text
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -39,7 +40,6 @@ from airflow_ft.protocol.errors import (
     UnfitTargetError,
     WalCorruptError,
 )
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.places import S3, missing_client
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.ports import ColumnStatistics
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 from airflow_ft.sinks.mysql.catalog import Column
 
 Statistics = Callable[[ColumnStatistics], bool]

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, UnfitTargetError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sinks.base.changes import missing_kind
 from airflow_ft.sinks.mysql import vote
 from airflow_ft.sinks.mysql.failures import telling

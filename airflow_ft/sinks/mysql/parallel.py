@@ -18,7 +18,7 @@ from airflow_ft.sinks.mysql.load import Way
 
 
 class ParallelParticipant(BranchedParticipant):
-    """One server, a marker and a local transaction a branch. See `airflow_ft.protocol.ports.Participant`."""
+    """One server, a marker and a local transaction a branch. See `airflow_ft.protocol.participant.Participant`."""
 
     def _prepare(self, plan: Plan, fence: Fence, tries: int) -> Mapping[str, Any]:
         notes = super()._prepare(plan, fence, tries)

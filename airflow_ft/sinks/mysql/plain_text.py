@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_ft.protocol.ports import SegmentReader, WalFile
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
 from airflow_ft.sinks.mysql.labels import LABELLED, Labels
 from airflow_ft.sinks.mysql.naming import quote
 from airflow_ft.sinks.mysql.vote import Target

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import pymysql
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     DeclinedError,
@@ -28,7 +29,7 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
-from airflow_ft.protocol.ports import ConnectionInfo, DeadLetters, SegmentReader, WalReader
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
 from airflow_ft.sinks.mysql.catalog import whole_name
 from airflow_ft.sinks.mysql.failures import (
@@ -80,7 +81,7 @@ def new_nonce() -> str:
 
 
 class ServerParticipant(ABC):
-    """One server with all tables that a pipeline writes there. See `airflow_ft.protocol.ports.Participant`."""
+    """One server with all tables that a pipeline writes there. See `airflow_ft.protocol.participant.Participant`."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_ft.protocol.ports import ColumnStatistics
+from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.checks import Check
 

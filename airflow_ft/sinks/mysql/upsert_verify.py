@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from airflow_ft.protocol.ports import SegmentReader, WalReader
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport, sample
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.changes import DeletedKeys
 from airflow_ft.sinks.mysql.catalog import Column
 from airflow_ft.sinks.mysql.digest import digest

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from airflow_ft.protocol.backpressure import SPARE_BATCHES, Wait, capacity
-from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.spark.request import StageRequest
 

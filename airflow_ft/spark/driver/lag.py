@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import FencedError
 from airflow_ft.protocol.lag import Lag, Unit
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.rate import Rate
 from airflow_ft.spark.driver.gauges import Gauge
 from airflow_ft.spark.request import StageRequest

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import DataLossError
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources.kafka import KafkaSource
 from airflow_ft.spark.driver.topics import is_other
 from airflow_ft.spark.state.locations import is_kafka

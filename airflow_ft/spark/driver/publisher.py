@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_ft.protocol.background import beside
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
@@ -30,7 +31,6 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Segment, SparkPosition
 from airflow_ft.protocol.numbers import Numbers, count_text
 from airflow_ft.protocol.planning import stranded
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.driver.failures import last_line
 from airflow_ft.spark.driver.proof import require_proven
 from airflow_ft.spark.request import StageRequest, StageResult

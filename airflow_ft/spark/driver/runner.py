@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_ft.jobs.uids import Identity, plan_of
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
@@ -32,7 +33,6 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
 )
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.restart import Restarts, RestartStrategy, given_up, is_tolerated, wait_after
 from airflow_ft.protocol.warning import PipelineWarning, warn

@@ -13,11 +13,12 @@ What if the process dies ...
 
 from __future__ import annotations
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StorageUnavailableError
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Promise, RunKey, SparkPosition
-from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.spark.savepoints.settling import require_settleable, settled
 from airflow_ft.spark.savepoints.taking import not_written
 from airflow_ft.spark.state.locations import location_root, new_beginning

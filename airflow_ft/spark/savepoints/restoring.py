@@ -27,6 +27,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from airflow_ft.protocol.config import check_name
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     ConfigurationError,
@@ -41,7 +42,7 @@ from airflow_ft.protocol.from_savepoint import BEGINNING, ClaimMode, FromSavepoi
 from airflow_ft.protocol.from_savepoint import later as later_of
 from airflow_ft.protocol.lease import LEASE_SECONDS, Worker
 from airflow_ft.protocol.model import CheckpointState, PipelineStatus, RunKey, SparkPosition
-from airflow_ft.protocol.ports import ParticipantFactory, Store
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.spark.savepoints.beginning import begin_anew
 from airflow_ft.spark.savepoints.metadata import Savepoint, dispose, read_metadata, verify
 from airflow_ft.spark.savepoints.settling import require_settleable, settled

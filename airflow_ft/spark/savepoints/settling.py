@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import StateConflictError, require_understood
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, Pipeline, PipelineStatus
+from airflow_ft.protocol.participant import ParticipantFactory
 from airflow_ft.protocol.planning import quarantined
-from airflow_ft.protocol.ports import ParticipantFactory, Store
 from airflow_ft.protocol.recovery import give_up_undecided
 
 

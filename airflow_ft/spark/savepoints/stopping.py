@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.savepoints.taking import take
 
 _LOOK_SECONDS = 0.5

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import DRAINED, AfterAbort, Checkpoint, SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.state.locations import SparkLocation, copy_location
 from airflow_ft.spark.state.timers import begin_batch
 from airflow_ft.wal.filesystem import filesystem

@@ -20,9 +20,9 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError
 from airflow_ft.protocol.model import CheckpointState, SparkPosition
-from airflow_ft.protocol.ports import Store
 from airflow_ft.spark.state import source_log
 from airflow_ft.spark.state.catching_up import is_planned
 from airflow_ft.spark.state.location_files import keep

@@ -20,9 +20,9 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import AirflowFtError, FencedError
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import ExternalizedRetention
-from airflow_ft.protocol.ports import Archive, Progress
-from airflow_ft.protocol.retention import delete_delivered, finalise
+from airflow_ft.protocol.retention import Progress, delete_delivered, finalise
 from airflow_ft.protocol.steps import Context
+from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.state.reset import reset_state
 
 DELETED = "its checkpoints are deleted, and the next run starts with empty state"

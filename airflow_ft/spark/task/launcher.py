@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
@@ -22,8 +23,8 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
 )
 from airflow_ft.protocol.lag import Unit
+from airflow_ft.protocol.meter import MOST_EVENTS
 from airflow_ft.protocol.model import AbortReason
-from airflow_ft.protocol.ports import MOST_EVENTS, Store
 from airflow_ft.protocol.reasons import FAILURE, WaitReason
 from airflow_ft.spark.fitting import Answers, Judge
 from airflow_ft.spark.private import private_folder, write

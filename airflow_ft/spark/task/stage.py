@@ -23,8 +23,9 @@ from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import AbortReason, Checkpoint, Pipeline
 from airflow_ft.protocol.overlap import Overlap
 from airflow_ft.protocol.planning import Delivery, live_plans
-from airflow_ft.protocol.ports import Archive, Progress
+from airflow_ft.protocol.retention import Progress
 from airflow_ft.protocol.steps import Context, require_active, require_own_stage, take_turn
+from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.request import StageResult
 from airflow_ft.spark.state.draining import drain_of, refuse

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
@@ -30,8 +31,8 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.lease import new_epoch
 from airflow_ft.protocol.model import Pipeline, Request, RequestKind
 from airflow_ft.protocol.planning import Delivery
-from airflow_ft.protocol.ports import Archive, Progress, Store
 from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
+from airflow_ft.protocol.retention import Progress
 from airflow_ft.protocol.steps import (
     Confirmation,
     Context,
@@ -42,6 +43,7 @@ from airflow_ft.protocol.steps import (
     require_own_stage,
     take_turn,
 )
+from airflow_ft.protocol.write_ahead_log import Archive
 from airflow_ft.spark.fitting import Judge
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.draining import drain_of

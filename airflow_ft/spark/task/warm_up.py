@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import ParticipantPlan, Pipeline, RunKey
-from airflow_ft.protocol.ports import Participant
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.steps import Context
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest

@@ -23,11 +23,14 @@ import pyarrow as pa
 
 from airflow_ft.protocol import retention
 from airflow_ft.protocol.config import CheckpointConfig
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, NotDeliveredError, StageError, TransientError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, Segment, SparkPosition
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SinkSpec, Store
+from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.protocol.steps import Context, commit_step, confirm_step, prepare_step, recover_step
 from airflow_ft.sinks.kafka import KafkaSink, tokens, vote  # noqa: F401  (imported before the fork)
 from airflow_ft.sinks.kafka import participant as kafka_participant

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_ft.protocol.ports import Store
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.sources import KafkaSource
 from tests.chaos.streams.run import Fault, Streams
 from tests.chaos.streams.world import PARTITIONS, PIPELINE, Row, Task, ends, in_order, in_sinks, judge_epochs

@@ -31,8 +31,8 @@ from typing import Any, Protocol, Self
 
 import psutil  # type: ignore[import-untyped]
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import RequestKind
-from airflow_ft.protocol.ports import Store
 from airflow_ft.store import open_store
 from tests.chaos.streams.world import PIPELINE, Feeder, Servers, Task, await_delivery, judge, judge_numbers
 from tools.servers.base import local_folder

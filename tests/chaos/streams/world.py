@@ -18,8 +18,8 @@ import psutil  # type: ignore[import-untyped]
 import pymysql
 from confluent_kafka import Producer
 
+from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.model import Checkpoint
-from airflow_ft.protocol.ports import Store
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from tests.integration.kafka_world import read, value

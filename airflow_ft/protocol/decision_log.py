@@ -1,28 +1,25 @@
-"""What the protocol needs from the outside, as `typing.Protocol`s: the store, the sinks and the write-ahead log."""
+"""The ports of the decision log."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_ft.protocol.delivery_progress import Taken
 from airflow_ft.protocol.failure import Failure
-from airflow_ft.protocol.lag import Lag, Unit
+from airflow_ft.protocol.lag import Lag
+from airflow_ft.protocol.meter import Meter
 from airflow_ft.protocol.model import (
     AbortReason,
     AfterAbort,
     Barrier,
     Checkpoint,
     Event,
-    Fence,
     HaltReason,
     Lease,
-    ParticipantPlan,
     Pipeline,
     Plan,
-    Promise,
     Proof,
     Reason,
     Request,
@@ -30,23 +27,16 @@ from airflow_ft.protocol.model import (
     Run,
     RunKey,
     Segment,
-    SinkHead,
     SparkPosition,
     StateSizes,
-    Vote,
 )
 from airflow_ft.protocol.numbers import Numbers
-from airflow_ft.protocol.orphans import Orphan, PreparedEnding
 from airflow_ft.protocol.overview import Noted, Only, Origin, Overview, Tally
-from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.set_aside import SetAside
 from airflow_ft.protocol.timing import Delivered, Timing
 from airflow_ft.protocol.warning import PipelineWarning
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from airflow_ft.protocol.config import CheckpointConfig
     from airflow_ft.protocol.filling import Filling
 
 
@@ -70,78 +60,6 @@ class Confirmed:
         """Plain data for other tasks."""
         aside = {sink: each.rows for sink, each in self.set_aside.items()}
         return {**self.numbers.told(), "rows": self.rows, "set_aside": aside}
-
-
-MOST_EVENTS = 300
-"""So many of a checkpoint's events are looked at for its trace: one that is tried again for hours has thousands."""
-
-
-class Meter(Protocol):
-    """Counts what becomes of checkpoints; whatever goes wrong with counting fails nothing."""
-
-    @property
-    def traces(self) -> bool:
-        """Return whether `ended` needs a call, which costs a read of the decision log."""
-
-    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
-        """One is COMPLETED or ABORTED; with what has happened to it, the newest first."""
-
-    def failed(self, pipeline: str, reason: Reason) -> None:
-        """One was aborted."""
-
-    def confirmed(self, pipeline: str, count: int) -> None:
-        """Add checkpoints that are proven to be in every sink: a COMPLETED one, and those delivered with it."""
-
-    def completed(self, pipeline: str, timing: Timing) -> None:
-        """A checkpoint is COMPLETED: how long it took, and its own rows."""
-
-    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
-        """Add rows that were staged for the sink of dead letters."""
-
-    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
-        """Add seconds without a trigger although a checkpoint was due."""
-
-    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
-        """Report the size of the state, as in `airflow_ft.protocol.model.StateSizes`."""
-
-    def taken(self, pipeline: str, taken: Taken) -> None:
-        """Report the progress of a long delivery."""
-
-    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
-        """Report how much input of a source no published checkpoint contains."""
-
-
-class Unmetered:
-    """Counts nothing."""
-
-    traces = False
-
-    def ended(self, checkpoint: Checkpoint, events: Sequence[Event]) -> None:
-        """See `Meter.ended`."""
-
-    def failed(self, pipeline: str, reason: Reason) -> None:
-        """See `Meter.failed`."""
-
-    def confirmed(self, pipeline: str, count: int) -> None:
-        """See `Meter.confirmed`."""
-
-    def completed(self, pipeline: str, timing: Timing) -> None:
-        """See `Meter`."""
-
-    def dead_letters(self, pipeline: str, sink: str, rows: int) -> None:
-        """See `Meter`."""
-
-    def waited(self, pipeline: str, reason: WaitReason, seconds: float) -> None:
-        """See `Meter.waited`."""
-
-    def state(self, pipeline: str, changes: int, snapshot: int, replayed: int) -> None:
-        """See `Meter.state`."""
-
-    def taken(self, pipeline: str, taken: Taken) -> None:
-        """See `Meter.taken`."""
-
-    def lag(self, pipeline: str, source: str, unit: Unit, behind: int) -> None:
-        """See `Meter.lag`."""
 
 
 class RootLog(Protocol):
@@ -718,272 +636,3 @@ class Store(RootLog, Versioned, Protocol):
         Raises:
             KeyError: it is unknown.
         """
-
-
-class Participant(Protocol):
-    """One transactional system, opened for the sinks of a participant plan. Not thread-safe; `close` after use.
-
-    It may serve any number of plans with these sinks: the predecessor is the one of the plan that a step is given.
-
-    Every method may raise SinkUnavailableError, SinkAccessError, FencedError (the head is newer than `fence`),
-    StoreBehindSinkError, TokenLostError, ForeignOwnerError.
-    """
-
-    def prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
-        """Phase 1: raises the head to `fence`, then checks everything that can be known before the commit point.
-
-        Creates ledger and head when they are lacking and the privileges suffice (else SinkAccessError with the
-        DDL). Returns notes (plain JSON without secrets), which are kept with the vote. Raises DeclinedError when
-        rows or schema cannot be accepted, and UnfitTargetError when changing the target would be enough. A TWO_PHASE
-        participant returns when the rows are durable and invisible;
-        whatever an older attempt of this number had prepared is rolled back.
-        """
-
-    def commit(self, plan: Plan, fence: Fence, vote: Vote | None = None, *, set_aside: bool = False) -> Proof:
-        """Make the rows visible under this plan's marker, or find that this has happened; repeatable without limit.
-
-        `vote` is the one that the decision counted. A TWO_PHASE participant finishes what that attempt prepared, and
-        delivers lost parts of it from the write-ahead log under the same marker. Returns the proof: COMMITTED, or
-        ABORTED if the sink holds an abort marker.
-
-        With `set_aside` (at a person's request, and only for decided numbers) refused rows go into the plan's dead
-        letters, durably before the commit. All others are delivered, and the proof names the refused ones
-        (`core.set_aside`).
-
-        Raises:
-            DeclinedError: the sink refused the rows and rolled its transaction back. With `set_aside`: the refusal is
-                not about single rows.
-        """
-
-    def abort(self, plan: Plan, fence: Fence, detail: Mapping[str, Any]) -> Proof:
-        """Write the abort marker (with `detail`), or find the marker that exists already; returns the outcome.
-
-        TWO_PHASE: once ABORTED is decided, rolls back what attempts older than the fence prepared of this number.
-        """
-
-    def proof(self, plan: Plan) -> Proof | None:
-        """Return what the marker or token says now, in a fresh snapshot; None: there is none (which proves nothing)."""
-
-    def forget(self, fence: Fence, floor: int) -> None:
-        """Prunes markers at or below `floor`, raising the head's floor in the same transaction (R13).
-
-        FencedError when the head's epoch is newer than the fence's; attempts are not compared.
-        """
-
-    def head(self, pipeline: str) -> SinkHead | None:
-        """Return what the sink remembers of the pipeline under any owner; None: nothing."""
-
-    def adopt(self, fence: Fence, number: int) -> None:
-        """Make the sink remember `number` as the last delivered one, under `fence`, in place of any other.
-
-        For a person who adopts the pipeline from another installation (`airflow ft adopt`). Afterwards no number at or
-        below `number` can be delivered.
-
-        Raises:
-            StateConflictError: the former owner has delivered a later number.
-            FencedError: another process has adopted it since, under a newer epoch.
-        """
-
-    def orphans(self, pipeline: str, installation: str) -> Sequence[Orphan]:
-        """Return what installations other than this one have left at numbers that they did not finish. Only reads."""
-
-    def end_orphans(self, fence: Fence, ending: PreparedEnding | None, *, make_way: bool = False) -> None:
-        """Shut the former owner out, then end what it left prepared. For a person who adopts; repeatable.
-
-        The sink still names that owner until `adopt`. What this installation itself prepared is rolled back, because
-        the store has aborted all planned numbers.
-
-        With `make_way`, in a sink that belongs to this installation, the former owner's marks are removed instead, so
-        that the planned numbers of this decision log can be delivered.
-
-        Raises:
-            StateConflictError: something is prepared, and `ending` is None.
-        """
-
-    def heuristic(self, plan: Plan) -> str:
-        """Return what was committed by hand of this *undecided* number, and how to resolve it; "": nothing.
-
-        Only a TWO_PHASE participant can have such an outcome. The caller makes sure that the number is undecided.
-        """
-
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class Expiring(Protocol):
-    """A participant whose memory expires without writes, as offsets of a consumer group do.
-
-    Any other participant forgets only what a person removes.
-    """
-
-    def remembers(self, pipeline: str) -> bool:
-        """Return whether its memory of a pipeline is complete, as of its last commit; never waits for open
-        transactions.
-
-        The participant has voted, so False means that a part of its memory was lost since.
-        """
-
-    def seed(self, fence: Fence, number: int) -> None:
-        """Make it remember `number` again, after that expired while every number up to it is settled.
-
-        Raises:
-            TokenLostError: it remembers another number, so nothing expired.
-        """
-
-    def renew(self, fence: Fence) -> None:
-        """Writes what it remembers once more, before it goes. FencedError as in `forget`."""
-
-
-class SinkSpec(Protocol):
-    """Declaration of a sink by a DAG author; checked at construction, so at DAG parse."""
-
-    @property
-    def kind(self) -> str:
-        """The system, as the registry calls it (`airflow_ft.sinks.registry`)."""
-
-    @property
-    def conn_id(self) -> str:
-        """The Airflow connection, which is also the participant's name. "": it needs none (`UnconnectedSinkSpec`)."""
-
-    @property
-    def strategy(self) -> str: ...
-
-    @property
-    def promise(self) -> Promise: ...
-
-    def at_least_once(self) -> Promise:
-        """Return its promise where rows are not held back for a decision.
-
-        Raises:
-            ConfigurationError: it cannot deliver so.
-        """
-
-    def settings(self) -> Mapping[str, Any]:
-        """Plain JSON for the plan, without secrets; what the participant reads back."""
-
-
-class UnconnectedSinkSpec(SinkSpec, Protocol):
-    """A sink that needs no Airflow connection: its `conn_id` is "", and it is a participant of its own."""
-
-    @property
-    def participant(self) -> str:
-        """The participant's name, which tasks are named by: it must not change when Jinja is rendered."""
-
-
-@runtime_checkable
-class HoldingSinkSpec(SinkSpec, Protocol):
-    """A sink that holds something open between prepare and commit, and not for ever."""
-
-    def check_checkpointing(self, config: CheckpointConfig) -> None:
-        """ConfigurationError when it cannot be held as long as a checkpoint may take."""
-
-
-class ParticipantFactory(Protocol):
-    """Opens a participant; the edges (Airflow, CLI, tests) bind it to their connections."""
-
-    def __call__(self, plan: ParticipantPlan) -> Participant: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionInfo:
-    """An Airflow connection as plain data, so that sinks need no Airflow. Its repr shows no secret."""
-
-    conn_id: str
-    conn_type: str
-    host: str = ""
-    port: int | None = None
-    login: str = ""
-    password: str = field(default="", repr=False)
-    schema: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-
-class ConnectionResolver(Protocol):
-    """Finds a connection by its id; ConfigurationError (naming it) when there is none."""
-
-    def __call__(self, conn_id: str) -> ConnectionInfo: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnStatistics:
-    """Statistics of one column of one sink's rows in a segment, computed in the staging pass.
-
-    `minimum` and `maximum` cover non-null, non-NaN values as `str()` of the Python value (numbers, decimals, ISO dates
-    and times). They are None for types without order (binary, nested) or without values. `max_characters` and
-    `max_bytes` (UTF-8) are set for strings, `max_bytes` for binary.
-    """
-
-    nulls: int
-    minimum: str | None = None
-    maximum: str | None = None
-    max_characters: int | None = None
-    max_bytes: int | None = None
-    nans: int = 0
-    infinities: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WalFile:
-    """A Parquet file of a segment: `path` relative to the segment's folder, size in bytes, SHA-256 (hex)."""
-
-    path: str
-    rows: int
-    bytes: int
-    sha256: str
-
-
-class SegmentReader(Protocol):
-    """Reads one published segment, verified against its manifest. Memory is bounded by a record batch."""
-
-    @property
-    def segment(self) -> Segment: ...
-
-    def sinks(self) -> Sequence[str]: ...
-
-    def schema(self, sink: str) -> pa.Schema: ...
-
-    def files(self, sink: str) -> Sequence[WalFile]: ...
-
-    def statistics(self, sink: str) -> Mapping[str, ColumnStatistics]: ...
-
-    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
-        """The rows of one file in order. WalCorruptError when the file does not match its checksum."""
-
-
-class Progress(Protocol):
-    """Report to the sources' systems how far a confirmed checkpoint reaches. Repeatable; no guarantee depends on it."""
-
-    def __call__(self, checkpoint: Checkpoint, /) -> None: ...
-
-
-class Archive(Protocol):
-    """Deletes unneeded files under the WAL root. Every method is repeatable."""
-
-    def delete(self, segment: Segment) -> None:
-        """Deletes a delivered segment's files; missing ones are no error."""
-
-    def sweep(self, pipeline: str, keep: Collection[str], below_epoch: int) -> None:
-        """Deletes attempt folders and Spark locations of epochs below `below_epoch` that are not (in) `keep`."""
-
-
-class DeadLetters(Protocol):
-    """Storage for the rows of one plan that a sink refuses after the decision, at a person's request."""
-
-    def write(self, sink: str, label: str, rows: pa.Table) -> str:
-        """Writes rows into a file and returns its URI when it survives a power cut. The same again: the same file."""
-
-    def write_note(self, label: str, note: Mapping[str, Any]) -> str:
-        """The same for plain JSON; returns a name, for a sink whose own memory has no room for all of it."""
-
-    def read_note(self, name: str) -> Mapping[str, Any]:
-        """Return what was written under that name; WalCorruptError when it is not there, or not that."""
-
-
-class WalReader(Protocol):
-    """Opens published segments."""
-
-    def dead_letters(self, plan: Plan) -> DeadLetters:
-        """The dead letters of this plan, beside its segments."""
-
-    def open(self, segment: Segment) -> SegmentReader:
-        """Reads and checks the manifest: its digest must be `segment.digest`, else WalCorruptError."""
