@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class PrepareOperator(CheckpointOperator):
@@ -39,7 +40,7 @@ class PrepareOperator(CheckpointOperator):
         check_text("participant", participant)
         self.participant = participant
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Plans and votes; a refusal aborts the checkpoint and rewinds the pipeline."""
         prepared = pipeline_steps.prepare(spec, run, self.participant)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}

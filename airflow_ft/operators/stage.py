@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.spark.task.launcher import Driver
+    from airflow_ft.store.decision_log import DecisionLog
 
 
 class StageOperator(CheckpointOperator):
@@ -69,7 +70,7 @@ class StageOperator(CheckpointOperator):
         if self.spec.is_rendered:
             settings.with_checkpointing(self.spec).check_mode()
 
-    def step(self, spec: PipelineSpec, run: steps.Context, context: Context) -> Any:
+    def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Stages; see `airflow_ft.pipeline.steps`."""
         return pipeline_steps.stage(spec, run, task_connections, self.spec, self._remember)
 
@@ -91,7 +92,7 @@ class StageOperator(CheckpointOperator):
         require(found.checks, spec.pipeline)
         return found.to_json()
 
-    def staging(self, spec: PipelineSpec, run: steps.Context) -> dict[str, Any]:
+    def staging(self, spec: PipelineSpec, run: steps.Context[DecisionLog]) -> dict[str, Any]:
         """Return the arguments of every step; `spec` has its defaults."""
         return pipeline_steps.staging(spec, run, task_connections, self.spec, self._remember)
 

@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.protocol.connections import ConnectionResolver
-    from airflow_ft.protocol.decision_log import Store
     from airflow_ft.protocol.model import Pipeline, Segment
     from airflow_ft.protocol.write_ahead_log import SegmentReader
     from airflow_ft.spark.process import Driver
     from airflow_ft.spark.request import StageRequest, StageResult
+    from airflow_ft.store.decision_log import DecisionLog
 
 SAMPLES = 5
 _OWN = ("samples", "everything", "columns_only")
@@ -320,7 +320,7 @@ class _Attempt:
         )
 
 
-def _log_of(spec: PipelineSpec, connections: ConnectionResolver, url: str) -> Store:
+def _log_of(spec: PipelineSpec, connections: ConnectionResolver, url: str) -> DecisionLog:
     """The pipeline's decision log, as it is; where there is none yet, the one at `url`."""
     from airflow_ft.pipeline.decision_log import find_configured_store
     from airflow_ft.store import open_store
@@ -328,7 +328,7 @@ def _log_of(spec: PipelineSpec, connections: ConnectionResolver, url: str) -> St
     return find_configured_store(spec.store, connections) or open_store(url)
 
 
-def _standing(store: Store, spec: PipelineSpec) -> Pipeline | None:
+def _standing(store: DecisionLog, spec: PipelineSpec) -> Pipeline | None:
     """The pipeline as the decision log knows it; None: it never ran."""
     from airflow_ft.spark.state.draining import drain_of, refuse
 
@@ -341,7 +341,7 @@ def _standing(store: Store, spec: PipelineSpec) -> Pipeline | None:
     return found
 
 
-def _waiting(store: Store, pipeline: str) -> dict[int, dict[str, int]]:
+def _waiting(store: DecisionLog, pipeline: str) -> dict[int, dict[str, int]]:
     """Rows by sink of what earlier runs have published, and the next one delivers."""
     try:
         opened = store.open_checkpoints(pipeline)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.protocol.config import CheckpointConfig
     from airflow_ft.protocol.connections import ConnectionResolver
-    from airflow_ft.protocol.decision_log import Store
     from airflow_ft.protocol.errors import AirflowFtError
     from airflow_ft.protocol.model import Checkpoint, Former, Pipeline, RunKey
     from airflow_ft.protocol.participant import ParticipantFactory
@@ -46,12 +45,13 @@ if TYPE_CHECKING:
     from airflow_ft.protocol.write_ahead_log import Archive
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.spark.task.launcher import Driver
+    from airflow_ft.store.decision_log import DecisionLog
 
 log = logging.getLogger(__name__)
 spark_log = logging.getLogger("airflow_ft.spark")
 
 
-def rewind(run: steps.Context, by: Actor, *, again: bool = False) -> None:
+def rewind(run: steps.Context[DecisionLog], by: Actor, *, again: bool = False) -> None:
     """Rewind as `airflow ft rewind`, for a run that asks for it before its stage; later it does nothing.
 
     Raises what `recover` raises.
@@ -73,7 +73,7 @@ def rewind(run: steps.Context, by: Actor, *, again: bool = False) -> None:
     pipelines.rewind(asked, run.store, run.pipeline)
 
 
-def recover(run: steps.Context, *, again: bool = False) -> Recovery:
+def recover(run: steps.Context[DecisionLog], *, again: bool = False) -> Recovery:
     """Settle checkpoints of earlier runs, and take the turn.
 
     Raises:
@@ -85,7 +85,7 @@ def recover(run: steps.Context, *, again: bool = False) -> Recovery:
     return recovery
 
 
-def go_on_from(spec: PipelineSpec, run: steps.Context) -> None:
+def go_on_from(spec: PipelineSpec, run: steps.Context[DecisionLog]) -> None:
     """Restore this run's savepoint, if it has one and has not restored it yet."""
     told = spec.savepoint
     if told is None or not told.is_given:
@@ -123,7 +123,7 @@ def _require_beginnings(spec: PipelineSpec) -> None:
 
 def stage(
     spec: PipelineSpec,
-    run: steps.Context,
+    run: steps.Context[DecisionLog],
     connections: ConnectionResolver,
     declared: PipelineSpec,
     on_start: Callable[[Driver], None] = lambda _: None,
@@ -139,7 +139,7 @@ def stage(
 
 def staging(
     spec: PipelineSpec,
-    run: steps.Context,
+    run: steps.Context[DecisionLog],
     connections: ConnectionResolver,
     declared: PipelineSpec,
     on_start: Callable[[Driver], None],
@@ -178,7 +178,7 @@ def staging(
     }
 
 
-def require_log(spec: PipelineSpec, store: Store | None = None) -> None:
+def require_log(spec: PipelineSpec, store: DecisionLog | None = None) -> None:
     """Prove that the folder of the write-ahead log is the known one, and can be written, before Spark is started.
 
     `spec` has its defaults; without a `store` no new root is marked. StorageUnavailableError when its disk is away
@@ -326,7 +326,7 @@ def request(
     )
 
 
-def prepare(spec: PipelineSpec, run: steps.Context, participant: str) -> Sequence[Checkpoint]:
+def prepare(spec: PipelineSpec, run: steps.Context[DecisionLog], participant: str) -> Sequence[Checkpoint]:
     """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
     _require_root(spec)
     delivery = spec.delivery
@@ -343,7 +343,7 @@ def _require_root(spec: PipelineSpec) -> None:
     roots.require(spec.wal_root or settings.wal_root())
 
 
-def commit(run: steps.Context, participant: str) -> list[int]:
+def commit(run: steps.Context[DecisionLog], participant: str) -> list[int]:
     """Makes one participant's rows visible; the newest numbers that there is proof of, none: there was nothing."""
     numbers: Sequence[int] = _proven(steps.commit_step(run, participant), participant)
     if not numbers:  # another try, or recover, or an overlapping stage may have committed this run's numbers before
@@ -357,7 +357,7 @@ def _proven(checkpoints: Iterable[Checkpoint], participant: str) -> list[int]:
     return [number for number, vote in votes if vote is not None and vote.proof is not None]
 
 
-def confirm(spec: PipelineSpec, run: steps.Context, connections: ConnectionResolver) -> steps.Confirmation:
+def confirm(spec: PipelineSpec, run: steps.Context[DecisionLog], connections: ConnectionResolver) -> steps.Confirmation:
     """Confirms on proof alone, retains and prunes; NotDeliveredError says which numbers are not, and why."""
     from airflow_ft.sources.progress import GroupOffsets
     from airflow_ft.wal.retention import WalArchive

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from airflow_ft.protocol.decision_log import Store
+from airflow_ft.protocol.delivery_log import DeliveryLog, RecoveryLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
@@ -81,7 +81,7 @@ class Coordinator:
 
     def __init__(
         self,
-        store: Store,
+        store: DeliveryLog,
         pipeline: str,
         epoch: int,
         participants: ParticipantFactory,
@@ -661,7 +661,7 @@ class Coordinator:
 
 @contextmanager
 def coordinating(
-    store: Store,
+    store: RecoveryLog,
     pipeline: str,
     participants: ParticipantFactory,
     worker: Worker,

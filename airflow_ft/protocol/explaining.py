@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from airflow_ft.protocol.decision_log import Store
+from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.errors import NewerReleaseError
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.model import Checkpoint, CheckpointState, HaltReason, Pipeline, PipelineStatus
@@ -20,7 +20,7 @@ _PASSING = frozenset({"SinkUnavailableError", "StorageUnavailableError", "StateC
 """Errors that may go away without a person."""
 
 
-def explained(store: Store, overview: Overview) -> str:
+def explained(store: HistoryLog, overview: Overview) -> str:
     """`Overview.told`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next."""
     condition = overview.condition
     if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):

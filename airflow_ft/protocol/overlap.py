@@ -14,6 +14,7 @@ from typing import Self
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.coordinator import Coordinator
+from airflow_ft.protocol.delivery_log import StepLog
 from airflow_ft.protocol.errors import (
     CheckpointExpiredError,
     FencedError,
@@ -60,7 +61,7 @@ class Overlap:
 
     def __init__(
         self,
-        context: Context,
+        context: Context[StepLog],
         epoch: int,
         delivery: Delivery,
         config: CheckpointConfig,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_ft.protocol.coordinator import Coordinator, coordinating
-from airflow_ft.protocol.decision_log import Store
+from airflow_ft.protocol.delivery_log import ResolutionLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     FencedError,
@@ -51,7 +51,7 @@ S = CheckpointState
 class Resolver:
     """Acts on one pipeline for a person, `who` (command, name and reason, for the event log)."""
 
-    store: Store
+    store: ResolutionLog
     pipeline: str
     participants: ParticipantFactory
     who: str

@@ -228,7 +228,7 @@ class StageResult:
 
     `numbers`: published numbers, ascending, at most the newest 1,000. `before`, `first`: how many came before these,
     and the first of them (0: none). `rows`: by sink name, over them all. `position`: Spark's position now, for
-    `Store.end_stage` (None: a static job, which has none). `already_staged`: a static job that this run had published
+    `end_stage` (None: a static job, which has none). `already_staged`: a static job that this run had published
     before; nothing was computed. `complete`: all input from its beginning is read.
     """
 

@@ -82,7 +82,7 @@ class Database(Protocol):
     """
 
     meter: Meter
-    """See `Store.meter`."""
+    """See `EpochLog.meter`."""
 
     @property
     def url(self) -> str:

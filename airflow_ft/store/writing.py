@@ -20,19 +20,12 @@ from airflow_ft.protocol.model import AfterAbort, Checkpoint, CheckpointState, P
 from airflow_ft.protocol.reasons import failure_text
 from airflow_ft.protocol.timing import Timing
 from airflow_ft.protocol.transitions import is_allowed
+from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database, Row, Transaction
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError
 from airflow_ft.store.events import EventKind
-from airflow_ft.store.rows import (
-    EVENTS_OF_ONE,
-    clean_text,
-    json_text,
-    select_checkpoints,
-    to_checkpoints,
-    to_event,
-    to_pipeline,
-)
-from airflow_ft.store.standing import Counts, kept
+from airflow_ft.store.rows import EVENTS_OF_ONE, clean_text, json_text, to_event, to_pipeline
+from airflow_ft.store.summary import Counts, kept
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +104,7 @@ class PipelineWrite:
             raise StateConflictError(
                 "the pipeline has no epoch yet.",
                 code="epoch_unknown",
-                remedy="Call `Store.take_epoch` first.",
+                remedy="Call `take_epoch` first.",
                 pipeline=self.name,
                 epoch=epoch,
                 current=current,
@@ -292,7 +285,7 @@ class PipelineWrite:
     def flush(self) -> None:
         """Write the pipeline's row, on condition that no other process did: even a lost lock could not lose a write.
 
-        Also writes its summary (`standing`), and the time, even if the write changed only other rows.
+        Also writes its summary (`summary`), and the time, even if the write changed only other rows.
         """
         if not self._changed and not self._has_written:
             return

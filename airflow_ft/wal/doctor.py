@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_ft.protocol.decision_log import RootLog
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.known_roots import know
@@ -19,6 +18,7 @@ from airflow_ft.wal import roots
 from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
 from airflow_ft.wal.hdfs_doctor import examine_hdfs
 from airflow_ft.wal.markers import MARKER
+from airflow_ft.wal.roots import RootLog
 
 MINIMUM_FREE = 1 << 30  # bytes
 _VOLATILE = {"tmpfs", "ramfs"}

@@ -24,9 +24,9 @@ from airflow_ft import (
 )
 from airflow_ft.pipeline.assets import sink_assets, source_assets, tell_sinks
 from airflow_ft.pipeline.lineage import Delivered, delivered
+from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.datasets import Dataset, folder
-from airflow_ft.protocol.decision_log import Confirmed
 from airflow_ft.protocol.errors import ConfigurationError, SinkAccessError
 from airflow_ft.protocol.model import ParticipantPlan, Plan
 from airflow_ft.protocol.numbers import Numbers

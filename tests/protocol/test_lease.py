@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, FencedError
 from airflow_ft.protocol.lease import Worker, new_epoch, take_epoch
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 from tests.waiting import wait_for
 
@@ -21,7 +21,7 @@ ERRORS = [ConfigurationError("the user of the decision log lacks a privilege."),
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> DecisionLog:
     store = open_store(f"sqlite:///{tmp_path}/ft.db")
     store.register(PIPELINE)
     return store
@@ -36,7 +36,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_renewal_that_fails_by_anything_is_tried_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+    store: DecisionLog, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Else the lease would run out under an owner who is at work, and nobody would say so."""
 
@@ -53,7 +53,7 @@ def test_a_renewal_that_fails_by_anything_is_tried_again(
         keeper.check()
 
 
-def test_a_renewal_that_is_refused_for_good_is_told(store: Store) -> None:
+def test_a_renewal_that_is_refused_for_good_is_told(store: DecisionLog) -> None:
     with new_epoch(store, PIPELINE, Worker(), "a test", 0.03) as (epoch, keeper):
         other = Worker().lease()
         store.take_epoch(
@@ -72,7 +72,7 @@ def test_a_renewal_that_is_refused_for_good_is_told(store: Store) -> None:
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_lease_that_cannot_be_given_back_hides_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception
+    store: DecisionLog, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """A terminal error would become one that is tried again, or the other way round."""
     monkeypatch.setattr(store, "release_lease", raising(error))
@@ -81,7 +81,7 @@ def test_a_lease_that_cannot_be_given_back_hides_nothing(
     assert store.leases(PIPELINE)
 
 
-def test_a_wait_for_a_dead_owner_names_it_once(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_for_a_dead_owner_names_it_once(store: DecisionLog, caplog: pytest.LogCaptureFixture) -> None:
     take_epoch(store, PIPELINE, Worker("dag/stage").lease(), "a test", lease_seconds=0.0)
     with caplog.at_level(logging.INFO, "airflow_ft"):
         take_epoch(store, PIPELINE, Worker("dag/recover").lease(), "a test", lease_seconds=0.3)

@@ -42,7 +42,7 @@ _TICK = timedelta(microseconds=1)
 
 
 class ModelStore(ModelStreams):
-    """See `airflow_ft.protocol.decision_log.Store`."""
+    """See `airflow_ft.store.decision_log.DecisionLog`."""
 
     installation = INSTALLATION
     url = "model:"
@@ -186,11 +186,11 @@ class ModelStore(ModelStreams):
         self.version += 1
         return holder
 
-    def tell_failure(self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False) -> None:
+    def record_failure(self, pipeline: str, run: RunKey, failure: Any, *, follows: bool = False) -> None:
         self._known(pipeline)
         self.version += 1
 
-    def tell_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Any) -> None:
+    def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Any) -> None:
         self._require_epoch(pipeline, epoch)
         row = self._rows.get(number)
         vote = row.votes.get(participant) if row is not None else None

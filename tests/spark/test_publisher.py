@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from airflow_ft.protocol.config import CheckpointConfig
-from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     CheckpointExpiredError,
     DataLossError,
@@ -29,6 +28,7 @@ from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
 
 RUN = RunKey("d", "r")
@@ -38,7 +38,7 @@ class World:
     """A store, and what Spark has committed."""
 
     def __init__(self, folder: Path) -> None:
-        self.store: Store = open_store(f"sqlite:///{folder / 'ft.db'}")
+        self.store: DecisionLog = open_store(f"sqlite:///{folder / 'ft.db'}")
         self.store.register("p")
         self.commits: set[int] = set()
         self.stopped: list[BaseException] = []

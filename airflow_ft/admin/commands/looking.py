@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_ft.admin.commands.common import Size, age_text, command, lease, open_store, print_table, say, time_text
 from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
-from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError
 from airflow_ft.protocol.explaining import explained, waiting_for
 from airflow_ft.protocol.failure import Failure
@@ -33,6 +32,9 @@ from airflow_ft.protocol.overview import NEED_A_PERSON, Condition, Overview
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
 
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
+
 
 @command
 def pipelines(args: Namespace) -> None:
@@ -40,7 +42,7 @@ def pipelines(args: Namespace) -> None:
     with open_store(args) as store:
         rows = []
         ended = partial(known_to_have_ended, unknown=_say_unknown)
-        found = {each.name: each for each in judged(store.overview(), lease(), ended)}
+        found = {each.name: each for each in judged(store.overviews(), lease(), ended)}
         lags, warnings, now = store.lags(list(found)), store.warnings(list(found)), store.now()
         for row in store.pipelines():
             if (overview := found.get(row.name)) is None:  # it was registered just now
@@ -89,7 +91,7 @@ def _age(lag: Lag, now: datetime) -> str:
     return f" ({age_text(age)} ago)" if age >= timedelta(minutes=1) else ""
 
 
-def _code(store: Store, row: Pipeline, overview: Overview) -> str | None:
+def _code(store: DecisionLog, row: Pipeline, overview: Overview) -> str | None:
     """Return the code of the error that `explained` shows; of a HALTED pipeline the reason."""
     condition = overview.condition
     if condition is Condition.HALTED:
@@ -113,7 +115,7 @@ def _say_unknown(error: Exception) -> None:
     )
 
 
-def _of_checkpoints(store: Store, pipeline: str) -> dict[str, Any]:
+def _of_checkpoints(store: DecisionLog, pipeline: str) -> dict[str, Any]:
     latest = store.latest_confirmed(pipeline)
     held = held_back(store, pipeline)
     return {

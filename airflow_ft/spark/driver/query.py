@@ -23,7 +23,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, StoreUnavailableError
 from airflow_ft.protocol.memory import give_back
 from airflow_ft.sources import CustomSource, FileSource, KafkaSource, Source
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from airflow_ft.store.decision_log import DecisionLog
+
 # How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
 STOP_SECONDS = 15.0
 _LOOK_SECONDS = 0.1
@@ -79,7 +80,7 @@ class Query:
 
     def __init__(
         self,
-        store: Store,
+        store: DecisionLog,
         request: StageRequest,
         job: Job,
         frame: DataFrame,
@@ -428,7 +429,7 @@ class _Durable:
 
     def __init__(
         self,
-        store: Store,
+        store: DecisionLog,
         location: SparkLocation,
         request: StageRequest,
         sources: Mapping[str, Source | None],
@@ -471,7 +472,7 @@ class _Durable:
 class _State:
     """Reports the size of the state to the decision log, and in lines that `airflow_ft.spark.task.launcher` reads."""
 
-    def __init__(self, store: Store, request: StageRequest, location: SparkLocation) -> None:
+    def __init__(self, store: DecisionLog, request: StageRequest, location: SparkLocation) -> None:
         self._store, self._request, self._location = store, request, location
         self._told = time.monotonic()
 
@@ -494,7 +495,7 @@ class _State:
         if found:
             log.info("state after batch %d: %s", batch, found)
             with suppress(StoreUnavailableError):
-                self._store.tell_state(self._request.pipeline, self._request.epoch, number, found)
+                self._store.record_state_sizes(self._request.pipeline, self._request.epoch, number, found)
 
 
 class Stopper:
@@ -539,7 +540,7 @@ class _Idle:
     began was before it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DecisionLog) -> None:
         self._store = store
         self._told = 0.0
         self._seen = 0.0

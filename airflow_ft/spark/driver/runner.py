@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_ft.jobs.uids import Identity, plan_of
-from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     CheckpointExpiredError,
@@ -94,6 +93,8 @@ from airflow_ft.wal.roots import away, claim, require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_ft.store.decision_log import DecisionLog
 
 log = logging.getLogger("airflow_ft.spark")
 
@@ -199,7 +200,7 @@ class Attempt:
             return self._kept is None
         return True
 
-    def _stage(self, store: Store, spark: SparkSession) -> StageResult:
+    def _stage(self, store: DecisionLog, spark: SparkSession) -> StageResult:
         request = self._request
         claim(store, request.wal_root)
         tell = partial(warn, store, request.pipeline)
@@ -225,7 +226,9 @@ class Attempt:
             )
         return self._run_static(store, job, frame, sources, await_answer)
 
-    def _is_over_after(self, store: Store, spark: SparkSession, error: Exception, restarts: Restarts | None) -> bool:
+    def _is_over_after(
+        self, store: DecisionLog, spark: SparkSession, error: Exception, restarts: Restarts | None
+    ) -> bool:
         """Handle an error of a stream. Returns False to continue in a new attempt, True if it was stopped meanwhile.
 
         Raises the error if the strategy is exhausted or a restart cannot help. A restart cannot solve an error in the
@@ -267,7 +270,7 @@ class Attempt:
         self._losses = now, losses + 1 if published == now else 1
         return self._losses[1] <= MOST_LOSSES
 
-    def _begin_again(self, store: Store, wait: float) -> bool:
+    def _begin_again(self, store: DecisionLog, wait: float) -> bool:
         """Wait some seconds, then make a new attempt in this process; True: it was asked to end meanwhile."""
         if self._requests.is_to_drain():
             time.sleep(wait)
@@ -290,10 +293,10 @@ class Attempt:
         )
         return False
 
-    def _tidy_up(self, store: Store, spark: SparkSession) -> None:
+    def _tidy_up(self, store: DecisionLog, spark: SparkSession) -> None:
         """Delete files of this epoch's earlier attempts, which would fill the disk of a stream in some days.
 
-        They can publish nothing any more (`Store.begin_again`), so only the locations referenced now are needed. The
+        They can publish nothing any more (`begin_again`), so only the locations referenced now are needed. The
         base that was read earlier is kept too, in case of a rewind in between. Does nothing while a query still
         writes.
         """
@@ -349,7 +352,7 @@ class Attempt:
             ) from error
 
     def _run_stream(
-        self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
+        self, store: DecisionLog, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
     ) -> StageResult:
         if not job.has_split:
             check_types(frame.schema, self._request.sinks[0])  # before anything is read
@@ -456,7 +459,7 @@ class Attempt:
 
     def _run_query(
         self,
-        store: Store,
+        store: DecisionLog,
         job: Job,
         frame: DataFrame,
         plan: _Plan,
@@ -538,7 +541,7 @@ class Attempt:
             stop.ended()
 
     def _run_static(
-        self, store: Store, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
+        self, store: DecisionLog, job: Job, frame: DataFrame, sources: Sources, await_answer: Callable[[], None]
     ) -> StageResult:
         """A plain batch job: one checkpoint a run, and none when this run has published it before."""
         request = self._request

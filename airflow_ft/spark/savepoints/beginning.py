@@ -13,7 +13,8 @@ What if the process dies ...
 
 from __future__ import annotations
 
-from airflow_ft.protocol.decision_log import Store
+from typing import TYPE_CHECKING
+
 from airflow_ft.protocol.errors import ConfigurationError, StateConflictError, StorageUnavailableError
 from airflow_ft.protocol.from_savepoint import Later
 from airflow_ft.protocol.lease import Worker
@@ -23,9 +24,12 @@ from airflow_ft.spark.savepoints.settling import require_settleable, settled
 from airflow_ft.spark.savepoints.taking import not_written
 from airflow_ft.spark.state.locations import location_root, new_beginning
 
+if TYPE_CHECKING:
+    from airflow_ft.store.decision_log import DecisionLog
+
 
 def begin_anew(
-    store: Store,
+    store: DecisionLog,
     pipeline: str,
     participants: ParticipantFactory,
     worker: Worker,
@@ -69,7 +73,7 @@ def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
         raise not_written(root, error, pipeline) from error
 
 
-def _examine(store: Store, pipeline: str, later: Later) -> None:
+def _examine(store: DecisionLog, pipeline: str, later: Later) -> None:
     """Refuse a full refresh that is not allowed."""
     row = store.pipeline(pipeline)
     require_settleable(row, store.open_checkpoints(pipeline))

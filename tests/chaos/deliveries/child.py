@@ -24,7 +24,6 @@ import pyarrow as pa
 from airflow_ft.protocol import retention
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.decision_log import Store
 from airflow_ft.protocol.errors import AirflowFtError, NotDeliveredError, StageError, TransientError
 from airflow_ft.protocol.lease import Worker, new_epoch
 from airflow_ft.protocol.model import ParticipantPlan, RunKey, Segment, SparkPosition
@@ -43,6 +42,7 @@ from airflow_ft.sinks.mysql.participant import open_participant as open_mysql
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.store import open_store, postgres, sqlite  # noqa: F401
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_archive, open_wal
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.chaos.deliveries.clock import jump
@@ -169,7 +169,7 @@ class Process:
             raise
         return list(confirmation.confirmed.numbers.newest)
 
-    def _context(self, store: Store) -> Context:
+    def _context(self, store: DecisionLog) -> Context:
         run = RunKey(DAG, self._order["run"])
         return Context(
             store=store,
