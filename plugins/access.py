@@ -35,6 +35,7 @@ from .turns import Turns
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.overviews import OverviewOperations
 
 NEWEST = 15
 """So many checkpoints say whose a pipeline is: a DAG that is deleted or renamed does not hide it for ever."""
@@ -186,7 +187,7 @@ class _WithGone(frozenset[str]):
         return frozenset(each for each in other if isinstance(each, str) and each in self)
 
 
-def dags_of(store: DecisionLog, pipeline: str) -> frozenset[str]:
+def dags_of(store: OverviewOperations, pipeline: str) -> frozenset[str]:
     """The DAGs that have made its newest checkpoints; before there are any, those of the pipeline that was renamed to
     it. KeyError: there is no such pipeline.
     """

@@ -31,6 +31,8 @@ from .routes import Number, made_of
 from .routes import router as conditional
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.backpressure import TriggerLog
+    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog, RunLog, SpecLog
     from airflow_ft.store.decision_log import DecisionLog
 
 OPEN = 10
@@ -193,28 +195,28 @@ def _listed(found: Sequence[Checkpoint], visible: frozenset[str]) -> list[answer
 
 
 def _opened(
-    store: DecisionLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
+    store: HistoryLog, row: Pipeline, found: Sequence[Checkpoint], visible: frozenset[str]
 ) -> list[answers.CheckpointOpen]:
     before = store.unsettled(row.name, limit=OPEN)  # the oldest: what an act waits for
     told = zip(found, _listed(found, visible), strict=True)
     return [{**listed, "fitting": checkpoint_acts(row, each, before)} for each, listed in told]
 
 
-def _one(store: DecisionLog, name: str, number: int) -> Checkpoint:
+def _one(store: QueryLog, name: str, number: int) -> Checkpoint:
     try:
         return store.checkpoint(name, number)
     except KeyError:
         raise RefusedError(404, f"pipeline {name} has no checkpoint {number}.", code="checkpoint_unknown") from None
 
 
-def _spec(store: DecisionLog, digest: str) -> Mapping[str, Any]:
+def _spec(store: SpecLog, digest: str) -> Mapping[str, Any]:
     try:
         return store.spec(digest) if digest else {}
     except KeyError:
         return {}
 
 
-def _task(store: DecisionLog, checkpoint: Checkpoint) -> str:
+def _task(store: RunLog, checkpoint: Checkpoint) -> str:
     """The id of the task that has staged it, without the map index; "": not known, or a program."""
     run = checkpoint.run
     staged = store.run(checkpoint.pipeline, run) if run is not None and not run.is_plain else None
@@ -227,7 +229,7 @@ def _made_with(store: DecisionLog, name: str) -> Mapping[str, Any]:
     return _spec(store, next((each.spec for each in store.origins(name, NEWEST) if each.spec), ""))
 
 
-def _dead_letters(store: DecisionLog, name: str, given: object) -> answers.DeadLetters | None:
+def _dead_letters(store: HistoryLog, name: str, given: object) -> answers.DeadLetters | None:
     if not isinstance(given, Mapping):
         return None
     newest = [each.segment for each in store.checkpoints(name, COUNTED) if each.segment is not None]
@@ -245,7 +247,7 @@ def _failed(found: Sequence[Timing]) -> answers.Failed | None:
     return {**tell.timed(found[0]), **tell.explained(found[0].reason)} if found else None
 
 
-def _held_back(store: DecisionLog, name: str) -> answers.HeldBack | None:
+def _held_back(store: TriggerLog, name: str) -> answers.HeldBack | None:
     if (found := held_back(store, name)) is None:
         return None
     reason = found.reason

@@ -25,6 +25,7 @@ from .routes import holds_until, made_of
 from .routes import router as conditional
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 RECENT = 20
@@ -134,7 +135,7 @@ def _of_run(store: DecisionLog, pipeline: str, run: Run, limit: int) -> list[ans
         return []
 
 
-def _settled(store: DecisionLog, run: Run, task: str) -> list[Event]:
+def _settled(store: QueryLog, run: Run, task: str) -> list[Event]:
     """Return what happened to checkpoints in the epochs that the task has taken, oldest first."""
     index = f"[{run.key.map_index}]" if run.key.map_index >= 0 else ""
     taken_by = f"({run.key.dag_id}/{run.key.run_id}/{task}{index}, try "

@@ -23,7 +23,7 @@ from .refused import RefusedError
 from .routes import router as conditional
 
 if TYPE_CHECKING:
-    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.protocol.decision_log import QueryLog
 
 MOST = 100
 """Savepoints, checkpoints and events that are looked at for an answer."""
@@ -65,7 +65,7 @@ def savepoint(name: str, folder: str, user: GetUserDep) -> answers.SavepointWhol
         return _whole(_row(parent, folder, told, _damage(uri, told)), told)
 
 
-def _folder(store: DecisionLog, name: str) -> str:
+def _folder(store: QueryLog, name: str) -> str:
     """The folder of savepoints; 503 when it is not there, although a savepoint of the pipeline was put into it."""
     with configured():
         folder = settings.savepoint_dir()

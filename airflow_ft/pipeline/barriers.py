@@ -14,6 +14,7 @@ from airflow_ft.protocol.config import check_name
 from airflow_ft.protocol.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 
@@ -121,7 +122,7 @@ class BarrierGate:
         newest = self.alignment is Alignment.AT_LEAST_ONCE
         return [standing(store, name, moments.get(name), newest=newest) for name in self.pipelines]
 
-    def opened(self, store: DecisionLog, standings: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
+    def opened(self, store: QueryLog, standings: Sequence[GateStatus]) -> dict[str, dict[str, Any]] | None:
         """{pipeline: `GateStatus.to_json()`} when these standings, or the time, open it; else None."""
         if not all(each.covered for each in standings) and (self.opens_at is None or store.now() < self.opens_at):
             return None
@@ -194,7 +195,7 @@ def standing(store: DecisionLog, pipeline: str, barrier: datetime | None, *, new
         return GateStatus(pipeline, barrier, known=False)
 
 
-def _confirmed_through(store: DecisionLog, pipeline: str) -> int:
+def _confirmed_through(store: QueryLog, pipeline: str) -> int:
     """The newest number that is confirmed and before which all is settled; 0: there is none."""
     # In this order: what is published later cannot be taken for settled.
     published = store.pipeline(pipeline).last_published

@@ -12,7 +12,9 @@ from airflow_ft.protocol.errors import ConfigurationError, require_not_renamed
 from airflow_ft.protocol.model import RunKey
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import PipelineLog
     from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.reading import ReadingOperations
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,7 +50,7 @@ class Gate:
             check_zone(name, at)
 
     @classmethod
-    def published(cls, store: DecisionLog, pipeline: str) -> Gate:
+    def published(cls, store: PipelineLog, pipeline: str) -> Gate:
         """Return a gate for everything published by now; before the first publication for its first whole run."""
         try:
             number = store.pipeline(pipeline).last_published
@@ -131,7 +133,7 @@ def confirmed_as_of(store: DecisionLog, pipeline: str, at: datetime) -> int | No
     return through if store.read_through(pipeline, at) == through else None
 
 
-def _is_settled_through(store: DecisionLog, pipeline: str, number: int) -> bool:
+def _is_settled_through(store: ReadingOperations, pipeline: str, number: int) -> bool:
     return not store.unsettled(pipeline, through=number, limit=1)
 
 
@@ -144,7 +146,7 @@ def _is_confirmed_through(store: DecisionLog, pipeline: str, number: int) -> boo
     return settled and store.complete_around(pipeline, number) == around
 
 
-def _run_is_confirmed(store: DecisionLog, pipeline: str, key: RunKey) -> bool:
+def _run_is_confirmed(store: ReadingOperations, pipeline: str, key: RunKey) -> bool:
     """Return whether the run is confirmed; for a key without a map index, any index that has the pipeline."""
     runs = [r for r in store.runs(pipeline, key.dag_id, key.run_id) if key.map_index in (-1, r.key.map_index)]
     settled = all(

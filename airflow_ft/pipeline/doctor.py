@@ -25,6 +25,7 @@ from airflow_ft.spark.request import listed
 if TYPE_CHECKING:
     from airflow_ft.pipeline.spec import PipelineSpec
     from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
     from airflow_ft.protocol.model import CheckpointState, Segment
     from airflow_ft.protocol.participant import Participant, ParticipantFactory
     from airflow_ft.protocol.planning import Delivery
@@ -149,7 +150,7 @@ def _store(store: DecisionLog, pipeline: str, *, is_declared: bool) -> list[Chec
     return [*examine_store(store), *examine_state(store, pipeline, is_declared=is_declared)]
 
 
-def _known(store: DecisionLog, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
+def _known(store: HistoryLog, pipeline: str, checks: list[Check]) -> Mapping[str, ParticipantPlan]:
     try:
         return participants_of(store, pipeline)
     except (KeyError, ConfigurationError):
@@ -163,7 +164,7 @@ def _known(store: DecisionLog, pipeline: str, checks: list[Check]) -> Mapping[st
         return {}
 
 
-def _rows(store: DecisionLog, pipeline: str, wal: WalReader) -> tuple[list[Segment], list[SegmentReader]]:
+def _rows(store: HistoryLog, pipeline: str, wal: WalReader) -> tuple[list[Segment], list[SegmentReader]]:
     """Segments that are not delivered yet, and the newest one whose files are there."""
     try:
         needed = [c.segment for c in store.open_checkpoints(pipeline) if c.is_undelivered and c.segment]
@@ -304,7 +305,7 @@ def _memory(
     return exam.checks
 
 
-def _doubt(store: DecisionLog, pipeline: str, number: int) -> CheckpointState | None:
+def _doubt(store: QueryLog, pipeline: str, number: int) -> CheckpointState | None:
     """The state of a checkpoint that a sink may have delivered before the log knows of it; None: it is no such one."""
     try:
         state = store.checkpoint(pipeline, number).state
@@ -313,7 +314,7 @@ def _doubt(store: DecisionLog, pipeline: str, number: int) -> CheckpointState | 
     return state if state in IN_DOUBT else None
 
 
-def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, store: DecisionLog) -> None:
+def _by_hand(exam: Examination, pipeline: str, name: str, sink: Participant, store: QueryLog) -> None:
     """Check whether prepared rows were committed before the decision."""
     try:
         opened = store.open_checkpoints(pipeline)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.protocol.connections import ConnectionResolver
+    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
     from airflow_ft.protocol.model import Pipeline, Segment
     from airflow_ft.protocol.write_ahead_log import SegmentReader
     from airflow_ft.spark.process import Driver
@@ -328,7 +329,7 @@ def _log_of(spec: PipelineSpec, connections: ConnectionResolver, url: str) -> De
     return find_configured_store(spec.store, connections) or open_store(url)
 
 
-def _standing(store: DecisionLog, spec: PipelineSpec) -> Pipeline | None:
+def _standing(store: HistoryLog, spec: PipelineSpec) -> Pipeline | None:
     """The pipeline as the decision log knows it; None: it never ran."""
     from airflow_ft.spark.state.draining import drain_of, refuse
 
@@ -341,7 +342,7 @@ def _standing(store: DecisionLog, spec: PipelineSpec) -> Pipeline | None:
     return found
 
 
-def _waiting(store: DecisionLog, pipeline: str) -> dict[int, dict[str, int]]:
+def _waiting(store: QueryLog, pipeline: str) -> dict[int, dict[str, int]]:
     """Rows by sink of what earlier runs have published, and the next one delivers."""
     try:
         opened = store.open_checkpoints(pipeline)

@@ -15,7 +15,7 @@ from airflow_ft.sinks.registry import system
 from airflow_ft.wal.manifest import decode_schema
 
 if TYPE_CHECKING:
-    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.wal.manifest import SinkContent
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Delivered:
 
 
 def delivered(
-    store: DecisionLog, pipeline: str, confirmed: Confirmed, connections: ConnectionResolver
+    store: QueryLog, pipeline: str, confirmed: Confirmed, connections: ConnectionResolver
 ) -> Sequence[Delivered]:
     """Return what each sink has got, by the plan of the newest delivery; without rows that were set aside.
 
@@ -70,7 +70,7 @@ def _set_aside(sink: str, confirmed: Confirmed) -> int:
     return sum(stop - start for number, _, start, stop in found.places if number in confirmed.numbers) if found else 0
 
 
-def _newest_plan(store: DecisionLog, pipeline: str, confirmed: Confirmed) -> Plan | None:
+def _newest_plan(store: QueryLog, pipeline: str, confirmed: Confirmed) -> Plan | None:
     if not confirmed.numbers.count:
         return None
     found = store.checkpoint(pipeline, confirmed.numbers.last)

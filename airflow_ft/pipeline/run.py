@@ -39,6 +39,7 @@ from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.restart import wait_after
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import LeaseLog
     from airflow_ft.store.decision_log import DecisionLog
 
 T = TypeVar("T")
@@ -235,7 +236,7 @@ class Abandoned:
     dead but asleep, it is fenced when it wakes up (I5). Only Airflow knows about a DAG run, so none is ever over here.
     """
 
-    store: DecisionLog
+    store: LeaseLog
     pipeline: str
     seconds: float
     monotonic: Callable[[], float] = time.monotonic

@@ -17,6 +17,7 @@ from airflow_ft.triggers.barrier import BarrierTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 
@@ -93,7 +94,7 @@ class BarrierSensor(GateSensor):
         if not is_late(alignment):
             _alignment(alignment, patience)
 
-    def gate(self, context: Context, store: DecisionLog) -> BarrierGate:
+    def gate(self, context: Context, store: QueryLog) -> BarrierGate:
         """The condition, after rendering. ConfigurationError for what is none."""
         check_pipelines(self.pipelines)
         alignment = _alignment(self.alignment, self.patience)

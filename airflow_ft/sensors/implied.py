@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.reading import ReadingOperations
 
 
 def implied_gate(
@@ -50,7 +51,7 @@ def _stage_is_behind(task: BaseOperator, written: tuple[object, object], pipelin
     return bool(found & task.get_flat_relative_ids(upstream=False)) if found else None
 
 
-def _is_registered(store: DecisionLog, pipeline: str, dag_run: Any) -> bool:
+def _is_registered(store: ReadingOperations, pipeline: str, dag_run: Any) -> bool:
     try:
         return bool(store.runs(pipeline, dag_run.dag_id, dag_run.run_id))
     except KeyError:

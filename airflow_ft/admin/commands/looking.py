@@ -33,6 +33,7 @@ from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 
@@ -91,7 +92,7 @@ def _age(lag: Lag, now: datetime) -> str:
     return f" ({age_text(age)} ago)" if age >= timedelta(minutes=1) else ""
 
 
-def _code(store: DecisionLog, row: Pipeline, overview: Overview) -> str | None:
+def _code(store: HistoryLog, row: Pipeline, overview: Overview) -> str | None:
     """Return the code of the error that `explained` shows; of a HALTED pipeline the reason."""
     condition = overview.condition
     if condition is Condition.HALTED:

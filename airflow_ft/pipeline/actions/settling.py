@@ -14,10 +14,11 @@ from airflow_ft.protocol.resolution import Resolver
 from airflow_ft.protocol.set_aside import of_checkpoint
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 
-def look(by: Actor, store: DecisionLog, pipeline: str, number: int) -> None:
+def look(by: Actor, store: QueryLog, pipeline: str, number: int) -> None:
     """Says what each sink holds of a checkpoint. ConfigurationError when there is no such checkpoint."""
     checkpoint_of(store, pipeline, number)
     for doubt in doubts(store, [pipeline], by.participants):

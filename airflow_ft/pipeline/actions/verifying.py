@@ -17,11 +17,11 @@ from airflow_ft.protocol.verify import verify as compare
 from airflow_ft.sinks.registry import system
 
 if TYPE_CHECKING:
-    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.protocol.decision_log import HistoryLog
 
 
 def verify(
-    by: Actor, store: DecisionLog, pipeline: str, numbers: Iterable[int] = (), *, full: bool = False
+    by: Actor, store: HistoryLog, pipeline: str, numbers: Iterable[int] = (), *, full: bool = False
 ) -> list[SinkReport]:
     """Compares these checkpoints, or all that are in the log still, sink by sink. `full`: counts other rows too."""
     verifier = partial(verify_participant, connections=by.connections, full=full)

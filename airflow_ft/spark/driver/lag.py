@@ -24,7 +24,7 @@ from airflow_ft.spark.request import StageRequest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.reports import ReportOperations
 
 EACH_SECONDS = 5.0
 LOG_SECONDS = 10.0
@@ -45,7 +45,7 @@ class LagWatch:
 
     def __init__(
         self,
-        store: DecisionLog,
+        store: ReportOperations,
         request: StageRequest,
         gauges: Callable[[], Mapping[str, Gauge]],
         published: Callable[[], tuple[int, Mapping[str, Any]] | None],

@@ -17,12 +17,12 @@ from airflow_ft.spark.driver.topics import is_other
 from airflow_ft.spark.state.locations import is_kafka
 
 if TYPE_CHECKING:
-    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.protocol.decision_log import HistoryLog
 
 _SEVERAL = 100  # numbers: those without positions deliver what an aborted one has left
 
 
-def delivered_positions(store: DecisionLog, pipeline: str) -> dict[str, Any]:
+def delivered_positions(store: HistoryLog, pipeline: str) -> dict[str, Any]:
     """By source: its newest position of which the rows are in the sinks."""
     found = _delivered(store, pipeline)
     former = store.pipeline(pipeline).former
@@ -35,7 +35,7 @@ def delivered_positions(store: DecisionLog, pipeline: str) -> dict[str, Any]:
     return positions
 
 
-def _delivered(store: DecisionLog, pipeline: str) -> Sequence[Checkpoint]:
+def _delivered(store: HistoryLog, pipeline: str) -> Sequence[Checkpoint]:
     newest = store.latest_confirmed(pipeline)
     if newest is None:
         return ()

@@ -36,7 +36,7 @@ from airflow_ft.spark.request import StageRequest, StageResult
 from airflow_ft.wal.roots import away
 
 if TYPE_CHECKING:
-    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.protocol.delivery_log import DeliveryLog
 
 POLL_SECONDS = 0.005  # a row is as late as that; to look takes microseconds
 REMOTE_POLL_SECONDS = 0.02, 0.25
@@ -106,7 +106,7 @@ class Publisher:
 
     def __init__(
         self,
-        store: DecisionLog,
+        store: DeliveryLog,
         request: StageRequest,
         *,
         committed: Callable[[int], bool],

@@ -54,7 +54,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
     from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.reports import ReportOperations
 
 # How long a query may take to stop before the process ends without it, in seconds: a job may hang in its own code.
 STOP_SECONDS = 15.0
@@ -429,7 +431,7 @@ class _Durable:
 
     def __init__(
         self,
-        store: DecisionLog,
+        store: HistoryLog,
         location: SparkLocation,
         request: StageRequest,
         sources: Mapping[str, Source | None],
@@ -472,7 +474,7 @@ class _Durable:
 class _State:
     """Reports the size of the state to the decision log, and in lines that `airflow_ft.spark.task.launcher` reads."""
 
-    def __init__(self, store: DecisionLog, request: StageRequest, location: SparkLocation) -> None:
+    def __init__(self, store: ReportOperations, request: StageRequest, location: SparkLocation) -> None:
         self._store, self._request, self._location = store, request, location
         self._told = time.monotonic()
 
@@ -540,7 +542,7 @@ class _Idle:
     began was before it.
     """
 
-    def __init__(self, store: DecisionLog) -> None:
+    def __init__(self, store: QueryLog) -> None:
         self._store = store
         self._told = 0.0
         self._seen = 0.0

@@ -94,6 +94,7 @@ from airflow_ft.wal.roots import away, claim, require
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 log = logging.getLogger("airflow_ft.spark")
@@ -293,7 +294,7 @@ class Attempt:
         )
         return False
 
-    def _tidy_up(self, store: DecisionLog, spark: SparkSession) -> None:
+    def _tidy_up(self, store: HistoryLog, spark: SparkSession) -> None:
         """Delete files of this epoch's earlier attempts, which would fill the disk of a stream in some days.
 
         They can publish nothing any more (`begin_again`), so only the locations referenced now are needed. The

@@ -25,6 +25,7 @@ from airflow_ft.spark.savepoints.taking import not_written
 from airflow_ft.spark.state.locations import location_root, new_beginning
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 
@@ -73,7 +74,7 @@ def _new(root: str, pipeline: str, epoch: int) -> SparkPosition:
         raise not_written(root, error, pipeline) from error
 
 
-def _examine(store: DecisionLog, pipeline: str, later: Later) -> None:
+def _examine(store: QueryLog, pipeline: str, later: Later) -> None:
     """Refuse a full refresh that is not allowed."""
     row = store.pipeline(pipeline)
     require_settleable(row, store.open_checkpoints(pipeline))

@@ -58,6 +58,7 @@ from airflow_ft.wal.owners import register
 from airflow_ft.wal.roots import require, require_files
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog, PipelineLog, QueryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 log = logging.getLogger(__name__)
@@ -245,7 +246,7 @@ def restore_once(
     return restored
 
 
-def _is_renamed(store: DecisionLog, savepoint: Savepoint, name: str) -> bool:
+def _is_renamed(store: PipelineLog, savepoint: Savepoint, name: str) -> bool:
     """Return whether an earlier try has renamed it, and nothing was staged since: then only the restore is left."""
     try:
         row, old = store.pipeline(name), store.pipeline(savepoint.pipeline)
@@ -256,7 +257,7 @@ def _is_renamed(store: DecisionLog, savepoint: Savepoint, name: str) -> bool:
     return same and not row.last_published and old.status is PipelineStatus.RENAMED
 
 
-def _examine_former(store: DecisionLog, uri: str, savepoint: Savepoint, name: str, later: Later) -> None:
+def _examine_former(store: HistoryLog, uri: str, savepoint: Savepoint, name: str, later: Later) -> None:
     """Refuse to rename a pipeline that is not at the savepoint."""
     was = savepoint.pipeline
     if was == name or savepoint.installation != store.installation:
@@ -298,7 +299,7 @@ def _examine_former(store: DecisionLog, uri: str, savepoint: Savepoint, name: st
     )
 
 
-def _require_rolled_back(store: DecisionLog, name: str) -> None:
+def _require_rolled_back(store: QueryLog, name: str) -> None:
     """SinkUnavailableError while a sink may hold what was prepared of an aborted number."""
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.rollback_pending:
@@ -313,7 +314,7 @@ def _require_rolled_back(store: DecisionLog, name: str) -> None:
 
 
 def _require_known(
-    store: DecisionLog, savepoint: Savepoint, name: str, participants: ParticipantFactory, epoch: int
+    store: QueryLog, savepoint: Savepoint, name: str, participants: ParticipantFactory, epoch: int
 ) -> None:
     """Raise StateConflictError if the savepoint, or a sink, is newer than the decision log (R11). The new name begins
     without markers in the sinks, so a later run could not detect what the log has forgotten.
@@ -349,7 +350,7 @@ def _require_known(
 
 
 def _examine(
-    store: DecisionLog,
+    store: HistoryLog,
     uri: str,
     savepoint: Savepoint,
     name: str,
@@ -463,7 +464,7 @@ def _copied(uri: str, savepoint: Savepoint, root: str, name: str, epoch: int) ->
     return SparkLocation(root, name, copied.uri, copied.batch, copied.how)
 
 
-def _plan(store: DecisionLog, savepoint: Savepoint, copied: SparkLocation, base: SparkPosition | None) -> None:
+def _plan(store: QueryLog, savepoint: Savepoint, copied: SparkLocation, base: SparkPosition | None) -> None:
     """Has the pipeline catch up with what was delivered after the savepoint."""
     before = store.position_before(savepoint.pipeline, savepoint.number + 1)
     assert base is not None and before is not None  # something was delivered after it

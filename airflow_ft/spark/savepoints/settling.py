@@ -15,7 +15,7 @@ from airflow_ft.protocol.planning import quarantined
 from airflow_ft.protocol.recovery import give_up_undecided
 
 if TYPE_CHECKING:
-    from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.protocol.delivery_log import RecoveryLog
 
 
 def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
@@ -41,7 +41,7 @@ def require_settleable(row: Pipeline, opened: Sequence[Checkpoint]) -> None:
 
 @contextmanager
 def settled(
-    store: DecisionLog, name: str, participants: ParticipantFactory, worker: Worker, why: str, lease_seconds: float
+    store: RecoveryLog, name: str, participants: ParticipantFactory, worker: Worker, why: str, lease_seconds: float
 ) -> Iterator[int]:
     """Holds a pipeline of which nothing is under way; its new epoch. Raises as `coordinating` does."""
     with coordinating(store, name, participants, worker, why, lease_seconds) as (coordinator, keeper):
@@ -50,7 +50,7 @@ def settled(
         yield coordinator.epoch
 
 
-def _settle(store: DecisionLog, name: str, coordinator: Coordinator, why: str) -> None:
+def _settle(store: RecoveryLog, name: str, coordinator: Coordinator, why: str) -> None:
     """Deliver decided numbers, and abort undecided ones."""
     for checkpoint in store.open_checkpoints(name):
         if checkpoint.state is CheckpointState.COMMITTING or checkpoint.rollback_pending:

@@ -32,6 +32,7 @@ from airflow_ft.wal.roots import claim, require_files
 
 if TYPE_CHECKING:
     from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.roots import RootOperations
 
 _TRIES = 5
 
@@ -97,7 +98,7 @@ def take(store: DecisionLog, pipeline: str, folder: str, by: str, number: int | 
     return uri, savepoint
 
 
-def _claim(store: DecisionLog, folder: str, pipeline: str) -> None:
+def _claim(store: RootOperations, folder: str, pipeline: str) -> None:
     try:
         claim(store, folder)
     except StorageUnavailableError:

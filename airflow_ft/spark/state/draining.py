@@ -24,15 +24,15 @@ from airflow_ft.spark.state.timers import begin_batch
 from airflow_ft.wal.filesystem import filesystem
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.spark.request import StageRequest
-    from airflow_ft.store.decision_log import DecisionLog
 
 END_OF_TIME = 253_402_300_799_000
 """The last second of the year 9999 in milliseconds: Spark counts in microseconds, and cannot count much further."""
 _NEWEST, _LOOKED_AT = 5, 1000  # behind a drain are but numbers that carry the rows of others, or failed
 
 
-def drain_of(store: DecisionLog, pipeline: str, through: int | None = None) -> Checkpoint | None:
+def drain_of(store: HistoryLog, pipeline: str, through: int | None = None) -> Checkpoint | None:
     """Return the checkpoint that drained the pipeline's current state; None: it was not drained.
 
     It is the newest one with rows of its own, and none from before the state was dropped (`reset_state`). With

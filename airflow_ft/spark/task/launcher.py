@@ -47,6 +47,7 @@ from airflow_ft.spark.task.story import Story
 from airflow_ft.spark.task.symptoms import Symptoms
 
 if TYPE_CHECKING:
+    from airflow_ft.protocol.decision_log import PipelineLog
     from airflow_ft.store.decision_log import DecisionLog
 
 logger = logging.getLogger("airflow_ft.spark")
@@ -218,7 +219,7 @@ def _ended(driver: Driver, code: int, request: StageRequest, symptoms: Symptoms)
     }
 
 
-def raise_if_fenced(store: DecisionLog, request: StageRequest, error: Exception) -> None:
+def raise_if_fenced(store: PipelineLog, request: StageRequest, error: Exception) -> None:
     """Raise FencedError in place of a driver's error if another process took over according to the store.
 
     The old driver may have been stopped at any point, or miss files that the newer owner has deleted.

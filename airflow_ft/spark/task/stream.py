@@ -53,6 +53,7 @@ from airflow_ft.spark.task.stage import MakeRequest, look_first, stage
 if TYPE_CHECKING:
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.store.decision_log import DecisionLog
+    from airflow_ft.store.requests import RequestOperations
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +234,7 @@ def _deliver(context: Context[DecisionLog], overlap: Beside) -> None:
         commit_step(context, name)
 
 
-def stops(store: DecisionLog, pipeline: str) -> list[Request]:
+def stops(store: RequestOperations, pipeline: str) -> list[Request]:
     """Open requests to stop."""
     return [request for request in store.open_requests(pipeline) if request.kind is RequestKind.STOP]
 
