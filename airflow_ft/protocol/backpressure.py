@@ -70,7 +70,7 @@ def capacity(store: QueryLog, pipeline: str, config: CheckpointConfig, retained:
 
 
 class TriggerLog(QueryLog, SpecLog, Protocol):
-    """What says why no checkpoint is triggered."""
+    """Queries that explain why no checkpoint is triggered."""
 
     def origins(self, pipeline: str, limit: int) -> Sequence[Origin]:
         """Return the origins of the newest checkpoints, newest first. Reads no plan and no vote."""

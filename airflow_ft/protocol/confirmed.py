@@ -1,4 +1,4 @@
-"""What is confirmed of a run, for the tasks after it."""
+"""The confirmed checkpoints of a run, for the tasks after it."""
 
 from __future__ import annotations
 

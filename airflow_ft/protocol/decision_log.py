@@ -1,4 +1,4 @@
-"""Ports of the decision log: what the protocol reads of it, and who may write.
+"""Ports of the decision log: queries, epochs, leases and runs.
 
 Each port holds the methods that one part of the protocol calls, and a function takes the narrowest one.
 `airflow_ft.store.DecisionLog` implements all of them. The writes of a delivery are in `protocol.delivery_log`; what a
@@ -38,13 +38,13 @@ class PipelineListLog(PipelineLog, Protocol):
 
 
 class LeaseLog(PipelineLog, Protocol):
-    """Which processes work on a pipeline."""
+    """The leases on a pipeline."""
 
     def leases(self, pipeline: str) -> Sequence[Lease]: ...
 
 
 class EpochLog(LeaseLog, Protocol):
-    """Epochs and leases: which process may write (`airflow_ft.protocol.lease`)."""
+    """Epochs and leases, which say which process may write (`airflow_ft.protocol.lease`)."""
 
     meter: Meter
     """Counts what the writes of this object do to checkpoints; the code that has opened the log sets it."""
@@ -73,7 +73,7 @@ class EpochLog(LeaseLog, Protocol):
 
 
 class RunLog(PipelineLog, Protocol):
-    """The runs of a pipeline, and which one has the turn."""
+    """The runs of a pipeline, and the turn of one of them."""
 
     def register(self, pipeline: str) -> Pipeline:
         """Creates the pipeline's row when there is none (epoch 0, next number 1); returns it."""
@@ -101,7 +101,7 @@ class RunLog(PipelineLog, Protocol):
 
 
 class QueryLog(PipelineLog, Protocol):
-    """The queries that most of the protocol needs."""
+    """Queries that most of the protocol needs."""
 
     @property
     def installation(self) -> str:
@@ -201,7 +201,7 @@ class OverviewLog(QueryLog, Protocol):
 
 
 class TargetLog(OverviewLog, SpecLog, Protocol):
-    """Where other pipelines deliver (`airflow_ft.protocol.sharing`)."""
+    """The targets of other pipelines (`airflow_ft.protocol.sharing`)."""
 
     def fillings(self, pipeline: str) -> Sequence[Filling]:
         """Return what all *other* pipelines have delivered into, by each participant's newest plan, and what they have

@@ -1,4 +1,4 @@
-"""Ports of the decision log for the delivery of checkpoints, and for what comes before and after it.
+"""Ports of the decision log for delivery, retention, recovery and the steps of a run.
 
 `protocol.decision_log` says what every write promises.
 """
@@ -26,7 +26,7 @@ from airflow_ft.protocol.model import (
 
 
 class ProblemLog(Protocol):
-    """Why an attempt at a participant failed."""
+    """The reason why an attempt at a participant failed, for people."""
 
     def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:
         """Stores with the participant's vote why its newest attempt failed. No event; FencedError as elsewhere.
@@ -162,7 +162,7 @@ class RetentionLog(HistoryLog, Protocol):
 
 
 class QuarantineLog(QueryLog, LeaseLog, Protocol):
-    """What is kept for a person (`airflow_ft.protocol.unresolved`)."""
+    """Checkpoints that wait for a person (`airflow_ft.protocol.unresolved`)."""
 
     def quarantine(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
         """PREPARED or COMMITTING -> QUARANTINED, for a person; returns at once when it is that already.
@@ -202,7 +202,7 @@ class RecoveryLog(DeliveryLog, EpochLog, Protocol):
 
 
 class ResolutionLog(RecoveryLog, QuarantineLog, ResumeLog, Protocol):
-    """What a person decides about a checkpoint (`airflow_ft.protocol.resolution`)."""
+    """Decisions of a person about a checkpoint (`airflow_ft.protocol.resolution`)."""
 
     def release(self, pipeline: str, epoch: int, number: int, message: str) -> Checkpoint:
         """QUARANTINED -> where it came from: COMMITTING when it was decided, else PREPARED. Repeated: no effect."""

@@ -106,7 +106,7 @@ def worst(checks: Iterable[Check]) -> Verdict:
 
 
 class StateLog(QueryLog, LeaseLog, PipelineListLog, Protocol):
-    """What an examination of a pipeline reads."""
+    """Queries of an examination of a pipeline."""
 
     def warnings(self, pipelines: Collection[str]) -> Mapping[str, Sequence[PipelineWarning]]:
         """The warnings of these pipelines by code and subject; without pipelines that have none."""

@@ -48,7 +48,7 @@ def failure_of(error: BaseException, pipeline: str = "", *, task_id: str = "", t
 
 
 class FailureLog(Protocol):
-    """Why a run failed."""
+    """The reason why a run failed, for people."""
 
     def record_failure(self, pipeline: str, run: RunKey, failure: Failure, *, follows: bool = False) -> None:
         """Stores why the run failed, with an event; for people, nothing is decided by it.

@@ -1,4 +1,4 @@
-"""Up to which checkpoint all input of some moment is published, for gates and barriers."""
+"""Queries for gates and barriers: up to which checkpoint all input of some moment is published."""
 
 from __future__ import annotations
 

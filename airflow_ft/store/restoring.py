@@ -1,4 +1,4 @@
-"""Where the next checkpoint begins, when a person decides it: savepoints, dropped state, new names."""
+"""Changes of the base by a person: restored savepoints, dropped state, new names of pipelines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work after a checkpoint is COMPLETED: what it no longer needs is deleted.
+"""The work after a checkpoint is COMPLETED: it deletes what the checkpoint no longer needs.
 
 The numbers stay, with their decisions and proofs. Files of the write-ahead log and events of old numbers go.
 """
