@@ -35,11 +35,11 @@ from tests.store.test_lag import TestLags, TestLate
 from tests.store.test_quarantine import TestQuarantine
 from tests.store.test_reading import TestReading
 from tests.store.test_renaming import TestRenames
+from tests.store.test_reports import TestProblems, TestWarnings
 from tests.store.test_runs import TestRuns
 from tests.store.test_staging import TestStaging
-from tests.store.test_standing import TestStanding, TestToldByTheDriver
-from tests.store.test_standing_walks import TestLookingMeanwhile, TestWalks
-from tests.store.test_telling import TestProblems, TestWarnings
+from tests.store.test_summary import TestStanding, TestToldByTheDriver
+from tests.store.test_summary_walks import TestLookingMeanwhile, TestWalks
 from tests.store.test_upgrade import NEXT, TestUpgrade, newer
 from tools.servers import Postgres
 
