@@ -161,7 +161,7 @@ class EpochOperations:
                 end,
             )
             holder = to_pipeline(write.row).turn
-            told = [f"run {run} registered"] if registered else []
+            changes = [f"run {run} registered"] if registered else []
             if holder != run and (holder is None or holder in ended):
                 write.set_pipeline(
                     turn_dag_id=run.dag_id,
@@ -170,10 +170,10 @@ class EpochOperations:
                     failure=None,
                     retired=0,
                 )
-                told.append(f"run {run} has the turn" + (f", after {holder}, which has ended" if holder else ""))
+                changes.append(f"run {run} has the turn" + (f", after {holder}, which has ended" if holder else ""))
                 holder = run
-            if told:
-                write.event(EventKind.TURN, "; ".join(told), detail=run_detail(run))
+            if changes:
+                write.event(EventKind.TURN, "; ".join(changes), detail=run_detail(run))
             return holder
 
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:

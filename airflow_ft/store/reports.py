@@ -66,14 +66,14 @@ class ReportOperations:
             known = to_failure(write.row["failure"])
             if follows and known is not None and _run_of(known) == run:
                 return
-            told = replace(failure, dag_id=run.dag_id, run_id=run.run_id, map_index=run.map_index, at=write.now)
-            write.set_pipeline(failure=json_text(told.to_json()), retired=0)
-            task = f" in {told.task_id} (try {told.try_number})" if told.task_id else ""
-            what = f"{told.kind} [{told.code}]" if told.code else told.kind
+            stored = replace(failure, dag_id=run.dag_id, run_id=run.run_id, map_index=run.map_index, at=write.now)
+            write.set_pipeline(failure=json_text(stored.to_json()), retired=0)
+            task = f" in {stored.task_id} (try {stored.try_number})" if stored.task_id else ""
+            what = f"{stored.kind} [{stored.code}]" if stored.code else stored.kind
             write.event(
                 EventKind.FAILED,
-                f"run {run} failed{task}: {what}: {shortened(told.message)}",
-                detail={**run_detail(run), "class": told.kind, "code": told.code, "task": told.task_id},
+                f"run {run} failed{task}: {what}: {shortened(stored.message)}",
+                detail={**run_detail(run), "class": stored.kind, "code": stored.code, "task": stored.task_id},
             )
 
     def record_problem(self, pipeline: str, epoch: int, number: int, participant: str, problem: Failure) -> None:

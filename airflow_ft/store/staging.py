@@ -76,7 +76,7 @@ class StagingOperations:
             return attempt
 
     def begin_again(self, pipeline: str, epoch: int, run: RunKey) -> int:
-        """As `begin_stage`, for a stage that this epoch has begun: a new attempt in the same process, as told before.
+        """As `begin_stage`, for a stage that this epoch has begun: a new attempt in the same process.
 
         What the attempt before it has TRIGGERED becomes ABORTED(ATTEMPT_ENDED), so it can no longer be published.
         StateConflictError when this epoch has not begun the run's stage.
