@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from airflow_ft.operators.savepoint import savepoint_params as savepoint_params
     from airflow_ft.operators.stream import StreamingPipelineOperator as StreamingPipelineOperator
     from airflow_ft.pipeline.assets import pipeline_asset as pipeline_asset
-    from airflow_ft.pipeline.dry_run import DryRun as DryRun
     from airflow_ft.pipeline.dry_run import dry_run as dry_run
     from airflow_ft.pipeline.dry_run import dry_run_params as dry_run_params
+    from airflow_ft.pipeline.dry_run_result import DryRun as DryRun
     from airflow_ft.pipeline.run import run as run
     from airflow_ft.pipeline.spec import PipelineSpec as PipelineSpec
     from airflow_ft.protocol.config import CheckpointConfig as CheckpointConfig
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_ft.sinks.kafka.spec import KafkaSink as KafkaSink
     from airflow_ft.sinks.mysql.spec import MySqlSink as MySqlSink
     from airflow_ft.sinks.postgres.spec import PostgresSink as PostgresSink
+    from airflow_ft.sinks.redis.spec import RedisSink as RedisSink
     from airflow_ft.sinks.sqlite.spec import SqliteSink as SqliteSink
     from airflow_ft.sources.custom import CustomSource as CustomSource
     from airflow_ft.sources.files import FileSource as FileSource
@@ -64,7 +65,7 @@ _WHERE = {
     "DeadLetters": "airflow_ft.protocol.dead_letters",
     "DeltaSink": "airflow_ft.sinks.delta.spec",
     "DisposeSavepointOperator": "airflow_ft.operators.savepoint",
-    "DryRun": "airflow_ft.pipeline.dry_run",
+    "DryRun": "airflow_ft.pipeline.dry_run_result",
     "ExponentialDelay": "airflow_ft.protocol.restart",
     "ExternalizedRetention": "airflow_ft.protocol.model",
     "FailureRate": "airflow_ft.protocol.restart",
@@ -78,6 +79,7 @@ _WHERE = {
     "MaintenanceOperator": "airflow_ft.operators.maintenance",
     "MySqlSink": "airflow_ft.sinks.mysql.spec",
     "PostgresSink": "airflow_ft.sinks.postgres.spec",
+    "RedisSink": "airflow_ft.sinks.redis.spec",
     "SqliteSink": "airflow_ft.sinks.sqlite.spec",
     "NoRestart": "airflow_ft.protocol.restart",
     "PipelineSpec": "airflow_ft.pipeline.spec",

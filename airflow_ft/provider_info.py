@@ -141,12 +141,6 @@ def get_provider_info() -> dict[str, Any]:
                         "",
                         "/opt/spark-jars",
                     ),
-                    "class_archives": _option(
-                        "Folder of what `airflow ft class-archive` makes: with it a Spark driver starts in about half"
-                        " of the time. Empty: $AIRFLOW_HOME/airflow_ft/class-archives.",
-                        "",
-                        "/opt/class-archives",
-                    ),
                     "keep_session": _option(
                         "For how long, in seconds, the Spark session of a pipeline waits for its next run on the same"
                         " machine, which then needs no start of a JVM. It holds the driver's memory meanwhile. 0: it"

@@ -201,7 +201,7 @@ def write_parquet(
 
 def segment(root: Path, pipeline: str, sinks: dict[str, pa.Table], files: int = 2) -> Segment:
     """A published segment of the write-ahead log with these rows, in as many files as two cores of Spark write."""
-    from airflow_ft.wal.filesystem import local_path
+    from airflow_ft.wal.local import local_path
     from airflow_ft.wal.writer import ROW_GROUP_BYTES, SegmentFolder
 
     folder = SegmentFolder(str(root), pipeline, 1, 1, 1)

@@ -18,14 +18,12 @@ INSTALLATION = "0" * 36
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "local": {},
     "xa": {"branches": 2},
-    "parallel": {"branches": 2},
     "upsert": {"key_columns": ("id",), "version_column": "version"},
 }
 WANTED: Mapping[str, Mapping[str, float | None]] = {  # against Spark's JDBC writer
     "local": {"mariadb": 1.2, "mysql": 1.6},
     "local_infile off": {"mysql": 1.0},  # MariaDB gets INSERT anyway
     "xa": {"mariadb": 1.7, "mysql": 2.2},
-    "parallel": {"mariadb": 1.7, "mysql": 2.2},
     "upsert": {"mariadb": None, "mysql": None},
 }
 # Class, settings and Spark's batchsize: with 10,000 rows in a batch Connector/J takes twice the CPU time of a row.
@@ -49,13 +47,8 @@ def branches(bench: Bench) -> list[Comparison]:
     found = []
     for server in (bench.servers.mariadb, bench.servers.mysql):
         into = IntoMySql(bench, server)
-        contenders = [
-            into.ours(f"{strategy} {n}", strategy, branches=n) for strategy in ("xa", "parallel") for n in (1, 2)
-        ]
-        claims = [
-            Claim(f"two branches of {strategy} against one, {server.name}", f"{strategy} 2", (f"{strategy} 1",), 1.7)
-            for strategy in ("xa", "parallel")
-        ]
+        contenders = [into.ours(f"xa {n}", "xa", branches=n) for n in (1, 2)]
+        claims = [Claim(f"two branches of xa against one, {server.name}", "xa 2", ("xa 1",), 1.7)]
         title = f"Branches, {server.name}"
         found.append(Comparison(f"branches/{server.name}", title, contenders, claims, rows=bench.rows))
     return found
@@ -79,7 +72,6 @@ class IntoMySql:
         ours = [
             self.ours("local", "local"),
             self.ours("xa", "xa"),
-            self.ours("parallel", "parallel"),
             self.ours("upsert", "upsert", more=", version BIGINT NOT NULL DEFAULT 0"),
         ]
         wanted = {what: ratios[name] for what, ratios in WANTED.items() if name in ratios}
@@ -90,12 +82,9 @@ class IntoMySql:
             Claim(f"WAL -> {name}, `{what}` against Spark JDBC{of}", what, writers, ratio)
             for what, ratio in wanted.items()
         ]
-        claims += [
-            Claim(f"WAL -> {name}, `{what}` against two plain LOAD DATA{of}", what, ("2 x LOAD DATA",), 0.85)
-            for what in ("xa", "parallel")
-        ]
         one, two = "1 x LOAD DATA", "2 x LOAD DATA"
         claims += [
+            Claim(f"WAL -> {name}, `xa` against two plain LOAD DATA{of}", "xa", (two,), 0.85),
             Claim(f"WAL -> {name}, `local` against one plain LOAD DATA{of}", "local", (one,), None),
             # What the server itself can take: as far as one connection, and two, can get.
             Claim(f"{name}: one plain LOAD DATA against Spark JDBC{of}", one, writers, None),

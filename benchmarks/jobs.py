@@ -18,7 +18,6 @@ from pyarrow.dataset import dataset
 
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.session.session_leases import kept
-from benchmarks.archives import class_archive
 from benchmarks.bench import Bench, check
 from benchmarks.data import records_content, write_parquet
 from benchmarks.into_kafka import PARTITIONS, IntoKafka
@@ -92,27 +91,17 @@ class Jobs:
     ) -> Comparison:
         """One job: ours, with and without overlap, and Spark's: the first is to be beaten, the others explain."""
         theirs, *others = spark
-        all_ours = {
-            "ours, overlap": ours(overlap=True),
-            "ours": ours(overlap=False),
-            "ours, overlap, class archive": ours(overlap=True, class_archives=self._archives),
-        }
+        all_ours = {"ours, overlap": ours(overlap=True), "ours": ours(overlap=False)}
         contenders = [Contender(name, run, warm_up=0) for name, run in {**all_ours, **spark}.items()]
         self.bench.stack.callback(_end_sessions)
         contenders.append(Contender("ours, overlap, session kept", ours(overlap=True, keep_session=KEEP), warm_up=1))
         claims = [
             Claim(f"{title}, whole job, overlap", "ours, overlap", (theirs,), wanted),
             Claim(f"{title}, whole job", "ours", (theirs,), None),
-            Claim(f"{title}, with a class archive", "ours, overlap, class archive", (theirs,), None),
             Claim(f"{title}, session kept", "ours, overlap, session kept", (theirs,), wanted),
             *(Claim(f"{title}: {other}", other, (theirs,), None) for other in others),
         ]
         return Comparison(f"jobs/{title}", f"{title}, cold processes", contenders, claims, rows=self.bench.rows)
-
-    @cached_property
-    def _archives(self) -> str:
-        """Spark's own writers could have one made by hand."""
-        return class_archive(self.bench.folder)
 
     @cached_property
     def _files(self) -> Path:
@@ -181,7 +170,6 @@ class Jobs:
         server: Any = None,
         to_topic: bool = False,
         overlap: bool = False,
-        class_archives: str = "",
         keep_session: float = 0.0,
     ) -> Callable[[], float]:
         """A run of a new pipeline."""
@@ -193,7 +181,6 @@ class Jobs:
                 "source": self._source(kind),
                 "connections": {},
                 "overlap": overlap,
-                "class_archives": class_archives,
                 "keep_session": keep_session,
             }
             if server is not None:

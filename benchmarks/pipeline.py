@@ -37,7 +37,7 @@ def main(job: dict[str, Any]) -> None:
     """One run over everything that the source holds, until it is confirmed.
 
     `job`: pipeline (a new name), folder, job, source (its `to_json`), connections (by id), table and topic (each may be
-    lacking), overlap, class_archives ("": none), keep_session (seconds).
+    lacking), overlap, keep_session (seconds).
     """
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(message)s")
     store_url, root = f"sqlite:///{job['folder']}/ft.db", f"{job['folder']}/wal"
@@ -74,7 +74,6 @@ def main(job: dict[str, Any]) -> None:
             conf=SPARK_CONF,
             jars=spark_jars(),
             python_path=(str(ROOT),),
-            class_archives=job["class_archives"],
             keep_session=job["keep_session"],
             session_name="bench",
         )

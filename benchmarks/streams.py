@@ -21,7 +21,6 @@ from airflow_ft.protocol.model import RequestKind
 from airflow_ft.sources import KafkaSource
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
-from benchmarks.archives import class_archive
 from benchmarks.bench import Bench, say
 from benchmarks.flink import program
 from benchmarks.measuring import Claim, Comparison, Contender, MeasurementError
@@ -307,28 +306,15 @@ def _flink_drains(bench: Bench, cluster: Worker) -> float:
 
 
 def _recovery(bench: Bench) -> Iterator[Comparison]:
-    archive = cache(lambda: class_archive(bench.folder))
-    yield _within(
-        "exception",
-        "from a job's exception to its next micro-batch",
-        {"ours": lambda: _after_an_exception(bench)},
-        AFTER_AN_EXCEPTION,
-    )
-    yield _within(
-        "kill",
-        "from kill -9 of the driver to the next confirmed checkpoint",
-        {
-            "ours": lambda: _after_a_kill(bench),
-            "ours, class archive": lambda: _after_a_kill(bench, class_archives=archive()),
-        },
-        AFTER_A_KILL,
-    )
+    title = "from a job's exception to its next micro-batch"
+    yield _within("exception", title, lambda: _after_an_exception(bench), AFTER_AN_EXCEPTION)
+    title = "from kill -9 of the driver to the next confirmed checkpoint"
+    yield _within("kill", title, lambda: _after_a_kill(bench), AFTER_A_KILL)
 
 
-def _within(name: str, title: str, ours: Mapping[str, Callable[[], float]], limit: float) -> Comparison:
-    contenders = [Contender(each, run, warm_up=0) for each, run in ours.items()]
-    contenders.append(Contender("the limit", lambda: limit, warm_up=0))
-    claims = [Claim(f"{title}, {each}: {limit:g} s, against", each, ("the limit",), 1.0) for each in ours]
+def _within(name: str, title: str, ours: Callable[[], float], limit: float) -> Comparison:
+    contenders = [Contender("ours", ours, warm_up=0), Contender("the limit", lambda: limit, warm_up=0)]
+    claims = [Claim(f"{title}, ours: {limit:g} s, against", "ours", ("the limit",), 1.0)]
     return Comparison(f"streams/{name}", f"A stream with a checkpoint a second, {title}", contenders, claims)
 
 
@@ -380,9 +366,9 @@ def _after_an_exception(bench: Bench) -> float:
         return again - raised
 
 
-def _after_a_kill(bench: Bench, **settings: Any) -> float:
+def _after_a_kill(bench: Bench) -> float:
     restart: Mapping[str, Any] = {"type": "fixed-delay", "attempts": 100, "delay": 0}
-    with _fed(bench, restart=restart, **settings) as found:
+    with _fed(bench, restart=restart) as found:
         found.until_confirmed(1)
         at, before = found.store.now(), found.driver()
         os.kill(before, signal.SIGKILL)

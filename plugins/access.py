@@ -225,10 +225,14 @@ def _is_shown(dag_id: str, visible: frozenset[str]) -> bool:
     return dag_id.startswith(PLAIN) or dag_id in visible
 
 
-def at_work(turn: RunKey | None, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:
-    """Return whose turn it is, and how far a long delivery has come (`doing`)."""
-    run = shown(turn, visible)
-    return {"at_work": str(run) if run else "", "doing": doing if turn else []}
+def at_work(overview: Overview, doing: Sequence[str], visible: frozenset[str]) -> answers.AtWork:
+    """Return which run works, how far a long delivery has come (`doing`), or since when the run is silent."""
+    run = shown(overview.turn, visible) if overview.is_at_work else None
+    return {
+        "at_work": str(run) if run else "",
+        "doing": doing if overview.is_at_work else [],
+        "alive_at": overview.alive_at.isoformat() if overview.alive_at else "",
+    }
 
 
 def unseen(pipeline: str) -> RefusedError:

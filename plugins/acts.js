@@ -8,7 +8,7 @@ const { createElement: h, Fragment, useEffect, useId, useRef, useState } = globa
 const { Box, Button, Heading, HStack, Text } = globalThis.ChakraUI;
 
 /**
- * A run of a DAG, as Airflow tells of it.
+ * A run of a DAG, as Airflow reports it.
  * @typedef {{ dag_id: string, dag_run_id: string, state: string }} Run
  */
 

@@ -51,17 +51,21 @@ class Warned(TypedDict):
 
 
 class AtWork(TypedDict):
-    """The run that has the turn ("": none), and the progress of a long delivery."""
+    """The run that is active ("": none), and the progress of a long delivery.
+
+    `alive_at`: the last sign of life of a run that did not renew its lease in time; "": there is none.
+    """
 
     at_work: str
     doing: Sequence[str]
+    alive_at: str
 
 
 class SourceLag(TypedDict):
     """Unpublished input of a source, at the time `at`.
 
     `rate`: what was read per second in the last minute; null: too early to measure. `expected` is how much there was
-    when a scheduled run began, `done` how much of it is read; both are 0 of a stream. `seconds_left`: until all is
+    when a scheduled run began, `done` how much of it is read. Both are 0 of a stream. `seconds_left`: until all is
     read; null: unknown.
     """
 

@@ -94,7 +94,7 @@ export async function ask(path, body) {
 }
 
 /**
- * What is at an address: asked for when that changes, by `reload`, and, when `live`, every 5 s while somebody looks.
+ * What is at an address: asked for when that changes, by `reload`, and, when `live`, every 5 s while the page is visible.
  * An error leaves what was there, and so does an answer that takes long: then that is the error.
  * @template {Route} R
  * @param {Address<R>} path

@@ -59,7 +59,7 @@ const Participants = ({ checkpoint }) =>
         h(Marked, { key: marker.participant, marker }))))));
 
 /**
- * What each step took; the last one is what follows the confirmation: offsets are told to sources, retention begins.
+ * What each step took; the last one follows the confirmation: sources get their offsets, retention begins.
  * @param {Schemas["CheckpointWhole"]} checkpoint
  */
 function took(checkpoint) {

@@ -63,7 +63,7 @@ export function Job({ pipeline }) {
     h(Box, { display: "flex", flexWrap: "wrap", gap: "4" },
       h(Column, { title: say.sources }, Object.entries(spec.sources).map(([name, source]) =>
         h(Node, { key: name, title: name, kind: source.kind ?? source.type ?? say.source }, places(source.settings ?? source),
-          pipeline.lag.filter((each) => each.source === name).map((each) => h(Fact, { key: say.lag, name: say.lag }, behind(each))),
+          pipeline.lag.filter((each) => each.source === name).map((each) => h(Fact, { key: say.lag, name: say.lag }, behind(each, pipeline.now))),
           h(Position, { of: data.confirmed, source: name, title: say.delivered }),
           data.read.checkpoint > data.confirmed.checkpoint && h(Position, { of: data.read, source: name, title: say.read })))),
       h(Arrow),

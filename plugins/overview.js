@@ -1,4 +1,4 @@
-// How a pipeline stands: what is at work, what came last, which systems take part.
+// A pipeline's status: active processes, newest checkpoints, participants.
 import {
   age, amount, behind, bytes, cell, count, Fact, LastError, lasted, line, Link, Muted, numeric, percent, StepBar, Table, wide,
 } from "./parts.js";
@@ -36,7 +36,7 @@ function Failed({ failed, now }) {
 }
 
 /**
- * What each source has beyond the newest checkpoint; while a run is at work, how much it has read.
+ * What each source has beyond the newest checkpoint; while a run is active, how much it has read.
  * @param {{ pipeline: Opened }} props
  */
 function Sources({ pipeline }) {
@@ -44,7 +44,7 @@ function Sources({ pipeline }) {
   if (lag.length === 0) return h(Muted, null, say.lagUnknown);
   const reading = Boolean(pipeline.at_work);
   return h(Fragment, null, lag.map((each) => h(Box, { key: each.source },
-    h(Fact, { name: each.source }, behind(each, reading), h(Muted, { as: "span" }, say.asOf, h(Ago, { at: each.at, now }))),
+    h(Fact, { name: each.source }, h("span", { title: when(each.at) || undefined }, behind(each, now, reading))),
     reading && each.done < each.expected && h("progress", {
       value: each.done, max: each.expected, "aria-label": fill(say.sourceRead, { source: each.source }), style: { width: "100%" },
     }))));

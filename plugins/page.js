@@ -14,7 +14,7 @@ const { Box, Heading } = globalThis.ChakraUI;
 const asked = () => Object.fromEntries(new URLSearchParams(window.location.search));
 
 /**
- * On the tab of a DAG, of its run or of a task instance, Airflow tells which.
+ * On the tab of a DAG, of its run or of a task instance, Airflow names it.
  * @param {{ dagId?: string, runId?: string, taskId?: string, mapIndex?: string }} props
  */
 function Checkpoints({ dagId, runId, taskId, mapIndex }) {

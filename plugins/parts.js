@@ -47,15 +47,24 @@ export const perSecond = (rate) => (rate >= 10 || rate === 0 ? count(Math.round(
 export const amount = (n, unit) => `${count(n)} ${n === 1 ? unit.slice(0, -1) : unit}`;
 
 /**
- * How far a pipeline is behind a source; of a run that is at work also how much it has read of what was there.
- * @type {(lag: SourceLag, reading?: boolean) => string}
+ * How long ago the oldest of these lags was measured; "" within the last minute, as on the command line.
+ * @type {(lags: readonly SourceLag[], now: string) => string}
  */
-export const behind = (lag, reading = false) => [
+export function measured(lags, now) {
+  const oldest = lags.map((each) => each.at).filter(Boolean).sort()[0];
+  return oldest && Date.parse(now) - Date.parse(oldest) >= 60_000 ? fill(say.ago, { age: age(oldest, now) }) : "";
+}
+
+/**
+ * The lag of a pipeline behind a source, with its age. With `reading` also how much of the source the run has read.
+ * @type {(lag: SourceLag, now: string, reading?: boolean) => string}
+ */
+export const behind = (lag, now, reading = false) => [
   fill(say.behind, { behind: amount(lag.behind, lag.unit) }),
   reading && lag.expected > 0 && fill(say.done, { done: count(lag.done), expected: count(lag.expected) }),
   reading && lag.rate && fill(say.rate, { rate: perSecond(lag.rate) }),
   reading && lag.rate && lag.seconds_left && fill(say.left, { time: lag.seconds_left < 90 ? `${Math.ceil(lag.seconds_left)} s` : lasted(lag.seconds_left) }),
-].filter(Boolean).join(", ");
+].filter(Boolean).join(", ") + (measured([lag], now) && ` (${measured([lag], now)})`);
 
 /** @type {(at: string, now: string) => string} */
 export function age(at, now) {

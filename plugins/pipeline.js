@@ -1,4 +1,4 @@
-// One pipeline: how it stands, and behind tabs all that is known of it.
+// One pipeline: its status, and tabs with the details.
 import { Acts } from "./acts.js";
 import { route, useAnswer } from "./asking.js";
 import { Charts, Summary } from "./charts.js";

@@ -62,10 +62,10 @@ def pipeline(name: str, user: GetUserDep) -> answers.Pipeline:
         return {
             "name": name,
             "condition": overview.condition,
-            "told": explained(store, overview),
+            "told": explained(store, overview).text,
             "halted": row.halted,
             "dags": sorted(dags),
-            **at_work(overview.turn, store.doing([name]).get(name, ()), visible),
+            **at_work(overview, store.doing([name]).get(name, ()), visible),
             "confirmed": completed[0].number if completed else 0,
             "waiting": overview.undelivered,
             "held_back": _held_back(store, name),

@@ -1,7 +1,7 @@
 // All pipelines, a line each, the most urgent first; searched, filtered and cut into pages by the server.
 import { href, pipelinePage, route, useAnswer } from "./asking.js";
 import {
-  Act, age, amount, behind, cell, count, ERROR, Field, line, LOOK, Muted, numeric, Pending, perSecond, Table, URGENT, wide, words,
+  Act, age, amount, behind, cell, count, ERROR, Field, line, LOOK, measured, Muted, numeric, Pending, perSecond, Table, URGENT, wide, words,
 } from "./parts.js";
 import { Pipeline } from "./pipeline.js";
 import { when } from "./times.js";
@@ -29,13 +29,16 @@ function Recent({ recent }) {
 }
 
 /**
- * Over all sources, by what they are counted in.
- * @param {{ lag: SourceLag[] }} props
+ * Over all sources, by what they are counted in; and how long ago the oldest of it was measured.
+ * @param {{ lag: SourceLag[], now: string }} props
  */
-function Lag({ lag }) {
+function Lag({ lag, now }) {
   const units = [...new Set(lag.map((each) => each.unit))];
-  return units.map((unit) => h("div", { key: unit },
-    amount(lag.filter((each) => each.unit === unit).reduce((sum, each) => sum + each.behind, 0), unit)));
+  const known = measured(lag, now);
+  return h(Fragment, null,
+    units.map((unit) => h("div", { key: unit },
+      amount(lag.filter((each) => each.unit === unit).reduce((sum, each) => sum + each.behind, 0), unit))),
+    known && h(Muted, { fontSize: "xs" }, known));
 }
 
 /** @typedef {(event: React.MouseEvent, name: string) => void} Open */
@@ -58,8 +61,8 @@ function Line({ pipeline, now, open }) {
     h("td", { style: numeric, title: when(pipeline.confirmed_at) || undefined },
       confirmed ? h(Fragment, null, count(confirmed), h(Muted, { fontSize: "xs" }, fill(say.ago, { age: age(pipeline.confirmed_at, now) }))) : "–"),
     h("td", { style: numeric }, pipeline.waiting ? count(pipeline.waiting) : "–"),
-    h("td", { style: numeric, title: pipeline.lag.map((each) => `${each.source}: ${behind(each)}`).join("\n") || undefined },
-      pipeline.lag.length ? h(Lag, { lag: pipeline.lag }) : "–"),
+    h("td", { style: numeric, title: pipeline.lag.map((each) => `${each.source}: ${behind(each, now)}`).join("\n") || undefined },
+      pipeline.lag.length ? h(Lag, { lag: pipeline.lag, now }) : "–"),
     h("td", { style: numeric }, pipeline.rate === null ? "–" : perSecond(pipeline.rate)),
     h("td", { style: cell }, h(Box, { color: "fg.muted" }, pipeline.recent.length > 1 && h(Recent, { recent: pipeline.recent }))));
 }

@@ -73,8 +73,8 @@ def pipelines(
         for each in found:
             if each.late_at is not None and each.late is None:
                 holds_until(request, each.late_at)
-            if each.turn is not None and not each.is_silent:
-                holds_until(request, each.changed_at + each.silent_after)
+            if each.silent_at is not None and not each.is_silent:
+                holds_until(request, each.silent_at)
         shown = sorted(
             (each for each in found if condition in (None, each.condition)),
             key=lambda each: (_ORDER[each.condition], each.name),
@@ -90,7 +90,7 @@ def pipelines(
                 _in_short(
                     each,
                     visible,
-                    told=explained(store, each),
+                    told=explained(store, each).text,
                     warnings=len(warnings.get(each.name, ())),
                     lags=lags.get(each.name, ()),
                     doing=doing.get(each.name, ()),
@@ -173,7 +173,7 @@ def _in_short(
         "condition": overview.condition,
         "told": told,
         "dags": [dag for dag in overview.dags if dag in visible],
-        **at_work(overview.turn, doing, visible),
+        **at_work(overview, doing, visible),
         "confirmed": completed[0].number if completed else 0,
         "confirmed_at": completed[0].at.isoformat() if completed else "",
         "waiting": overview.undelivered,

@@ -1,4 +1,4 @@
-// A pipeline's savepoints, what each of them tells, and what can be done with them.
+// A pipeline's savepoints, their details, and the actions on them.
 import { mayAct, RunAct } from "./acts.js";
 import { route, useAnswer } from "./asking.js";
 import { Act, bytes, cell, Choice, Code, count, ERROR, Field, line, Muted, numeric, Pending, Problem, Table, wide } from "./parts.js";

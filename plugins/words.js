@@ -1,4 +1,4 @@
-// Every text of the page, by the module that shows it: in English alone. What stands in braces is filled in.
+// Every text of the page, by the module that shows it: English only. Words in braces are filled in.
 
 /**
  * A text with its braces filled in.
@@ -206,7 +206,6 @@ export const overview = /** @type {const} */ ({
   itsRows: "Its rows",
   toDo: "Fix",
   lagUnknown: "Lag unknown.",
-  asOf: " as of ",
   sourceRead: "{source} read",
   mostRows: "{max_rows} rows",
   mostShare: "{max_share} of its rows",
@@ -266,6 +265,7 @@ export const parts = /** @type {const} */ ({
   done: "{done} of {expected} read",
   rate: "{rate} a second",
   left: "{time} left",
+  ago: "{age} ago",
   minutes: "{minutes} min",
   remedy: "Fix",
   at: "At",

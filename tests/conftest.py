@@ -25,9 +25,8 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from tests import units
-from tests.class_archives import java_options
 from tests.tiers import Tiers, add_options
-from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Server
+from tools.servers import S3, Database, Hdfs, Kafka, MariaDb, MySql, Postgres, Redis, Server
 from tools.servers.base import local_folder
 
 _run = local_folder() / "run" / f"tests-{os.getpid()}"
@@ -46,8 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Python workers of Spark would else take the first python3 of the PATH, which has none of the packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    for name, options in java_options().items():
-        os.environ.setdefault(name, options)
+    # A JVM of a test lives for seconds: the quick compiler is enough. spark-submit, the program that puts its command
+    # together, and the brokers of tools/servers.
+    for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "KAFKA_OPTS"):
+        os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     for folder in _run.parent.glob("tests-*"):  # of a run that was killed
         if not Path(f"/proc/{folder.name.removeprefix('tests-')}").exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -167,6 +168,12 @@ def mysql(servers_folder: Path) -> Iterator[MySql]:
 @pytest.fixture(scope="session")
 def postgres(servers_folder: Path) -> Iterator[Postgres]:
     with Postgres(servers_folder / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers_folder: Path) -> Iterator[Redis]:
+    with Redis(servers_folder / "redis", options={"appendfsync": "always"}) as server:
         yield server
 
 

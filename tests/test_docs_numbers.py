@@ -30,7 +30,7 @@ from airflow_ft.spark.driver import columns, gauges, kafka_admin, lag, staging
 from airflow_ft.spark.session import session_keeper as keeper
 from airflow_ft.spark.state import timers
 from airflow_ft.store.database import Pool
-from airflow_ft.wal import hdfs
+from airflow_ft.wal import copying, hdfs
 from tests.conformance.test_seeded_defects import DEFECTS
 from tests.conformance.test_wrong_histories import WRONG as HISTORIES
 from tests.conformance.test_wrong_sinks import WRONG
@@ -127,7 +127,7 @@ IN_WORDS = {
     ("ui", "up to four connections to the decision log"): signature(Pool).parameters["keep"].default == 4,
     ("sources", "in a stream within about 5 seconds"): overlap.FOLLOWED_EACH == 5,
     ("state", "four requests at once"): handles.AT_ONCE == 4,
-    ("storage", "sixteen files at once"): hdfs._COPIES == 16,
+    ("storage", "sixteen files at once"): copying._COPIES == 16,
     ("streaming", "within about ten seconds"): stream._LOOK_SECONDS == 10,
 }
 """A page and words that say a number, and whether it is the code's."""
@@ -191,7 +191,7 @@ def test_the_kit_has_as_many_cases_of_each_sink_as_the_page_says() -> None:
     counted = Counter(re.findall(r"^tests/conformance/test_(\w+)\.py::", listed, re.MULTILINE))
     rows = re.findall(r"^\| (\w+)[^|]*\| (\d+) \|$", TEXT["docs/sinks.md"], re.MULTILINE)
     assert {name.lower().replace("postgresql", "postgres"): int(cases) for name, cases in rows} == {
-        name: counted[name] for name in ("sqlite", "delta", "files", "postgres", "kafka", "mysql")
+        name: counted[name] for name in ("sqlite", "delta", "files", "postgres", "kafka", "mysql", "redis")
     }
     words = " ".join(TEXT["docs/writing-a-sink.md"].split())
     mistakes = len(DEFECTS) + len(HISTORIES) + len(WRONG)

@@ -13,12 +13,11 @@
 #   mariadb      .local/servers/mariadb
 #   mysql        .local/servers/mysql
 #   postgres     .local/servers/postgres
-#   redis        .local/servers/redis   the broker of `make celery` (only when asked for)
+#   redis        .local/servers/redis   a Redis server, which is also the broker of `make celery`
 #   s3           .local/s3             moto, a server with the S3 API, in an environment of its own (it wants an old dateutil)
 #   spin         .local/servers/spin    the model checker of `make model` (its verifiers are compiled by gcc)
 #   chromium     the system             the browser of the tests, where none is on the PATH (on Debian alone)
 #   js           .local/js             TypeScript and axe, which check the page, and Node to run them
-#   class-archives .local/class-archives   what lets the JVMs of the tests start in half the time (after all others)
 #
 # The three database servers are packages of the distribution, unpacked but not installed: no service, no user, no
 # script of a package runs. What is there already is left alone: a component is stamped with a checksum of what
@@ -208,7 +207,7 @@ install_postgres() {
     postgresql-15 postgresql-18 postgresql-17 postgresql-16 postgresql-14
 }
 
-# A broker for Airflow's CeleryExecutor, which nothing but `make celery` needs.
+# The server of the Redis sink's tests, and the broker of `make celery`.
 install_redis() {
   unpack redis bookworm \
     'libc6|libgcc-s1|gcc-.*-base|zlib1g|perl.*|lib.*-perl|lib(acl|audit|bz2|cap-ng|crypt1|db5|gdbm|md0|pam|pcre2|selinux|semanage|sepol).*|dpkg|tar|debconf|passwd|adduser|usrmerge|init-system-helpers|lsb-base|sysvinit-utils' \
@@ -237,11 +236,6 @@ install_chromium() {
   if debian; then system_packages chromium; else say "no browser: install Google Chrome for tests/browser"; fi
 }
 
-# Made by a run of Spark and of Kafka; the tests go without when that fails.
-install_class_archives() {
-  (cd "$root" && "$local_/venv/bin/python" -m tests.class_archives)
-}
-
 # --- main ------------------------------------------------------------------------------------------------------------
 
 # What a component is made from: changed contents make it install again.
@@ -252,12 +246,9 @@ recipe() {
     s3) cat "$here/s3.lock"; declare -f install_s3 ;;
     js) cat "$here"/js/package*.json; declare -f install_js; echo "$node_wheel"; command -v node npm || true ;;
     mariadb | mysql | redis | spin) declare -f unpack "install_$1" ;;
-    class-archives) # the JVM and the jars: an archive of others would be refused
-      cat "$root/tests/class_archives.py"
-      stat -L -c '%n %s %Y' "$(command -v java)" "$local_"/jars/kafka/* "$local_"/venv/lib/python*/site-packages/pyspark/jars/* ;;
     chromium) declare -f browser system_packages install_chromium; command -v chromium google-chrome chromium-browser || true ;;
     postgres) declare -f unpack install_postgres; ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true ;;
-    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres redis s3 spin chromium js class-archives)" ;;
+    *) fail "unknown component '$1' (venv kafka spark-jars delta-jars jdbc-jars flink-jars hdfs mariadb mysql postgres redis s3 spin chromium js)" ;;
   esac
 }
 
@@ -283,17 +274,12 @@ component() { # NAME: installs it unless its stamp is current; several processes
   ) 9>"$local_/locks/$name"
 }
 
-[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres s3 spin chromium js class-archives
+[ $# -gt 0 ] || set -- venv kafka spark-jars delta-jars hdfs mariadb mysql postgres redis s3 spin chromium js
 jobs=()
-archives=
 for name in "$@"; do
-  [ "$name" != class-archives ] || { archives=1; continue; } # it needs the others
   component "$name" &
   jobs+=($!)
 done
 status=0
 for job in "${jobs[@]}"; do wait "$job" || status=1; done
-if [ "$archives" ] && [ "$status" = 0 ]; then
-  component class-archives || say "going on without class archives: the JVMs of the tests will start more slowly"
-fi
 exit "$status"

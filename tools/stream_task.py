@@ -80,7 +80,6 @@ class Stream:
     conf: Mapping[str, str] = field(default_factory=dict)
     jobs: str = str(PROJECT / "tests" / "integration")
     keep_session: float = 0.0
-    class_archives: str = ""
     retained_batches: int = 100
     lease_seconds: float = 2.0
 
@@ -156,7 +155,6 @@ class Stream:
             retained_batches=self.retained_batches,
             restart=self.restart,
             keep_session=self.keep_session,
-            class_archives=self.class_archives,
         )
 
     def to_json(self) -> str:

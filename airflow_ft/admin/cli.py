@@ -272,12 +272,6 @@ def _looking() -> tuple[ActionCommand, ...]:
             ARG_OUTPUT,
         ),
         _command(
-            "class-archive",
-            "archive",
-            "Create a class archive, so that Spark drivers on this machine start faster",
-            reads_log=False,
-        ),
-        _command(
             "sessions",
             "sessions",
             "List the Spark sessions that this machine keeps for later runs",

@@ -45,6 +45,19 @@ CONNECTION_TYPES: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     (
+        "apache-airflow-providers-redis",
+        {
+            "connection-type": "redis",
+            "hook-class-name": "airflow_ft.hooks.servers.RedisServerHook",
+            "hook-name": "Redis",
+            "ui-field-behaviour": {
+                "hidden-fields": ["schema"],
+                "relabeling": {},
+                "placeholders": {"port": "6379", "extra": '{"db": 0, "ssl": true, "ssl_ca_certs": "/path/ca.pem"}'},
+            },
+        },
+    ),
+    (
         "apache-airflow-providers-apache-spark",
         {
             "connection-type": "spark",

@@ -14,6 +14,7 @@ _LEAD_TO = {
     "mysql": "MySQL",
     "postgres": "PostgreSQL",
     "postgresql": "PostgreSQL",
+    "redis": "Redis",
     "spark": "Spark",
     "sqlite": "SQLite",
 }

@@ -1,4 +1,4 @@
-"""The connection types `mysql`, `sqlite`, `postgres` and `spark`: their forms in the UI, and their Test button.
+"""The connection types `mysql`, `sqlite`, `postgres`, `redis`, `spark`: their forms in the UI and their Test button.
 
 They are registered where Airflow's own providers of these types are not installed (`airflow_ft.provider_info`). These
 hooks only test; use those providers for queries in other tasks.
@@ -23,11 +23,15 @@ _SPARK_PORT = 7077
 
 
 class _TestedHook(BaseHook):
-    """A connection that can be tried; `conn_id` is the one to try."""
+    """A connection that can be tried. Airflow gives its id as the argument that `conn_name_attr` names."""
 
-    def __init__(self, conn_id: str, **kwargs: Any) -> None:
+    conn_name_attr: ClassVar[str]
+    default_conn_name: ClassVar[str]
+
+    def __init__(self, conn_id: str = "", **kwargs: Any) -> None:
+        named = kwargs.pop(self.conn_name_attr, "")
         super().__init__(**kwargs)
-        self.conn_id = conn_id
+        self.conn_id = conn_id or named or self.default_conn_name
 
     def test_connection(self) -> tuple[bool, str]:
         """Return whether the server can be reached and accepts the login, with a message that holds no secret."""
@@ -48,9 +52,6 @@ class MySqlServerHook(_TestedHook):
     default_conn_name: ClassVar[str] = "mysql_default"
     conn_type: ClassVar[str] = "mysql"
     hook_name: ClassVar[str] = "MySQL, MariaDB"
-
-    def __init__(self, mysql_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(mysql_conn_id, **kwargs)
 
     def _try(self, connection: ConnectionInfo) -> str:
         import pymysql
@@ -75,9 +76,6 @@ class SqliteFileHook(_TestedHook):
     conn_type: ClassVar[str] = "sqlite"
     hook_name: ClassVar[str] = "SQLite"
 
-    def __init__(self, sqlite_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(sqlite_conn_id, **kwargs)
-
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.sinks.sqlite.file import SqliteFile
 
@@ -92,9 +90,6 @@ class PostgresServerHook(_TestedHook):
     conn_type: ClassVar[str] = "postgres"
     hook_name: ClassVar[str] = "PostgreSQL"
 
-    def __init__(self, postgres_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(postgres_conn_id, **kwargs)
-
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.pipeline.decision_log import store_url
         from airflow_ft.store.postgres import PostgresDatabase
@@ -106,6 +101,21 @@ class PostgresServerHook(_TestedHook):
             return f"PostgreSQL {row['version']}, as {row['name']}"
 
 
+class RedisServerHook(_TestedHook):
+    """A Redis server, for `RedisSink`."""
+
+    conn_name_attr: ClassVar[str] = "redis_conn_id"
+    default_conn_name: ClassVar[str] = "redis_default"
+    conn_type: ClassVar[str] = "redis"
+    hook_name: ClassVar[str] = "Redis"
+
+    def _try(self, connection: ConnectionInfo) -> str:
+        from airflow_ft.sinks.redis.server import opened
+
+        with opened(connection, _SECONDS) as client:
+            return f"Redis {client.info('server')['redis_version']}, as {connection.login or 'default'}"
+
+
 class SparkMasterHook(_TestedHook):
     """Master for Spark's executors, for `[airflow_ft] spark_master = conn:<id>`."""
 
@@ -113,9 +123,6 @@ class SparkMasterHook(_TestedHook):
     default_conn_name: ClassVar[str] = "spark_default"
     conn_type: ClassVar[str] = "spark"
     hook_name: ClassVar[str] = "Spark"
-
-    def __init__(self, conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(conn_id, **kwargs)
 
     def _try(self, connection: ConnectionInfo) -> str:
         from airflow_ft.pipeline.spark_connection import spark_master

@@ -59,12 +59,12 @@ def parse_json(
     `column` is text or binary (UTF-8); `schema` a DDL string or StructType. Values must be exact. A row is malformed
     if it is null, not UTF-8, or not one JSON object (RFC 8259: no comments, single quotes or NaN), or if text follows
     the object. It is also malformed if a declared field or the key of a map occurs twice, or if a type cannot hold a
-    value exactly. A field that is absent is null, and malformed if it is declared NOT NULL; one that is not declared
+    value exactly. A field that is absent is null, and malformed if it is declared NOT NULL. One that is not declared
     is ignored. docs/jobs.md has a table of what each type takes.
 
     on_malformed: "fail" ends the job with a JobError which names topic, partition and offset (of other sources: the
     beginning of the text); "keep" adds the column `_malformed`, null for good rows, else a struct of reason, topic,
-    partition, offset and raw; see `parsed_rows` and `malformed_rows`.
+    partition, offset and raw. See `parsed_rows` and `malformed_rows`.
     """
     fields = cast("T.StructType", T.StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     if clash := sorted({*keep} & {*fields.names}) or sorted({*keep, *fields.names} & {MALFORMED}):
@@ -82,7 +82,7 @@ def parse_json(
     row = [parsed["row"].getField(name).alias(name) for name in fields.names]
     kept = [F.col(name) for name in keep]
     if on_malformed == "fail":
-        # A filter, since a column that nobody uses would be optimised away, and the check with it.
+        # A filter, since Spark drops an unused column, and the check with it.
         checked = F.when(reason.isNull(), F.lit(True)).otherwise(F.raise_error(_message(frame, reason, text)))
         return read.where(checked.cast("boolean")).select(*kept, *row)
     marker = F.struct(

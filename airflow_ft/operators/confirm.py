@@ -9,6 +9,7 @@ from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_outlets, emit
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.pipeline.resolved import delivery_context
 from airflow_ft.protocol import steps
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ class ConfirmOperator(CheckpointOperator):
     pipeline's turn to the next run.
 
     The arguments are those of `CheckpointOperator`. Result: {"numbers": [...], "count", "first", "last": of these,
-    "latest": newest confirmed number of the pipeline, "rows": confirmed in this run, "set_aside": of these, rows by
-    sink that the sink refused and a person set aside (`airflow ft in-doubt`)}. Of more than 1,000 numbers `numbers` is
-    None, and the other fields remain.
+    "latest": newest confirmed number of the pipeline, "rows": confirmed in this run, "recovered": the numbers among
+    these that earlier runs computed and did not live to count, "recovered_rows": their part of "rows", "set_aside": of
+    these, rows by sink that the sink refused and a person set aside (`airflow ft in-doubt`)}. Each checkpoint is in the
+    result of one run. Of more than 1,000 numbers the list is None, and the other fields remain.
     """
 
     role = "confirmed"
@@ -41,7 +43,7 @@ class ConfirmOperator(CheckpointOperator):
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Confirms; NotDeliveredError (which fails the task) says which numbers are not, and why."""
         self.skip_if_skipped(run)
-        confirmation = pipeline_steps.confirm(spec, run, task_connections)
+        confirmation = pipeline_steps.confirm(run, delivery_context(spec), spec.sources, task_connections)
         emit(self, context, run, confirmation.confirmed)
         return pipeline_steps.told(confirmation)
 

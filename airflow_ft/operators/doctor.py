@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.failing import fail
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.connections import task_connections
 from airflow_ft.pipeline.decision_log import open_configured_store, participant_factory
+from airflow_ft.pipeline.resolved import delivery_context, spark_settings
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol.arguments import check_type
 from airflow_ft.protocol.doctor import Verdict, worst
@@ -60,9 +60,17 @@ class DoctorOperator(CheckpointOperator):
     def _examine(self) -> list[dict[str, str]]:
         from airflow_ft.pipeline.doctor import Patient, examine
 
-        spec = settings.resolved(self.rendered())
-        master = spark_master(spec.spark_master or "")
-        patient = Patient.of(spec, master, spec.delivery, spec.sources, dag_file=self.dag_file)
+        spec = self.rendered()
+        delivery, spark = delivery_context(spec), spark_settings(spec)
+        patient = Patient.of(
+            spec.pipeline,
+            delivery.wal_root,
+            spark,
+            spark_master(spark.master),
+            delivery.plan(spec.sinks, spec.commit_point),
+            spec.sources,
+            dag_file=self.dag_file,
+        )
         checks = examine(patient, lambda: open_configured_store(spec.store), task_connections, participant_factory())
         for check in checks:
             say = self.log.info if check.verdict is Verdict.OK else self.log.warning

@@ -17,8 +17,8 @@ from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
 from airflow_ft.operators.stream import StreamingPipelineOperator
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.assets import declared_asset
+from airflow_ft.pipeline.resolved import checkpointing_of
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL, airflow_arguments
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.pipeline.templates import declared, without_jinja
@@ -73,7 +73,8 @@ class CheckpointedPipeline(TaskGroup):
     """The last task; of a stream the only one, which succeeds when the stream was stopped."""
     output: Any
     """Its result, for tasks that want to know: {"numbers": [...], "count", "first", "last", "latest": number,
-        "rows": count, "set_aside": rows by sink that a person has set aside}; see `ConfirmOperator`."""
+        "rows": count, "recovered": numbers, "recovered_rows": count, "set_aside": rows by sink that a person has set
+        aside}; see `ConfirmOperator`."""
     asset: Asset | AssetAlias
     """What other DAGs can be scheduled by: an alias of several assets when the name is known only by rendering."""
 
@@ -100,7 +101,7 @@ class CheckpointedPipeline(TaskGroup):
         if from_params:
             spec = by_params(spec)
         if spec.is_rendered:
-            spec.check_holding(settings.checkpointing_of(spec))
+            spec.check_holding(checkpointing_of(spec))
         check_text("group_id", group_id, optional=True)
         check_type("default_args", default_args, Mapping, 'Give {"retries": 5}, for example.', optional=True)
         for name, sink in spec.sinks.items():

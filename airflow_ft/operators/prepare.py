@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.resolved import delivery_context
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_text
 
@@ -32,6 +33,7 @@ class PrepareOperator(CheckpointOperator):
         "sinks",
         "commit_point",
         "checkpointing",
+        "wal_root",
     )
     template_fields_renderers = {"sinks": "json", "checkpointing": "json"}  # noqa: RUF012 - as Airflow declares it
 
@@ -42,5 +44,7 @@ class PrepareOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Plans and votes; a refusal aborts the checkpoint and rewinds the pipeline."""
-        prepared = pipeline_steps.prepare(spec, run, self.participant)
+        delivery = delivery_context(spec)
+        plan = delivery.plan(spec.sinks, spec.commit_point)
+        prepared = pipeline_steps.prepare(run, delivery, plan, self.participant)
         return {"numbers": {str(checkpoint.number): checkpoint.state.value for checkpoint in prepared}}

@@ -10,6 +10,7 @@ from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_outlets, emit
 from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.resolved import wal_root_of
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.arguments import check_seconds, check_type
 from airflow_ft.protocol.errors import ConfigurationError, LeaseHeldError, TurnHeldError
@@ -65,11 +66,10 @@ class RecoverOperator(CheckpointOperator):
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Recover, or defer while another process works on the pipeline."""
-        recovery = recover_or_wait(
-            self, run, self.poll_interval, self.turn_timeout, rewind=rewinding(self, spec, context)
-        )
-        pipeline_steps.go_on_from(spec, run)
-        emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed))
+        rewind = rewinding(self, context) if spec.is_rewind else None
+        recovery = recover_or_wait(self, run, self.poll_interval, self.turn_timeout, rewind=rewind)
+        pipeline_steps.go_on_from(run, spec.savepoint, spec.sources, wal_root_of(spec))
+        emit(self, context, run, steps.confirmed_of(run.store, run.pipeline, recovery.completed, run.run))
         return {"completed": list(recovery.completed)}
 
     def rehearse(self, spec: PipelineSpec) -> Any:
@@ -82,10 +82,8 @@ class RecoverOperator(CheckpointOperator):
         return self.execute(context)
 
 
-def rewinding(operator: CheckpointOperator, spec: PipelineSpec, context: Context) -> Actor | None:
-    """Return who has this run rewind its pipeline; None: it is not told to."""
-    if not spec.is_rewind:
-        return None
+def rewinding(operator: CheckpointOperator, context: Context) -> Actor:
+    """Return who has this run rewind its pipeline."""
     from airflow_ft.operators.acting import actor_of
 
     return actor_of(operator.log, context, "rewind")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_ft.operators.base import CheckpointOperator
 from airflow_ft.operators.emitting import declare_inlets
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.pipeline.resolved import checkpointing_of, resolve
 from airflow_ft.protocol import steps
 
 if TYPE_CHECKING:
@@ -68,11 +69,11 @@ class StageOperator(CheckpointOperator):
         self._driver: Driver | None = None
         declare_inlets(self)
         if self.spec.is_rendered:
-            settings.with_checkpointing(self.spec).check_mode()
+            replace(self.spec, checkpointing=checkpointing_of(self.spec)).check_mode()
 
     def step(self, spec: PipelineSpec, run: steps.Context[DecisionLog], context: Context) -> Any:
         """Stages; see `airflow_ft.pipeline.steps`."""
-        return pipeline_steps.stage(spec, run, task_connections, self.spec, self._remember)
+        return pipeline_steps.stage(resolve(spec, self.spec), run, task_connections, self._remember)
 
     def rehearse(self, spec: PipelineSpec) -> Any:
         """Compute and log what would be delivered.
@@ -86,15 +87,11 @@ class StageOperator(CheckpointOperator):
         from airflow_ft.pipeline.dry_run import rehearse
 
         self.outlets = []
-        found = rehearse(spec, task_connections, samples=spec.dry_run_samples, on_start=self._remember)
+        found = rehearse(resolve(spec), task_connections, samples=spec.dry_run_samples, on_start=self._remember)
         for line in found.told():
             self.log.info("%s", line)
         require(found.checks, spec.pipeline)
         return found.to_json()
-
-    def staging(self, spec: PipelineSpec, run: steps.Context[DecisionLog]) -> dict[str, Any]:
-        """Return the arguments of every step; `spec` has its defaults."""
-        return pipeline_steps.staging(spec, run, task_connections, self.spec, self._remember)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the facts for OpenLineage (`airflow_ft.operators.openlineage`); its provider calls this."""

@@ -13,9 +13,9 @@ from airflow_ft.operators.emitting import declare_outlets, emit
 from airflow_ft.operators.recover import recover_or_wait, rewinding
 from airflow_ft.operators.reporting import tell_lineage
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.connections import task_connections
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.runs import is_paused
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.errors import ConfigurationError
@@ -72,16 +72,17 @@ class StreamingPipelineOperator(StageOperator):
         """Recovers, streams, and delivers what is left."""
         from airflow_ft.spark.task.stream import answer_stops, finish_step, stream_step
 
-        spec = settings.resolved(spec)
-        asked = rewinding(self, spec, context)
+        pipeline = resolve(spec, self.spec)
+        assert pipeline.restart is not None  # it is a stream
+        asked = rewinding(self, context) if spec.is_rewind else None
         recover_or_wait(self, run, poll_interval=5.0, timeout=None, again=True, rewind=asked)
-        pipeline_steps.go_on_from(spec, run)
-        overlap = pipeline_steps.delivering(spec, task_connections)
+        pipeline_steps.go_on_from(run, pipeline.savepoint, pipeline.sources, pipeline.wal_root)
+        overlap = pipeline_steps.delivering(pipeline, task_connections)
         tell_lineage(self, run, context["ti"])
         epoch = stream_step(
             run,
-            **self.staging(spec, run),
-            strategy=spec.strategy,
+            **pipeline_steps.staging(pipeline, run, task_connections, self._remember),
+            strategy=pipeline.restart,
             overlap=overlap,
             why_stop=self._why_stop(_Paused(run.run.dag_id)),
             last_try=context["ti"].try_number > context["ti"].max_tries,

@@ -117,7 +117,7 @@ class RecoverAllOperator(BaseOperator):
                 result[each.pipeline] = told
                 try:
                     found = health(store, each.pipeline, self.patience, _judged)
-                except NewerReleaseError as error:  # how the others stand is told all the same
+                except NewerReleaseError as error:  # report the other pipelines anyway
                     told["undelivered_age"], told["error"] = 0.0, str(error)
                     needs[each.pipeline] = str(error)
                     continue

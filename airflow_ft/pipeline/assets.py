@@ -39,8 +39,9 @@ def pipeline_asset(pipeline: str) -> Asset:
     """The asset `airflow-ft://<pipeline>`, equal to what `Asset("airflow-ft://<pipeline>")` makes.
 
     An event carries extra = {"pipeline", "number" (the newest confirmed number), "numbers", "count", "first", "last",
-    "rows", "set_aside"}, the last six as in the result of `ConfirmOperator`. Events are sent at least once: a consumer
-    that must not act twice compares the number.
+    "rows", "recovered", "recovered_rows", "set_aside"}, all but the first two as in the result of `ConfirmOperator`.
+    Events are sent at least once, and one of `recover` names numbers that the result of its run counts, too. A consumer
+    that must not act twice compares the numbers.
     """
     from airflow.sdk import Asset
 

@@ -189,7 +189,7 @@ def standing(store: DecisionLog, pipeline: str, barrier: datetime | None, *, new
         assert number is not None  # one of the two
         as_of = store.read_as_of(pipeline, number)
         if through is not None and barrier is not None:
-            as_of = max(as_of or barrier, barrier)  # what said so may tell of a later time by now
+            as_of = max(as_of or barrier, barrier)  # the run may have read further by now
         return GateStatus(pipeline, barrier, through is not None, number, store.delivered_with(pipeline, number), as_of)
     except KeyError:
         return GateStatus(pipeline, barrier, known=False)

@@ -23,7 +23,7 @@ from airflow_ft.sinks.registry import system
 from airflow_ft.spark.request import listed
 
 if TYPE_CHECKING:
-    from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.pipeline.resolved import SparkSettings
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.decision_log import HistoryLog, QueryLog
     from airflow_ft.protocol.model import CheckpointState, Segment
@@ -56,18 +56,25 @@ class Patient:
 
     @classmethod
     def of(
-        cls, spec: PipelineSpec, master: str, delivery: Delivery | None, sources: Mapping[str, Source], **more: Any
+        cls,
+        pipeline: str,
+        wal_root: str,
+        spark: SparkSettings,
+        master: str,
+        delivery: Delivery | None,
+        sources: Mapping[str, Source],
+        **more: Any,
     ) -> Patient:
-        """A pipeline as it is declared; of `spec`, which has its defaults, all but its sources and sinks is taken."""
-        packages = [*listed(spec.spark_conf.get("spark.jars.packages", "")), *spec.packages]
+        """A pipeline as it is declared; `master` is that of `spark`, looked up."""
+        packages = [*listed(spark.conf.get("spark.jars.packages", "")), *spark.packages]
         return cls(
-            pipeline=spec.pipeline,
-            wal_root=spec.wal_root or "",
+            pipeline=pipeline,
+            wal_root=wal_root,
             participants={participant.name: participant for participant in delivery.participants} if delivery else {},
             sources=sources,
             spark_master=master,
-            jars=listed(spec.jars or ""),
-            spark_conf={**spec.spark_conf, "spark.jars.packages": ",".join(packages)},
+            jars=spark.jars,
+            spark_conf={**spark.conf, "spark.jars.packages": ",".join(packages)},
             **more,
         )
 
@@ -187,13 +194,11 @@ def _wal(root: str, wal: WalReader, needed: Sequence[Segment], store: DecisionLo
 
 
 def _spark(patient: Patient) -> list[Check]:
-    from airflow_ft.pipeline import settings
     from airflow_ft.spark.task.doctor import examine_spark
 
     return examine_spark(
         patient.spark_master,
         patient.jars,
-        settings.class_archives(),
         patient.spark_conf,
         needs_connector=any(source.needs_connector for source in patient.sources.values()),
     )

@@ -158,7 +158,7 @@ def _send(name: str, value: float, pipeline: str, *tags: str) -> None:
         for sent_as, given in ((plain, None), (f"{PREFIX}.{name}", labels)):
             _send_as(sent_as, metric.kind, value, given)
         _told.clear()
-    except Exception as error:  # of a client of one's own, or where none can be made
+    except Exception as error:  # a custom client failed, or none can be created
         if (why := f"{type(error).__name__}: {error}") not in _told:
             log.warning("metrics are not sent: %s", why)
             _told.add(why)

@@ -13,12 +13,13 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_ft.pipeline import settings
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.retries import USUAL
 from airflow_ft.pipeline.spec import PipelineSpec, take_spec
 from airflow_ft.protocol import steps
@@ -33,7 +34,7 @@ from airflow_ft.protocol.errors import (
     TurnHeldError,
     UnfitTargetError,
 )
-from airflow_ft.protocol.lease import Worker
+from airflow_ft.protocol.lease import LeaseWatch, Worker
 from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.noting import note_failure
 from airflow_ft.protocol.restart import wait_after
@@ -88,7 +89,8 @@ def run(
     end the run at once.
 
     Returns {"numbers": [...], "count", "first", "last": of the checkpoints confirmed in this run, "latest": newest
-    confirmed number of the pipeline, "rows": confirmed in this run, "set_aside"}, as `CheckpointedPipeline.output`.
+    confirmed number of the pipeline, "rows": confirmed in this run, "recovered", "recovered_rows": the part of these
+    that earlier runs computed, "set_aside"}, as `CheckpointedPipeline.output`.
 
     Raises an AirflowFtError after a failure: decided rows are delivered nevertheless, or by the next run.
     """
@@ -152,8 +154,8 @@ class PlainRun:
     def _steps(self, store: DecisionLog) -> dict[str, Any]:
         from airflow_ft.pipeline import steps as pipeline
 
-        spec, connections = self._spec, self._connections
-        participants = spec.delivery.names
+        resolved, connections = resolve(self._spec), self._connections
+        plan, delivery = resolved.plan, resolved.delivery
         failures: list[AirflowFtError] = []
 
         def done(step: Callable[[steps.Context[DecisionLog]], Any]) -> bool:
@@ -166,19 +168,21 @@ class PlainRun:
 
         def recover(context: steps.Context[DecisionLog]) -> None:
             pipeline.recover(context)
-            pipeline.go_on_from(spec, context)
+            pipeline.go_on_from(context, resolved.savepoint, resolved.sources, resolved.wal_root)
 
         def stage(context: steps.Context[DecisionLog]) -> None:
-            pipeline.stage(spec, context, connections, spec)
+            pipeline.stage(resolved, context, connections)
 
         # As Airflow's tasks do: what is decided is delivered, whatever has failed before (I3, I7).
         if done(recover) and done(stage):
-            for name in participants:
-                done(partial(pipeline.prepare, spec, participant=name))
-        for name in participants:
+            for name in plan.names:
+                done(partial(pipeline.prepare, delivery=delivery, plan=plan, participant=name))
+        for name in plan.names:
             done(partial(pipeline.commit, participant=name))
         try:
-            confirmation = self._again(store, lambda context: pipeline.confirm(spec, context, connections))
+            confirmation = self._again(
+                store, lambda context: pipeline.confirm(context, delivery, resolved.sources, connections)
+            )
         except AirflowFtError as error:
             failures.append(error)
         if failures:
@@ -204,6 +208,8 @@ class PlainRun:
                     raise
                 time.sleep(wait)
                 number += 1
+                # If the decision log was away, an owner that is alive could not renew its lease either.
+                abandoned = Abandoned(store, self._spec.pipeline, settings.lease_seconds())
 
     def _wait(self, error: AirflowFtError) -> None:
         """For others; raises the error when that has taken too long."""
@@ -222,7 +228,7 @@ class PlainRun:
             pipeline=self._spec.pipeline,
             run=self._key,
             participants=participant_factory(self._connections),
-            worker=Worker(task=f"{self._key} ({socket.gethostname()}:{os.getpid()})", try_number=try_number),
+            worker=Worker(f"{self._key} ({socket.gethostname()}:{os.getpid()})", try_number, abandoned.watch),
             lease_seconds=settings.lease_seconds(),
             run_is_over=abandoned,
         )
@@ -234,20 +240,28 @@ class Abandoned:
 
     While it works it renews a lease. So it is over when no lease of the pipeline has moved for `seconds`. If it is not
     dead but asleep, it is fenced when it wakes up (I5). Only Airflow knows about a DAG run, so none is ever over here.
+
+    `watch` has what this wait has seen of the leases, so that `take_epoch` does not wait for them again.
     """
 
     store: LeaseLog
     pipeline: str
     seconds: float
     monotonic: Callable[[], float] = time.monotonic
+    watch: LeaseWatch = field(init=False)
     _seen: tuple[RunKey, Mapping[str, int]] | None = None
     _since: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.watch = LeaseWatch(self.monotonic)
 
     def __call__(self, holder: RunKey) -> bool:
         """To be asked again and again."""
         if not holder.is_plain:
             return False
-        seen = holder, {lease.holder: lease.counter for lease in self.store.leases(self.pipeline)}
+        leases = self.store.leases(self.pipeline)
+        self.watch.look(leases)
+        seen = holder, {lease.holder: lease.counter for lease in leases}
         if seen != self._seen:
             self._seen, self._since = seen, self.monotonic()
         return self.monotonic() - self._since >= self.seconds

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CAN_GO_ON = ["queued", "running"]
-# Their data interval is one that somebody has planned; of the others it is made up, or missing.
+# These runs have a planned data interval. For others it is made up, or missing.
 _WITH_AN_INTERVAL = ("scheduled", "backfill")
 
 

@@ -7,18 +7,12 @@ in `airflow_ft.provider_info`. Read at run time only: parsing a DAG opens nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.lease import LEASE_SECONDS
 from airflow_ft.spark import private
-
-if TYPE_CHECKING:
-    from airflow_ft.pipeline.spec import PipelineSpec
 
 SECTION = "airflow_ft"
 
@@ -28,55 +22,6 @@ def _read(option: str) -> str:
 
     value = conf.get(SECTION, option, fallback="")
     return str(value).strip() if value is not None else ""
-
-
-def with_checkpointing(spec: PipelineSpec) -> PipelineSpec:
-    """The specification with `[airflow_ft] checkpointing` for what its own leaves open.
-
-    ConfigurationError: a sink cannot hold its rows for as long as a checkpoint may take.
-    """
-    return replace(spec, checkpointing=checkpointing_of(spec))
-
-
-def checkpointing_of(spec: PipelineSpec) -> CheckpointConfig:
-    """The settings of its checkpoints, with `[airflow_ft] checkpointing` for what it leaves open.
-
-    ConfigurationError, which names what the configuration says: the two do not go together.
-    """
-    defaults = checkpointing()
-    defaults = defaults.of_streams() if spec.streaming else defaults.of_scheduled()
-    try:
-        return spec.config.resolved(defaults)
-    except ConfigurationError as error:
-        said = {name: value for name, value in defaults.to_json().items() if name not in spec.config.given}
-        raise ConfigurationError(
-            error.what,
-            code=error.code,
-            remedy=f"{error.remedy} Or change [{SECTION}] checkpointing, which is {json.dumps(said)}.",
-            **{**error.fields, "configured": said},
-        ) from None
-
-
-def resolved(spec: PipelineSpec) -> PipelineSpec:
-    """The specification with this configuration for what it leaves open (`store` is left as it is)."""
-    found = replace(
-        with_checkpointing(spec),
-        wal_root=spec.wal_root or wal_root(),
-        spark_master=spec.spark_master or spark_master(),
-        spark_conf={**spark_conf(), **spec.spark_conf},
-        jars=spark_jars() if spec.jars is None else spec.jars,
-        keep_session=timedelta(seconds=keep_session()) if spec.keep_session is None else spec.keep_session,
-    )
-    return replace(found, configured=tuple(sorted({*spec.configured, *_differing(spec, found)})))
-
-
-def _differing(spec: PipelineSpec, found: PipelineSpec) -> Iterator[str]:
-    """Yield what `found` has that the specification has left open."""
-    yield from (f"checkpointing.{name}" for name in found.config.given - spec.config.given)
-    yield from (f"spark_conf.{name}" for name in found.spark_conf.keys() - spec.spark_conf.keys())
-    for name in ("wal_root", "spark_master", "jars", "keep_session"):
-        if getattr(found, name) != getattr(spec, name):
-            yield name
 
 
 def store() -> str:
@@ -164,11 +109,6 @@ def _json(option: str, example: str) -> dict[str, Any]:
 def spark_jars() -> str:
     """`[airflow_ft] spark_jars`: folders and jar files for Spark's class path, separated by commas."""
     return _read("spark_jars")
-
-
-def class_archives() -> str:
-    """`[airflow_ft] class_archives`: folder of what `airflow ft class-archive` makes."""
-    return _read("class_archives") or str(private.own_folder() / "class-archives")
 
 
 def keep_session() -> float:

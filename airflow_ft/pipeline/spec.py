@@ -1,27 +1,33 @@
 """`PipelineSpec`: all that a pipeline's author says, in one frozen value. Each task carries its part of it.
 
-Its fields are listed here and nowhere else: the operators name those that they use as template fields, the driver gets
-it whole, and the decision log keeps what each checkpoint was made with (`to_json`, by its digest).
+Its fields are listed here and nowhere else: the operators name those that they use as template fields, `resolve` makes
+a complete pipeline of it, and the decision log keeps what each checkpoint was made with (`to_json`, by its digest).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import timedelta
 from difflib import get_close_matches
-from inspect import isclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.pipeline.spec_checks import (
+    check_connections,
+    check_dead_letters,
+    check_for_streams,
+    check_inputs,
+    check_late_after,
+    check_places,
+    check_reading,
+    check_sinks,
+    check_spark,
+    check_split,
+    drains_as_stream,
+)
 from airflow_ft.pipeline.templates import declared, declared_name, no_suffix, plain, rebuild
 from airflow_ft.protocol.arguments import (
-    check_job,
-    check_key,
-    check_known,
-    check_plain,
-    check_text,
-    check_texts,
     check_type,
     is_resolved_later,
     is_template,
@@ -30,7 +36,7 @@ from airflow_ft.protocol.arguments import (
     truth,
     wrong,
 )
-from airflow_ft.protocol.config import OF_STREAMS, CheckpointConfig, check_name
+from airflow_ft.protocol.config import OF_STREAMS, CheckpointConfig
 from airflow_ft.protocol.dead_letters import DeadLetters
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.from_savepoint import FromSavepoint
@@ -40,18 +46,12 @@ from airflow_ft.protocol.planning import Delivery, plan_delivery
 from airflow_ft.protocol.restart import ExponentialDelay, RestartStrategy
 from airflow_ft.protocol.secrets import without_secrets
 from airflow_ft.protocol.sink_spec import HoldingSinkSpec
-from airflow_ft.sinks.registry import system
-from airflow_ft.sources.groups import check_groups
-from airflow_ft.sources.modes import check_mode
 
 if TYPE_CHECKING:
     from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.sources import Source
 
-_SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
 _OF_A_RUN = ("suffix", "from_savepoint", "dry_run", "dry_run_samples", "rewind")
-_SOURCE = ("conn_id", "to_json", "read")
-_ROOTS = ("/", "file:/", "hdfs://")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +157,9 @@ class PipelineSpec:
         object.__setattr__(self, "pipeline", pipeline)
         object.__setattr__(self, "suffix", suffix)
         checks = (
-            self._check_job,
+            self._check_inputs,
             self._check_places,
             self._check_sinks,
-            self._check_split,
             self._check_checkpointing,
             self._check_restart,
             self._check_savepoint,
@@ -173,106 +172,25 @@ class PipelineSpec:
                 error.located(pipeline=pipeline if isinstance(pipeline, str) else "")
                 raise
 
-    def _check_job(self) -> None:
-        if not is_template(self.job) and not is_resolved_later(self.job):
-            check_job(self.job)
-        _check_specs("source", self.sources, _SOURCE, 'KafkaSource(topics=["orders"])')
-        if not self.sources:
-            raise ConfigurationError(
-                "the pipeline has no sources.",
-                code="argument_missing",
-                remedy='Declare at least one, such as sources={"orders": KafkaSource(topics=["orders"])}.',
-                argument="sources",
-            )
-        check_groups(self.sources)
-        check_type("job_args", self.job_args, Mapping, 'Give a dictionary, such as {"limit": 100}.')
-        for name in self.job_args:
-            check_key("job_args", name)
-        check_plain("job_args", self.job_args)
-        if isinstance(self.job, InlineJob):  # a module is not imported here: its job is asked in the driver
-            self.job.check_arguments(list(self.job_args))
-
-    def _check_split(self) -> None:
-        """Check the split of a job of the DAG file, which is known; the driver checks a module after the import."""
-        apart = [name for name in self.sinks if name not in self.optional]
-        if isinstance(self.job, InlineJob) and not self.job.divides and len(apart) > 1:
-            raise ConfigurationError(
-                f"the job {self.job.reference} has no split(batch), but several sinks: {', '.join(apart)}.",
-                code="split_missing",
-                remedy="Write a class below @job with transform(self, spark, sources) and split(self, batch), which"
-                " returns {sink name: DataFrame}.",
-                job=self.job.reference,
-                sinks=apart,
-            )
+    def _check_inputs(self) -> None:
+        check_inputs(self.job, self.sources, self.job_args)
 
     def _check_places(self) -> None:
-        for name in ("commit_point", "store", "wal_root", "spark_master"):
-            check_text(name, getattr(self, name), optional=True)
-        if self.wal_root and not is_template(self.wal_root) and not self.wal_root.startswith(_ROOTS):
-            raise wrong(
-                "wal_root",
-                shown(self.wal_root),
-                "Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH as wal_root.",
-                code="path_invalid",
-            )
-        check_type("spark_conf", self.spark_conf, Mapping, 'Give a dictionary, such as {"spark.driver.memory": "2g"}.')
-        for name, value in dict[str, Any](self.spark_conf).items():
-            check_key("spark_conf", name)
-            if isinstance(value, str):
-                refuse_object(f"spark_conf[{name!r}]", value)
-            elif not is_resolved_later(value):  # it may be a secret: show only its type
-                remedy = f'Give text: {{"{name}": "..."}}.'
-                raise wrong(f"spark_conf[{name!r}]", f"a {type(value).__name__}", remedy)
-        if isinstance(self.jars, str):
-            refuse_object("jars", self.jars)
-        elif self.jars is not None and not is_resolved_later(self.jars):
-            check_texts("jars", self.jars)
-        check_texts("packages", self.packages)
-        if self.keep_session is not None and (
-            not isinstance(self.keep_session, timedelta) or self.keep_session < timedelta(0)
-        ):
-            raise wrong(
-                "keep_session", shown(self.keep_session), "Give timedelta(minutes=15), or timedelta(0) for none."
-            )
-        if self.late_after is not None and (
-            not isinstance(self.late_after, timedelta) or self.late_after <= timedelta(0)
-        ):
-            raise wrong(
-                "late_after",
-                shown(self.late_after),
-                "Give a timedelta, such as timedelta(hours=26) for a daily pipeline, or leave late_after out.",
-            )
+        check_places(self.wal_root, commit_point=self.commit_point, store=self.store, spark_master=self.spark_master)
+        check_spark(self.spark_conf, self.jars, self.packages, self.keep_session)
+        check_late_after(self.late_after)
         for name in ("overlap", "streaming", "emit_asset"):
             check_type(name, getattr(self, name), bool, f"Give True or False as {name}.")
 
     def _check_sinks(self) -> None:
-        _check_specs("sink", self.sinks, _SINK, 'MySqlSink(table="shop.orders")')
-        check_texts("optional_sinks", self.optional_sinks)
-        check_known("optional_sinks", tuple(self.optional_sinks))
-        if unknown := sorted(set(self.optional_sinks) - set(self.sinks)):
-            raise _no_sink("optional_sinks", unknown, self.sinks)
+        check_sinks(self.sinks, self.optional_sinks)
         object.__setattr__(self, "dead_letters", DeadLetters.of(self.dead_letters))
-        if self.dead_letters is not None and self.optional.issuperset(self.sinks):
-            raise ConfigurationError(
-                f"the pipeline has only the sink of dead letters: {', '.join(sorted(self.optional))}.",
-                code="argument_missing",
-                remedy="Declare a sink for the other rows.",
-                argument="sinks",
-            )
-        if unknown := sorted(self.optional - set(self.sinks)):
-            raise _no_sink("dead_letters", unknown, self.sinks)
-        for name, sink in self.sinks.items():
-            if is_resolved_later(sink.conn_id):
-                raise ConfigurationError(
-                    "its connection id is known only in a run, but the names of tasks contain it.",
-                    code="value_known_too_late",
-                    remedy="Write the id itself as conn_id. If it must vary, use the single operators.",
-                    sink=name,
-                    argument="conn_id",
-                )
-            system(sink.kind).require_clients()
+        if self.dead_letters is not None:
+            check_dead_letters(self.sinks, self.optional)
+        check_connections(self.sinks)
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point)
+        check_split(self.job, self.sinks, self.optional)
 
     def _check_checkpointing(self) -> None:
         remedy = "Give a CheckpointConfig, such as CheckpointConfig(timeout=timedelta(minutes=10))."
@@ -285,32 +203,17 @@ class PipelineSpec:
             if "unaligned" not in known and "unaligned" in self.checkpointing:  # a run says whether that is in order
                 known.pop("aligned_timeout", None)
             CheckpointConfig.from_json(known)
-            self._check_for_streams([name for name in OF_STREAMS if name in self.checkpointing])
+            check_for_streams([name for name in OF_STREAMS if name in self.checkpointing], streaming=self.streaming)
             return
         if not is_template(self.commit_point) and not is_resolved_later(self.commit_point):
             plan_delivery(declared(self.sinks), self.commit_point, self.config.mode)
-        self._check_for_streams(self.config.given_to_streams)
+        check_for_streams(self.config.given_to_streams, streaming=self.streaming)
         if "mode" in self.config.given:  # as below
             self.check_mode()
         if self.streaming and self.config.drain:
-            raise ConfigurationError(
-                "CheckpointConfig.drain is for scheduled pipelines, but this one is a stream.",
-                code="arguments_conflict",
-                remedy="Leave drain out, and stop the stream with `airflow ft stop --drain`.",
-                arguments=["drain", "streaming"],
-            )
+            raise drains_as_stream()
         if "timeout" in self.config.given:  # else the provider's configuration may say it
             self.check_holding(self.config)
-
-    def _check_for_streams(self, given: Sequence[str]) -> None:
-        if given and not self.streaming:
-            raise ConfigurationError(
-                f"CheckpointConfig.{given[0]} is for streams, but this pipeline is scheduled.",
-                code="needs_streaming",
-                remedy=f"Add streaming=True, or leave {given[0]} out. The checkpoints of a scheduled run follow from"
-                " its schedule and the limits of its sources (max_offsets_per_trigger, max_files_per_trigger, ...).",
-                argument=given[0],
-            )
 
     def _check_restart(self) -> None:
         remedy = "Give a restart strategy, such as FixedDelay(attempts=5, delay=timedelta(seconds=30))."
@@ -343,18 +246,7 @@ class PipelineSpec:
 
     def check_mode(self) -> None:
         """ConfigurationError when the mode cannot be kept with what is read here, or by the run of a schedule."""
-        mode = self.config.mode
-        if mode is CheckpointingMode.AT_MOST_ONCE and not self.streaming:
-            raise ConfigurationError(
-                f"mode {mode} is for streams. Each run of a scheduled pipeline would start at the end of its sources"
-                " and read nothing.",
-                code="needs_streaming",
-                remedy="Add streaming=True. Or leave mode out: each run then continues where the last one ended.",
-                argument="mode",
-                value=mode.value,
-            )
-        for name, source in self.sources.items():
-            check_mode(name, source, mode)
+        check_reading(self.config.mode, self.sources, streaming=self.streaming)
 
     def check_holding(self, config: CheckpointConfig) -> None:
         """ConfigurationError, naming the sink, when one cannot hold its rows for as long as a checkpoint may take."""
@@ -495,19 +387,3 @@ def take_spec(arguments: Mapping[str, Any], others: Sequence[str]) -> tuple[Pipe
                 f"{name} is missing.", code="argument_missing", remedy=f"Give {name}=...", argument=name
             )
     return PipelineSpec(**known), left
-
-
-def _no_sink(argument: str, unknown: Sequence[str], sinks: Mapping[str, SinkSpec]) -> ConfigurationError:
-    names = ", ".join(unknown)
-    what = f"{argument} names {names}, which is not a sink of the pipeline."
-    return wrong(argument, names, f"Give names of {', '.join(sinks)}.", what=what)
-
-
-def _check_specs(kind: str, given: object, attributes: tuple[str, ...], example: str) -> None:
-    check_type(f"{kind}s", given, Mapping, f'Give a dictionary by name: {{"orders": {example}}}.')
-    assert isinstance(given, Mapping)
-    for name, spec in given.items():
-        check_name(kind, name)
-        if isclass(spec) or not is_dataclass(spec) or not all(hasattr(spec, attribute) for attribute in attributes):
-            why = f", which is not a {kind}"
-            raise wrong(f"{kind}s[{name!r}]", shown(spec), f"Give a {kind}, such as {example}.", why=why)

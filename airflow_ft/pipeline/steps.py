@@ -1,4 +1,4 @@
-"""What each step of a pipeline does with its specification: Airflow's tasks are shells over this, and so is `run`.
+"""What each step of a resolved pipeline does: Airflow's tasks are shells over this, and so is `run`.
 
 `connections` reads Airflow's connections in the way that the process has; `run` is the run as the core sees it.
 """
@@ -20,9 +20,7 @@ from airflow_ft.pipeline.decision_log import store_url
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.protocol import steps
 from airflow_ft.protocol.backpressure import retained_batches
-from airflow_ft.protocol.dead_letters import DeadLetters
 from airflow_ft.protocol.errors import ConfigurationError, SinkUnavailableError, StageError, together
-from airflow_ft.protocol.inline_job import InlineJob
 from airflow_ft.protocol.model import CheckpointingMode
 from airflow_ft.protocol.numbers import MOST_LISTED
 from airflow_ft.protocol.sharing import require_own_targets
@@ -33,16 +31,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_ft.pipeline.actions.actor import Actor
-    from airflow_ft.pipeline.spec import PipelineSpec
+    from airflow_ft.pipeline.resolved import DeliveryContext, ResolvedPipeline
     from airflow_ft.protocol.config import CheckpointConfig
     from airflow_ft.protocol.connections import ConnectionResolver
     from airflow_ft.protocol.errors import AirflowFtError
-    from airflow_ft.protocol.model import Checkpoint, Former, Pipeline, RunKey
+    from airflow_ft.protocol.from_savepoint import FromSavepoint
+    from airflow_ft.protocol.model import Checkpoint, Former, ParticipantPlan, Pipeline, RunKey
     from airflow_ft.protocol.participant import ParticipantFactory
     from airflow_ft.protocol.planning import Delivery
     from airflow_ft.protocol.recovery import Recovery
     from airflow_ft.protocol.retention import Progress
     from airflow_ft.protocol.write_ahead_log import Archive
+    from airflow_ft.sources import Source
     from airflow_ft.spark.request import StageRequest
     from airflow_ft.spark.task.launcher import Driver
     from airflow_ft.store.decision_log import DecisionLog
@@ -85,109 +85,108 @@ def recover(run: steps.Context[DecisionLog], *, again: bool = False) -> Recovery
     return recovery
 
 
-def go_on_from(spec: PipelineSpec, run: steps.Context[DecisionLog]) -> None:
+def go_on_from(
+    run: steps.Context[DecisionLog], savepoint: FromSavepoint | None, sources: Mapping[str, Source], wal_root: str
+) -> None:
     """Restore this run's savepoint, if it has one and has not restored it yet."""
-    told = spec.savepoint
-    if told is None or not told.is_given:
+    if savepoint is None or not savepoint.is_given:
         return
-    if told.is_beginning:
-        _require_beginnings(spec)
+    if savepoint.is_beginning:
+        _require_beginnings(run.pipeline, sources)
     from airflow_ft.spark.savepoints.restoring import restore_once
 
     restore_once(
         run.store,
-        told,
+        savepoint,
         run.pipeline,
         run.run,
         run.participants,
         run.worker,
-        wal_root=spec.wal_root or settings.wal_root(),
+        wal_root=wal_root,
         lease_seconds=run.lease_seconds,
     )
 
 
-def _require_beginnings(spec: PipelineSpec) -> None:
+def _require_beginnings(pipeline: str, sources: Mapping[str, Source]) -> None:
     """Raise ConfigurationError if a source would not be read again, but from its current end or a group's offsets."""
-    for name, source in spec.sources.items():
+    for name, source in sources.items():
         if isinstance(source, KafkaSource) and (start := source.starting_offsets) in ("latest", GROUP_OFFSETS):
             raise ConfigurationError(
                 f"a full refresh is impossible, because source {name!r} starts at {start!r}. It would read nothing"
                 " again and could skip unread records.",
                 code="full_refresh_impossible",
                 remedy=f'Give starting_offsets="earliest", a time or offsets for source {name!r}.',
-                pipeline=spec.pipeline,
+                pipeline=pipeline,
                 source=name,
                 value=start,
             )
 
 
 def stage(
-    spec: PipelineSpec,
+    pipeline: ResolvedPipeline,
     run: steps.Context[DecisionLog],
     connections: ConnectionResolver,
-    declared: PipelineSpec,
     on_start: Callable[[Driver], None] = lambda _: None,
 ) -> dict[str, Any] | None:
-    """Stages what is new, once in a run; None: it has been staged before. `declared`: see `staging`."""
+    """Stages what is new, once in a run; None: it has been staged before."""
     from airflow_ft.spark.task.stage import stage_step
 
-    spec = settings.resolved(spec)
-    overlap = delivering(spec, connections) if spec.overlap else None
-    result = stage_step(run, **staging(spec, run, connections, declared, on_start), overlap=overlap)
+    overlap = delivering(pipeline, connections) if pipeline.overlap else None
+    result = stage_step(run, **staging(pipeline, run, connections, on_start), overlap=overlap)
     return None if result is None else {**result.published.told(), "rows": dict(result.rows)}
 
 
 def staging(
-    spec: PipelineSpec,
+    pipeline: ResolvedPipeline,
     run: steps.Context[DecisionLog],
     connections: ConnectionResolver,
-    declared: PipelineSpec,
     on_start: Callable[[Driver], None],
 ) -> dict[str, Any]:
-    """Return the arguments of each stage; `spec` has its defaults, `declared` is not rendered."""
+    """Return the arguments of each stage."""
     from airflow.sdk.log import redact  # type: ignore[attr-defined]
 
     from airflow_ft.protocol.warning import warn
     from airflow_ft.sinks.fitting import schema_problems
 
-    delivery = spec.delivery
+    participants, config = pipeline.plan.participants, pipeline.checkpointing
 
-    def make(pipeline: Pipeline, epoch: int, attempt: int) -> StageRequest:
-        require_log(spec, run.store)  # again: it may have gone away since, and a stream begins many attempts
-        return request(spec, run.run, pipeline, epoch, attempt, connections)
+    def make(before: Pipeline, epoch: int, attempt: int) -> StageRequest:
+        # Again: it may have gone away since, and a stream begins many attempts.
+        require_log(pipeline.pipeline, pipeline.wal_root, run.store)
+        return request(pipeline, run.run, before, epoch, attempt, connections)
 
     def preflight() -> None:
-        require_log(spec, run.store)
-        require_sources(spec, connections)
+        require_log(pipeline.pipeline, pipeline.wal_root, run.store)
+        require_sources(pipeline.pipeline, pipeline.sources, connections)
         former = run.store.pipeline(run.pipeline).former
-        require_ready(spec, connections, former, run.participants, run.store.installation)
-        require_own_targets(run.store, run.pipeline, delivery.participants, run.participants, staged=False)
+        require_ready(pipeline.pipeline, participants, connections, former, run.participants, run.store.installation)
+        require_own_targets(run.store, run.pipeline, participants, run.participants, staged=False)
 
     def judge(schemas: Mapping[str, pa.Schema]) -> Sequence[AirflowFtError]:
-        return schema_problems(delivery.participants, connections, schemas, partial(warn, run.store, run.pipeline))
+        return schema_problems(participants, connections, schemas, partial(warn, run.store, run.pipeline))
 
     return {
         "make_request": make,
         "on_line": spark_log.info,
         "on_start": on_start,
-        "spec": redact(kept(spec, declared)),  # hides what Airflow knows to be secret, wherever Jinja has put it
+        "spec": redact(pipeline.stored),  # hides what Airflow knows to be secret, wherever Jinja has put it
         "preflight": preflight,
         "judge": judge,
         # AT_MOST_ONCE continues nothing, so no row is delivered twice.
-        "resume_drained": spec.config.resume_drained or spec.config.mode is CheckpointingMode.AT_MOST_ONCE,
+        "resume_drained": config.resume_drained or config.mode is CheckpointingMode.AT_MOST_ONCE,
     }
 
 
-def require_log(spec: PipelineSpec, store: DecisionLog | None = None) -> None:
+def require_log(pipeline: str, root: str, store: DecisionLog | None = None) -> None:
     """Prove that the folder of the write-ahead log is the known one, and can be written, before Spark is started.
 
-    `spec` has its defaults; without a `store` no new root is marked. StorageUnavailableError when its disk is away
+    `root` is that folder; without a `store` no new root is marked. StorageUnavailableError when its disk is away
     (`airflow_ft.wal.roots`); StageError where a local folder cannot be made or written.
     """
     from airflow_ft.wal import roots
-    from airflow_ft.wal.filesystem import is_hdfs, local_path
+    from airflow_ft.wal.filesystem import is_hdfs
+    from airflow_ft.wal.local import local_path
 
-    root = spec.wal_root or ""
     if store is None:
         roots.require(root)
     elif is_hdfs(root) or roots.is_remembered(store, root):  # then no folder is made here
@@ -206,7 +205,7 @@ def require_log(spec: PipelineSpec, store: DecisionLog | None = None) -> None:
         raise StageError(
             f"cannot write the write-ahead log to {folder}: {why}.",
             code="folder_not_writable",
-            pipeline=spec.pipeline,
+            pipeline=pipeline,
             remedy=f"Make {folder} writable for the user who runs tasks. Or give another folder as wal_root or in"
             f" [{settings.SECTION}] wal_root. Nothing was computed yet.",
             path=str(folder),
@@ -215,17 +214,18 @@ def require_log(spec: PipelineSpec, store: DecisionLog | None = None) -> None:
         roots.claim(store, root)
 
 
-def require_sources(spec: PipelineSpec, connections: ConnectionResolver) -> None:
+def require_sources(pipeline: str, sources: Mapping[str, Source], connections: ConnectionResolver) -> None:
     """StageError where no broker of a source accepts a connection, before Spark is started."""
     from airflow_ft.sources.ready import unreachable
 
-    if problems := list(unreachable(spec.sources, connections)):
+    if problems := list(unreachable(sources, connections)):
         error = together(problems, "sources cannot be read")
-        raise error.located(pipeline=spec.pipeline)
+        raise error.located(pipeline=pipeline)
 
 
 def require_ready(
-    spec: PipelineSpec,
+    pipeline: str,
+    plans: Sequence[ParticipantPlan],
     connections: ConnectionResolver,
     former: Former | None = None,
     opener: ParticipantFactory | None = None,
@@ -239,8 +239,8 @@ def require_ready(
     """
     from airflow_ft.sinks.ready import lacking
 
-    participants = [replace(each, former=former) for each in spec.delivery.participants]
-    problems = lacking(spec.pipeline, participants, connections, opener, installation)
+    participants = [replace(each, former=former) for each in plans]
+    problems = lacking(pipeline, participants, connections, opener, installation)
     if not problems:
         return
     error = together(problems, "things keep the sinks from taking rows")
@@ -248,99 +248,94 @@ def require_ready(
         log.warning("%s Rows are staged meanwhile, and delivered when the sink answers again.", error)
         return
     error.remedy += " Nothing was computed yet."
-    raise error.located(pipeline=spec.pipeline)
-
-
-def kept(spec: PipelineSpec, declared: PipelineSpec) -> dict[str, Any]:
-    """Return what the decision log keeps of it: of arguments and settings that may hold secrets what the author says.
-
-    So they are not rendered, and of the provider's settings there are the names.
-    """
-    configured = dict.fromkeys(settings.spark_conf(), f"[{settings.SECTION}] spark_conf")
-    return replace(spec, job_args=declared.job_args, spark_conf={**configured, **declared.spark_conf}).to_json()
+    raise error.located(pipeline=pipeline)
 
 
 def delivering(
-    spec: PipelineSpec, connections: ConnectionResolver
+    pipeline: ResolvedPipeline, connections: ConnectionResolver
 ) -> tuple[Delivery, CheckpointConfig, Progress, Archive]:
-    """Return what a delivery beside the stage needs; `spec` has its defaults."""
+    """Return what a delivery beside the stage needs."""
     from airflow_ft.sources.progress import GroupOffsets
     from airflow_ft.wal.retention import WalArchive
 
-    progress = GroupOffsets(spec.sources, connections)
-    return spec.delivery, spec.config, progress, WalArchive(spec.wal_root or "")
+    progress = GroupOffsets(pipeline.sources, connections)
+    return pipeline.plan, pipeline.checkpointing, progress, WalArchive(pipeline.wal_root)
 
 
 def request(
-    spec: PipelineSpec, run: RunKey, pipeline: Pipeline, epoch: int, attempt: int, connections: ConnectionResolver
+    pipeline: ResolvedPipeline,
+    run: RunKey,
+    before: Pipeline,
+    epoch: int,
+    attempt: int,
+    connections: ConnectionResolver,
 ) -> StageRequest:
     """Return the request for the Spark driver; it holds credentials of sources and of the decision log, none of sinks.
 
-    `spec` has its defaults. Checks the sources' connections here, since Spark takes its time to start.
+    `before` is the pipeline's row as this attempt finds it. Checks the sources' connections here, since Spark takes its
+    time to start.
 
     Raises:
         SinkAccessError, ConfigurationError: a source cannot be read with its connection.
     """
-    from airflow_ft.spark.request import StageRequest, listed
+    from airflow_ft.spark.request import StageRequest
     from airflow_ft.spark.state.locations import behind_the_beginning
     from airflow_ft.spark.state.settings import keep_configured
 
-    conn_ids = {source.conn_id for source in spec.sources.values() if source.conn_id}
+    sources, spark = pipeline.sources, pipeline.spark
+    conn_ids = {source.conn_id for source in sources.values() if source.conn_id}
     found = {conn_id: connections(conn_id) for conn_id in sorted(conn_ids)}
-    for source in spec.sources.values():
+    for source in sources.values():
         if isinstance(source, KafkaSource):
             source.reader_options(found[source.conn_id])
-    assert spec.wal_root is not None and spec.jars is not None and spec.keep_session is not None
-    assert isinstance(spec.job, str | InlineJob)
-    if pipeline.base is not None and behind_the_beginning(pipeline.base) is None:
-        _require_beginnings(spec)
-    configured = {name.removeprefix("spark_conf.") for name in spec.configured}
+    if before.base is not None and behind_the_beginning(before.base) is None:
+        _require_beginnings(pipeline.pipeline, sources)
     return StageRequest(
-        pipeline=spec.pipeline,
+        pipeline=pipeline.pipeline,
         run=run,
         epoch=epoch,
         attempt=attempt,
-        base=pipeline.base,
-        base_is_clean=pipeline.base_is_clean,
-        last_published=pipeline.last_published,
-        store_url=store_url(spec.store, connections),
-        wal_root=spec.wal_root,
-        job=spec.job,
-        job_arguments=spec.job_args,
-        sources={name: source.to_json() for name, source in spec.sources.items()},
+        base=before.base,
+        base_is_clean=before.base_is_clean,
+        last_published=before.last_published,
+        store_url=store_url(pipeline.store, connections),
+        wal_root=pipeline.wal_root,
+        job=pipeline.job,
+        job_arguments=pipeline.job_args,
+        sources={name: source.to_json() for name, source in sources.items()},
         connections=found,
-        sinks=tuple(name for name in spec.sinks if name not in spec.optional),
-        optional_sinks=tuple(name for name in spec.sinks if name in spec.optional),
-        dead_letters=DeadLetters.of(spec.dead_letters),
-        packages=tuple(spec.packages),
-        checkpointing=spec.config,
-        streaming=spec.streaming,
-        retained_batches=retained_batches(spec.config, streaming=spec.streaming),
-        restart=spec.strategy.to_json() if spec.streaming else None,
-        master=spark_master(spec.spark_master or "", connections),
-        conf=keep_configured(spec.pipeline, pipeline.base, spec.spark_conf, configured),
-        jars=listed(spec.jars),
+        sinks=pipeline.required_sinks,
+        optional_sinks=pipeline.optional_sinks,
+        dead_letters=pipeline.dead_letters,
+        packages=spark.packages,
+        checkpointing=pipeline.checkpointing,
+        streaming=pipeline.streaming,
+        retained_batches=retained_batches(pipeline.checkpointing, streaming=pipeline.streaming),
+        restart=None if pipeline.restart is None else pipeline.restart.to_json(),
+        master=spark_master(spark.master, connections),
+        conf=keep_configured(pipeline.pipeline, before.base, spark.conf, spark.configured),
+        jars=spark.jars,
         python_path=_python_path(),
-        class_archives=settings.class_archives(),
-        keep_session=spec.keep_session.total_seconds(),
+        keep_session=spark.keep_session.total_seconds(),
     )
 
 
-def prepare(spec: PipelineSpec, run: steps.Context[DecisionLog], participant: str) -> Sequence[Checkpoint]:
+def prepare(
+    run: steps.Context[DecisionLog], delivery: DeliveryContext, plan: Delivery, participant: str
+) -> Sequence[Checkpoint]:
     """Plans what is staged, and asks one participant for its vote; a refusal aborts and rewinds."""
-    _require_root(spec)
-    delivery = spec.delivery
-    prepared = steps.prepare_step(run, delivery, settings.with_checkpointing(spec).config, participant)
-    for reason in delivery.reasons:
+    _require_root(delivery.wal_root)
+    prepared = steps.prepare_step(run, plan, delivery.checkpointing, participant)
+    for reason in plan.reasons:
         log.info("plan: %s", reason)
     return prepared
 
 
-def _require_root(spec: PipelineSpec) -> None:
+def _require_root(root: str) -> None:
     """StorageUnavailableError when the disk of the write-ahead log is away: no sink is asked for anything then."""
     from airflow_ft.wal import roots
 
-    roots.require(spec.wal_root or settings.wal_root())
+    roots.require(root)
 
 
 def commit(run: steps.Context[DecisionLog], participant: str) -> list[int]:
@@ -357,14 +352,18 @@ def _proven(checkpoints: Iterable[Checkpoint], participant: str) -> list[int]:
     return [number for number, vote in votes if vote is not None and vote.proof is not None]
 
 
-def confirm(spec: PipelineSpec, run: steps.Context[DecisionLog], connections: ConnectionResolver) -> steps.Confirmation:
+def confirm(
+    run: steps.Context[DecisionLog],
+    delivery: DeliveryContext,
+    sources: Mapping[str, Source],
+    connections: ConnectionResolver,
+) -> steps.Confirmation:
     """Confirms on proof alone, retains and prunes; NotDeliveredError says which numbers are not, and why."""
     from airflow_ft.sources.progress import GroupOffsets
     from airflow_ft.wal.retention import WalArchive
 
-    archive = WalArchive(spec.wal_root or settings.wal_root())
-    config = settings.with_checkpointing(spec).config
-    return steps.confirm_step(run, config, archive, GroupOffsets(spec.sources, connections))
+    archive, progress = WalArchive(delivery.wal_root), GroupOffsets(sources, connections)
+    return steps.confirm_step(run, delivery.checkpointing, archive, progress)
 
 
 def told(confirmation: steps.Confirmation) -> dict[str, Any]:
@@ -372,6 +371,12 @@ def told(confirmation: steps.Confirmation) -> dict[str, Any]:
     confirmed = confirmation.confirmed
     if confirmed.numbers.count:
         log.info("confirmed in this run: checkpoints %s (%s rows)", confirmed.numbers, f"{confirmed.rows:,}")
+        if confirmed.recovered.count:
+            log.info(
+                "of these, earlier runs computed: checkpoints %s (%s rows)",
+                confirmed.recovered,
+                f"{confirmed.recovered_rows:,}",
+            )
     else:
         log.info(
             "this run computed no new rows; the newest confirmed checkpoint of the pipeline is %s",

@@ -161,7 +161,7 @@ class CheckpointConfig:
     def _without(self, names: Collection[str]) -> CheckpointConfig:
         return type(self)(**{name: getattr(self, name) for name in self.given if name not in names})
 
-    def resolved(self, defaults: CheckpointConfig) -> CheckpointConfig:
+    def with_defaults(self, defaults: CheckpointConfig) -> CheckpointConfig:
         """With `defaults` for what was not given."""
         values = {name: getattr(defaults, name) for name in defaults.given}
         values |= {name: getattr(self, name) for name in self.given}

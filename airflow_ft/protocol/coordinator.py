@@ -1,4 +1,4 @@
-"""One checkpoint, step by step: plan, prepare, decide, commit, abort.
+"""One checkpoint, step by step: plan, prepare, decide, commit; `airflow_ft.protocol.settling` has its end.
 
 Tasks, recovery and the command line all go through `Coordinator`. It works from the store and the stored plan alone:
 no DAG, no job code. Each method reads the state first, does what is still missing and may be repeated for ever.
@@ -11,21 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
-from airflow_ft.protocol.delivery_log import DeliveryLog, RecoveryLog
+from airflow_ft.protocol.delivery_log import RecoveryLog
 from airflow_ft.protocol.errors import (
     AirflowFtError,
-    CheckpointExpiredError,
     DeclinedError,
-    FencedError,
-    HaltError,
-    HeuristicCommitError,
     SinkAccessError,
     SinkUnavailableError,
     StateConflictError,
-    StoreBehindSinkError,
-    TerminalError,
     TokenLostError,
     UnfitTargetError,
 )
@@ -36,18 +30,12 @@ from airflow_ft.protocol.model import (
     Checkpoint,
     CheckpointState,
     Fence,
-    Outcome,
     ParticipantPlan,
     Plan,
-    Promise,
-    Proof,
-    Reason,
     RunKey,
     Segment,
     canonical_json,
 )
-from airflow_ft.protocol.noting import note_problem
-from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.participant import Expiring, Participant, ParticipantFactory
 from airflow_ft.protocol.planning import (
     Delivery,
@@ -55,14 +43,11 @@ from airflow_ft.protocol.planning import (
     group,
     is_proven,
     live_plans,
-    may_be_heuristic,
     quarantined,
-    read_tombstone,
     stranded,
-    tombstone_detail,
     wants_vote,
 )
-from airflow_ft.protocol.set_aside import of_proof
+from airflow_ft.protocol.settling import Settling
 from airflow_ft.protocol.sharing import require_own_targets
 
 log = logging.getLogger(__name__)
@@ -73,38 +58,8 @@ VOTES_LAST = timedelta(hours=1)
 """An older vote is asked for again before the decision, where the sink has forgotten the pipeline since."""
 
 
-class Coordinator:
-    """Acts on one pipeline with one epoch. FencedError from any method ends the process.
-
-    A participant whose step went well stays open for the next one, and until `close`.
-    """
-
-    def __init__(
-        self,
-        store: DeliveryLog,
-        pipeline: str,
-        epoch: int,
-        participants: ParticipantFactory,
-        *,
-        timeout: timedelta | None = None,
-        level: int = logging.INFO,
-    ) -> None:
-        """`timeout`: from TRIGGERED to the decision; a checkpoint that takes longer is ABORTED(EXPIRED), its rows are
-        delivered with another. `level`: of what is logged of each step that went well.
-        """
-        self._timeout, self._level = timeout, level
-        self._store = store
-        self._pipeline = pipeline
-        self.epoch = epoch
-        self._participants = participants
-        self._opened: dict[str, tuple[ParticipantPlan, Participant]] = {}
-        self._compared: tuple[ParticipantPlan, ...] = ()  # whose places are known to be the pipeline's own
-        self._forgotten: dict[str, bool] = {}  # by participant, as read when a decision came late
-
-    def close(self) -> None:
-        """Closes the participants."""
-        while self._opened:
-            self._opened.popitem()[1][1].close()
+class Coordinator(Settling):
+    """Acts on one pipeline with one epoch. FencedError from any method ends the process."""
 
     # --- plan ----------------------------------------------------------------------------------------------------
 
@@ -300,7 +255,7 @@ class Coordinator:
                 if checkpoint.state is S.PREPARED:
                     self.abort(number, AbortReason.DECLINED, str(error), AfterAbort.REWOUND)
                     raise
-                # Decided: it can only be redone (I3). Shown and tried again until the target is mended.
+                # Decided: it can only be redone (I3). Show it and retry until the target is repaired.
                 raise SinkUnavailableError(
                     f"it is decided, but the sink refuses it: {error.what}",
                     code="refused_after_decision",
@@ -341,44 +296,6 @@ class Coordinator:
                 self._forgotten[participant] = not lasting(self._pipeline)
         return self._forgotten[participant]
 
-    def _settle(self, checkpoint: Checkpoint, plan: Plan, proof: Proof) -> Checkpoint:
-        """Records in the store what a sink's own marker says."""
-        number = checkpoint.number
-        if proof.digest != plan.digest:
-            self._halt(
-                StoreBehindSinkError(
-                    "the sink has another delivery under this number. The decision log was restored from a backup, or"
-                    " is not the one that delivered there.",
-                    remedy=f"Compare the sink with the decision log. Then run `airflow ft resume {self._pipeline}`.",
-                    pipeline=self._pipeline,
-                    checkpoint=number,
-                    participant=proof.participant,
-                )
-            )
-        if proof.outcome is Outcome.ABORTED:
-            reason, message, after = read_tombstone(proof.detail)
-            log.info("checkpoint %d: %s has its tombstone: %s", number, proof.participant, message)
-            return self.abort(number, reason, message, after)
-        self._check_counts(plan, proof)
-        if checkpoint.state is S.PREPARED:
-            self._decide(checkpoint)
-        checkpoint = self._store.record_proof(self._pipeline, self.epoch, number, proof)
-        log.log(
-            self._level,
-            "checkpoint %d: %s committed %s; it is %s",
-            number,
-            proof.participant,
-            ", ".join(f"{count_text(rows, 'row')} into {sink}" for sink, rows in proof.counts.items()) or "no rows",
-            checkpoint.state,
-        )
-        for sink, aside in of_proof(proof).items():
-            log.warning("checkpoint %d: %s", number, aside.text(sink))
-        return checkpoint
-
-    def _decide(self, checkpoint: Checkpoint) -> Checkpoint:
-        prepared = {name: vote.prepared for name, vote in checkpoint.votes.items()}
-        return self._store.decide(self._pipeline, self.epoch, checkpoint.number, prepared)
-
     def _require_order(self, checkpoint: Checkpoint) -> list[Checkpoint]:
         """I4: an earlier number that is not decided goes first, and nothing goes past a QUARANTINED one.
 
@@ -415,26 +332,6 @@ class Coordinator:
                     participant=participant,
                 )
 
-    def _check_counts(self, plan: Plan, proof: Proof) -> None:
-        found = of_proof(proof)
-        for sink in plan.participant(proof.participant).sinks:
-            expected = sum(segment.rows.get(sink, 0) for segment in plan.segments)
-            aside = found[sink].rows if sink in found else 0
-            if proof.counts.get(sink, 0) + aside != expected:
-                raise TerminalError(
-                    f"the sink's marker counts {count_text(proof.counts.get(sink, 0), 'row')} and"
-                    f" {count_text(aside, 'row')} set aside, but the plan has {expected}.",
-                    code="counts_differ",
-                    remedy="Change nothing and report this: it is a defect of airflow-ft or of the sink.",
-                    counted=proof.counts.get(sink, 0),
-                    set_aside=aside,
-                    expected=expected,
-                    pipeline=self._pipeline,
-                    checkpoint=plan.number,
-                    participant=proof.participant,
-                    sink=sink,
-                )
-
     def deliver(self, number: int, *, set_aside: bool = False) -> Checkpoint:
         """All that is left to do for a planned number: votes, the decision, every commit in the plan's order.
 
@@ -459,204 +356,6 @@ class Coordinator:
         if away is not None:
             raise away
         return checkpoint
-
-    # --- deadline ------------------------------------------------------------------------------------------------
-
-    def expire(self) -> None:
-        """Aborts all that is undecided after its time-out; CheckpointExpiredError names the first.
-
-        A carrier that is away cannot be asked whether it has decided: then its number stays (SinkUnavailableError).
-        """
-        first: CheckpointExpiredError | None = None
-        for found in self._store.open_checkpoints(self._pipeline) if self._timeout is not None else ():
-            # What was aborted before it has taken some of the later ones with it.
-            checkpoint = self._store.checkpoint(self._pipeline, found.number) if first else found
-            try:
-                self._require_in_time(checkpoint)
-            except CheckpointExpiredError as error:
-                first = first or error
-        if first is not None:
-            raise first
-
-    def _require_in_time(self, checkpoint: Checkpoint) -> None:
-        if self._timeout is None or checkpoint.state not in (S.STAGED, S.PREPARED):
-            return
-        age = self._store.now() - checkpoint.triggered_at
-        if age <= self._timeout:
-            return
-        timeout = self._timeout.total_seconds()
-        self.abort(checkpoint.number, AbortReason.EXPIRED, f"not decided within {timeout:g} s", AfterAbort.CARRIED)
-        raise CheckpointExpiredError(
-            f"it was not decided within CheckpointConfig.timeout ({timeout:g} s), so it is aborted (EXPIRED). No sink"
-            " shows its rows. The next checkpoint delivers them.",
-            pipeline=self._pipeline,
-            checkpoint=checkpoint.number,
-            remedy="Look in the task's log why the sinks are slow. Or raise CheckpointConfig(timeout=...).",
-            seconds=timeout,
-        )
-
-    # --- abort ---------------------------------------------------------------------------------------------------
-
-    def abort(self, number: int, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
-        """Abort a number and first, newest first, every later planned one, since they expect it as their predecessor.
-
-        Raises:
-            HeuristicCommitError: prepared rows of one of them were committed by hand. Nothing is aborted.
-        """
-        later_ones = [c for c in live_plans(self._store.open_checkpoints(self._pipeline)) if c.number > number]
-        for concerned in [self._store.checkpoint(self._pipeline, number), *later_ones]:
-            self._refuse_heuristic(concerned, message)
-        for later in reversed(live_plans(self._store.open_checkpoints(self._pipeline))):
-            if later.number > number:
-                why = f"checkpoint {number} was aborted."
-                self._abort_one(later, AbortReason.PREDECESSOR_ABORTED, why, AfterAbort.CARRIED)
-        return self._abort_one(self._store.checkpoint(self._pipeline, number), reason, message, after)
-
-    def _abort_one(self, checkpoint: Checkpoint, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
-        plan = checkpoint.plan
-        tombstoned = False
-        if checkpoint.state is S.PREPARED and plan is not None and plan.commit_point is not None:
-            # The tombstone goes first (R3): a COMMIT that is still under way must not find the place free.
-            attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, plan.commit_point)
-            with self._open(plan, plan.commit_point) as sink:
-                proof = sink.abort(plan, self._fence(attempt), tombstone_detail(reason, message, after))
-            if proof.outcome is Outcome.COMMITTED:
-                self._settle(checkpoint, plan, proof)
-                raise StateConflictError(
-                    f"it cannot be aborted, because {plan.commit_point} has committed it.",
-                    code="already_committed",
-                    remedy="Do nothing: the next retry or run delivers it to the other sinks.",
-                    pipeline=self._pipeline,
-                    checkpoint=checkpoint.number,
-                )
-            reason, message, after = read_tombstone(proof.detail)
-            tombstoned = True
-        aborted = self._write_abort(checkpoint, reason, message, after, tombstoned=tombstoned)
-        try:
-            return self._roll_back(aborted)
-        except (SinkUnavailableError, SinkAccessError) as error:  # decided all the same: rolled back by what comes next
-            log.warning(
-                "checkpoint %d is ABORTED, but a sink has not rolled back yet (the next run does): %s",
-                checkpoint.number,
-                error,
-            )
-            return aborted
-
-    def _refuse_heuristic(self, checkpoint: Checkpoint, why: str) -> None:
-        """I3: what a sink shows already is not aborted. One that is away is asked by the rollback, after the abort."""
-        for participant in checkpoint.plan.participants if checkpoint.plan else ():
-            plan = checkpoint.plan
-            if plan is None or checkpoint.state is S.ABORTED or not may_be_heuristic(checkpoint, participant):
-                continue
-            try:
-                with self._open(plan, participant.name) as sink:
-                    found = sink.heuristic(plan)
-            except (SinkUnavailableError, SinkAccessError) as error:
-                log.warning("checkpoint %d: cannot look for commits by hand: %s", checkpoint.number, error)
-                continue
-            # Read after the sink: commits follow the decision, so what is undecided now was committed by hand.
-            now = self._store.checkpoint(self._pipeline, checkpoint.number)
-            if found and now.state in (S.STAGED, S.PREPARED):
-                self._halt(
-                    HeuristicCommitError(
-                        f"it cannot be aborted ({why.rstrip('.')}): {found}",
-                        remedy=f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`: it"
-                        " delivers the rest, so that all sinks have the rows. Or delete the visible rows as described"
-                        f" above, then run `airflow ft resume {self._pipeline}`.",
-                        pipeline=self._pipeline,
-                        checkpoint=checkpoint.number,
-                        participant=participant.name,
-                    )
-                )
-
-    def _roll_back(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it."""
-        plan = checkpoint.plan
-        if not checkpoint.rollback_pending or plan is None:
-            return checkpoint
-        detail = tombstone_detail(
-            checkpoint.reason or AbortReason.USER, checkpoint.message, checkpoint.after_abort or AfterAbort.CARRIED
-        )
-        for participant in plan.participants:
-            if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
-                continue
-            name = participant.name
-            attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, name)
-            with self._open(plan, name) as sink:
-                sink.abort(plan, self._fence(attempt), detail)
-            checkpoint = self._store.record_rollback(self._pipeline, self.epoch, checkpoint.number, name)
-        return checkpoint
-
-    def _write_abort(
-        self, checkpoint: Checkpoint, reason: Reason, message: str, after: AfterAbort, *, tombstoned: bool
-    ) -> Checkpoint:
-        number = checkpoint.number
-        if after is AfterAbort.CARRIED:
-            return self._store.abort(self._pipeline, self.epoch, number, reason, message, after, tombstoned=tombstoned)
-        # Later PREPARED numbers are out of the way (abort() saw to that, or order (I4) forbids them a marker).
-        segments = checkpoint.plan.segments if checkpoint.plan else ()
-        first = min([number, *(segment.number for segment in segments)])
-        base = self._store.position_before(self._pipeline, first)
-        return self._store.abort(
-            self._pipeline, self.epoch, number, reason, message, after, first, base, tombstoned=tombstoned
-        )
-
-    # --- small things --------------------------------------------------------------------------------------------
-
-    def _fence(self, attempt: int) -> Fence:
-        return Fence(self._pipeline, self._store.installation, self.epoch, attempt)
-
-    @contextmanager
-    def _open(self, plan: Plan, participant: str) -> Iterator[Participant]:
-        """An open participant; errors leave with their place filled in, contradictions halt the pipeline."""
-        try:
-            # Each step takes these two from its plan.
-            wanted = replace(plan.participant(participant), predecessor=0, former=None)
-            before, sink = self._opened.pop(participant, (None, None))
-            if sink is not None and before != wanted:
-                sink.close()
-                sink = None
-            if sink is None:
-                sink = self._participants(wanted)
-            try:
-                yield sink
-            except BaseException:
-                sink.close()
-                raise
-            self._opened[participant] = wanted, sink
-        except AirflowFtError as error:
-            error.located(pipeline=self._pipeline, checkpoint=plan.number, participant=participant)
-            note_problem(self._store, self._pipeline, self.epoch, plan.number, participant, error)
-            if isinstance(error, HaltError):
-                self._halt(error)
-            if isinstance(error, FencedError) and error.head_epoch >= self.epoch:
-                self._halt_if_store_is_behind(error)
-            raise
-
-    def _halt_if_store_is_behind(self, error: FencedError) -> None:
-        """The head has a rank that this store has not given out yet: the store is the older one.
-
-        A store draws an attempt before a sink hears of it, so it is read after the head and cannot be too early.
-        """
-        row = self._store.pipeline(self._pipeline)
-        if (row.epoch, row.last_attempt) >= (error.head_epoch, error.head_attempt):
-            return
-        where: Mapping[str, str | int] = {
-            "pipeline": error.pipeline,
-            "checkpoint": error.checkpoint,
-            "participant": error.participant,
-        }
-        behind = StoreBehindSinkError(
-            f"the sink knows epoch {error.head_epoch}, attempt {error.head_attempt}, but the decision log has only"
-            f" reached epoch {row.epoch}, attempt {row.last_attempt}. The log was restored from a backup.",
-            remedy="Bring back the newer decision log. Or compare the sinks, then run `airflow ft resume`.",
-        )
-        behind.located(**where)
-        self._halt(behind)
-
-    def _halt(self, error: HaltError) -> NoReturn:
-        self._store.halt(self._pipeline, error.reason, str(error))
-        raise error
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Ports of the decision log: queries, epochs, leases and runs.
 
 Each port holds the methods that one part of the protocol calls, and a function takes the narrowest one.
-`airflow_ft.store.DecisionLog` implements all of them. The writes of a delivery are in `protocol.delivery_log`; what a
-single module needs is declared in that module.
+`airflow_ft.store.decision_log.DecisionLog` implements all of them. The writes of a delivery are in
+`protocol.delivery_log`. What a single module needs is declared in that module.
 
 Every write is one transaction: it locks the pipeline's row, checks its conditions, changes the rows and appends
 one event. The conditions are: the pipeline is ACTIVE where rows are staged, planned or decided; `epoch` is the
@@ -60,7 +60,10 @@ class EpochLog(LeaseLog, Protocol):
         """
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
-        """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event."""
+        """Adds a lease under the current epoch (a delivery task joining its run's epoch). No event.
+
+        Drops leases of older tries of its task, which are over.
+        """
 
     def renew_lease(self, pipeline: str, epoch: int, holder: str, doing: str = "") -> None:
         """Counter + 1, and what the holder says of itself. No event.
@@ -93,7 +96,8 @@ class RunLog(PipelineLog, Protocol):
         """Frees the turn if this run has it.
 
         `confirmed`: all of the run is delivered. Then its failure is cleared, and what failed before it had the turn;
-        the failure of a later run stays. Warnings that were stored before this run's stage began are deleted.
+        the failure of a later run stays. Warnings that were stored before this run's stage began are deleted. And it
+        is fixed what the run's result counts (`StepLog.counted`): each confirmed number in the result of one run.
         """
 
     def adopt_run(self, pipeline: str, epoch: int, run: RunKey) -> None:

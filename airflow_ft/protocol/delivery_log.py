@@ -217,5 +217,9 @@ class StepLog(RecoveryLog, RunLog, RetentionLog, QuarantineLog, CountLog, Protoc
     def last_published(self, pipeline: str, run: RunKey) -> int:
         """The newest number of a run that has published rows which were not rewound; 0: none."""
 
-    def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
-        """Return what is confirmed of a run. Reads each of its numbers, a page at a time: for the end of a run."""
+    def counted(self, pipeline: str, run: RunKey) -> Confirmed:
+        """Return what the result of a confirmed run counts: numbers of its own, and recovered ones of others.
+
+        Each confirmed number is in the result of at most one run, and in one as soon as a run that is confirmed after
+        it ends its turn (`leave_turn`). A run has the same result whenever it is read.
+        """

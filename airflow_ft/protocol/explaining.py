@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from airflow_ft.protocol.decision_log import HistoryLog
 from airflow_ft.protocol.errors import NewerReleaseError
@@ -20,20 +21,29 @@ _PASSING = frozenset({"SinkUnavailableError", "StorageUnavailableError", "StateC
 """Errors that may go away without a person."""
 
 
-def explained(store: HistoryLog, overview: Overview) -> str:
+class Explanation(NamedTuple):
+    """Why a pipeline has its condition. `code`: of the last error behind it; "": none is known."""
+
+    text: str
+    code: str
+
+
+def explained(store: HistoryLog, overview: Overview) -> Explanation:
     """`Overview.told`; IN_DOUBT and QUARANTINED with the checkpoint, its sinks, and what happens next."""
     condition = overview.condition
     if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):
-        return overview.told
+        failed = condition in (Condition.FAILED, Condition.NOT_RUNNING)
+        return Explanation(overview.told, overview.failure.code if failed and overview.failure else "")
     try:
         found = store.unsettled(overview.name, limit=_LOOKED_AT)
     except NewerReleaseError:  # of one of its checkpoints
-        return overview.told
+        return Explanation(overview.told, "")
     wanted = S.COMMITTING if condition is Condition.IN_DOUBT else S.QUARANTINED
     checkpoint = next((each for each in found if each.state is wanted), None)
     if checkpoint is None:  # settled meanwhile
-        return overview.told
-    return _in_doubt(overview, checkpoint) if condition is Condition.IN_DOUBT else _quarantined(checkpoint)
+        return Explanation(overview.told, "")
+    text = _in_doubt(overview, checkpoint) if condition is Condition.IN_DOUBT else _quarantined(checkpoint)
+    return Explanation(text, next((each.code for each in waiting_for(checkpoint).values() if each is not None), ""))
 
 
 def is_refused(problem: Failure) -> bool:

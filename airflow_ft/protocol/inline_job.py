@@ -34,7 +34,7 @@ class Part:
 class InlineJob:
     """Source of a function or class, enough to create it in a process that does not import its file.
 
-    `name`: of the function or class. `file`: whole path, for tracebacks. `parts`: in the order of execution; the last
+    `name`: of the function or class. `file`: whole path, for tracebacks. `parts`: in the order of execution. The last
     one is the job. `postponed`: its file has `from __future__ import annotations`. `divides`: it has a `split`, or may
     have one.
 

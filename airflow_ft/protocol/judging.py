@@ -11,7 +11,7 @@ from airflow_ft.protocol.model import PLAIN, RunKey
 from airflow_ft.protocol.overview import Overview
 
 SILENT = 3
-"""A process renews its lease three times in its time. Silent for three such times, it is dead."""
+"""Lease times without a write after which a stream without a lease counts as dead."""
 
 
 def judge(

@@ -12,31 +12,62 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from airflow_ft.protocol.decision_log import EpochLog
 from airflow_ft.protocol.delivery_progress import DELIVERY_PROGRESS, Taken
 from airflow_ft.protocol.errors import FencedError, LeaseHeldError, StateConflictError
+from airflow_ft.protocol.model import LEASE_SECONDS as LEASE_SECONDS
 from airflow_ft.protocol.model import Lease
-
-LEASE_SECONDS = 30.0
 
 log = logging.getLogger(__name__)
 
 
+class LeaseWatch:
+    """Since when each lease of a pipeline is unchanged, by the monotonic clock of this process.
+
+    A process that hands one watch to several waits for a dead owner waits once. A lease is known by holder, epoch and
+    counter. So a lease that was renewed, released or taken in between starts at zero.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._since: dict[tuple[str, int, int], float] = {}
+
+    def look(self, leases: Iterable[Lease]) -> None:
+        """Remember the leases as they are now, all of the pipeline. The clock is read after the decision log."""
+        now = self._monotonic()
+        self._since = {key: self._since.get(key, now) for key in map(_identity, leases)}
+
+    def unchanged(self, lease: Lease) -> float:
+        """Return the seconds since a look first found the lease as it is; KeyError if the last look did not."""
+        return self._monotonic() - self._since[_identity(lease)]
+
+
+def _identity(lease: Lease) -> tuple[str, int, int]:
+    return lease.holder, lease.epoch, lease.counter
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """The process that works. `task` is the Airflow task instance without its try ("" outside Airflow)."""
+    """The process that works. `task` is the Airflow task instance without its try ("" outside Airflow).
+
+    `watch`: what the process has seen of the pipeline's leases (None: nothing yet).
+    """
 
     task: str = ""
     try_number: int = 1
+    watch: LeaseWatch | None = field(default=None, compare=False, repr=False)
 
-    def lease(self) -> Lease:
-        """Return a new lease. Its holder, "host:pid:random", is unique and shows people where to look."""
+    def lease(self, seconds: float = LEASE_SECONDS) -> Lease:
+        """Return a new lease that holds for `seconds` without a renewal.
+
+        Its holder, "host:pid:random", is unique and shows people where to look.
+        """
         holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-        return Lease(holder=holder, epoch=0, task=self.task, try_number=self.try_number, counter=0)
+        return Lease(holder, epoch=0, task=self.task, try_number=self.try_number, counter=0, seconds=seconds)
 
 
 def _is_older_try(other: Lease, mine: Lease) -> bool:
@@ -51,17 +82,21 @@ def take_epoch(
     *,
     lease_seconds: float = LEASE_SECONDS,
     after: int | None = None,
+    watch: LeaseWatch | None = None,
     sleep: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
     """Take the next epoch once every other holder is an older try of this task or did not renew for `lease_seconds`.
+
+    `watch` counts what this process has seen of the leases before, by its own clock (None: nothing, by `monotonic`).
 
     Raises:
         LeaseHeldError: another holder renewed its lease meanwhile.
         StoreUnavailableError: the store is unavailable.
         FencedError: the newest epoch is not `after`; no epoch was taken.
     """
-    watched: dict[str, tuple[int, float]] = {}
+    watch = watch or LeaseWatch(monotonic)
+    found: dict[str, Lease] = {}
     while True:
         epoch = store.pipeline(pipeline).epoch
         if after is not None and epoch != after:
@@ -72,21 +107,22 @@ def take_epoch(
                 epoch=epoch,
             )
         leases = store.leases(pipeline)
+        watch.look(leases)
         waits = False
         for other in leases:
             if other.holder == lease.holder or _is_older_try(other, lease):
                 continue
-            if other.holder not in watched:
-                watched[other.holder] = other.counter, monotonic()
+            first = found.setdefault(other.holder, other)
+            left = lease_seconds - watch.unchanged(other)
+            if first is other and left > 0:
                 log.info(
-                    "waiting for %s, which has epoch %d of %s: without a renewed lease it counts as dead after %g s",
+                    "waiting for %s, which has epoch %d of %s: without a renewed lease it counts as dead in %g s",
                     other.task or other.holder,
                     other.epoch,
                     pipeline,
-                    lease_seconds,
+                    round(left, 1),
                 )
-            counter, since = watched[other.holder]
-            if counter != other.counter:
+            if _identity(first) != _identity(other):
                 raise LeaseHeldError(
                     f"{other.task or 'another process'} (try {other.try_number}) works on the pipeline with epoch"
                     f" {other.epoch}.",
@@ -95,8 +131,7 @@ def take_epoch(
                     task=other.task,
                     epoch=other.epoch,
                 )
-            if monotonic() - since < lease_seconds:
-                waits = True
+            waits = waits or left > 0
         if not waits:
             try:
                 return store.take_epoch(pipeline, epoch, {other.holder: other.counter for other in leases}, lease, why)
@@ -169,8 +204,8 @@ def new_epoch(
     after: int | None = None,
 ) -> Iterator[tuple[int, LeaseKeeper]]:
     """Takes an epoch, as `take_epoch` does, and holds its lease for the duration of the block."""
-    lease = worker.lease()
-    epoch = take_epoch(store, pipeline, lease, why, lease_seconds=lease_seconds, after=after)
+    lease = worker.lease(lease_seconds)
+    epoch = take_epoch(store, pipeline, lease, why, lease_seconds=lease_seconds, after=after, watch=worker.watch)
     keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
     try:
         yield epoch, keeper
@@ -183,7 +218,7 @@ def joined_epoch(
     store: EpochLog, pipeline: str, epoch: int, worker: Worker, lease_seconds: float = LEASE_SECONDS
 ) -> Iterator[LeaseKeeper]:
     """Joins the epoch that a run's tasks share; FencedError when it is no longer the pipeline's."""
-    lease = worker.lease()
+    lease = worker.lease(lease_seconds)
     store.hold_lease(pipeline, epoch, lease)
     keeper = LeaseKeeper(store, pipeline, epoch, lease.holder, lease_seconds)
     try:

@@ -177,7 +177,7 @@ class StateSizes:
     """State after one micro-batch, over all operators and partitions.
 
     `changes`: bytes that this micro-batch changed. `snapshot`: bytes of the newest full snapshots in the location (0:
-    no snapshot). `replayed`: micro-batches since the oldest of these snapshots; loading the state replays their
+    no snapshot). `replayed`: micro-batches since the oldest of these snapshots. Loading the state replays their
     changes.
     """
 
@@ -354,12 +354,17 @@ class SinkHead:
     number: int
 
 
+LEASE_SECONDS = 30.0
+"""How long a lease holds without a renewal, by default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """Claim of a process on a pipeline.
 
-    `counter` grows at each renewal; a challenger watches it over its own monotonic clock. `task` names the Airflow
-    task instance without its try ("" outside Airflow). `doing` shows people the progress of a long delivery.
+    `counter` grows at each renewal. A challenger watches it over its own monotonic clock. `task` names the Airflow
+    task instance without its try ("" outside Airflow). `doing` shows people the progress of a long delivery. `seconds`
+    is how long the lease holds without a renewal. The decision log shows people by it whether the holder is alive.
     """
 
     holder: str
@@ -368,6 +373,7 @@ class Lease:
     try_number: int
     counter: int
     doing: str = ""
+    seconds: float = LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Overlap:
         self._progress, self._archive = progress, archive
         self._delivered = self._bytes = 0  # since it was finalised, and pruned
         self._pruned = time.monotonic()
-        # When the sources hear the rest (monotonic): first what a process that has died did not tell them.
+        # When the sources get the rest (monotonic), first what a dead process did not report.
         self._is_told, self._follows = False, self._pruned + FOLLOWED_EACH
         self._stop, self._wake = threading.Event(), threading.Event()
         self._error: Exception | None = None
@@ -148,7 +148,7 @@ class Overlap:
             self._tell_sources()
             return
         self._pruned, self._bytes = time.monotonic(), 0
-        self._coordinator.close()  # the sinks are told over connections of their own to forget old markers
+        self._coordinator.close()  # separate connections delete old markers
         retain(context.store, context.pipeline, self._config, context.participants, self._archive, self._progress)
         give_back()
 

@@ -60,7 +60,7 @@ NEED_A_PERSON = (
 )
 """The conditions in which a person should look; the page explains them in the list."""
 SILENT_AFTER = timedelta(seconds=90)
-"""A process renews its lease of 30 seconds every ten. Without a write for this long it is dead, or stuck."""
+"""A stream holds no lease between two attempts. Without a write for this long it is dead, or stuck."""
 
 
 class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasses are slow at
@@ -72,8 +72,9 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     or no `late_after`. `late_at`: when it becomes late unless a checkpoint is confirmed before.
 
     `failure`: why the newest run failed. `streaming`: its newest stage is one of a stream. `retired`: a person retired
-    it since. `leases`: processes that hold one. `changed_at`: time of the last write, including lease renewals.
-    `silent`: time since then while a run has the turn; longer than `silent_after` means that no process is alive.
+    it since. `leases`: processes that hold one. `renewed_at`: when one of these was last renewed, `expires_at`: when
+    the last one expires; None: no lease. `changed_at`: time of the last write of any kind. A stream without a lease is
+    silent if that is longer ago than `silent_after`. `now`: time of this summary. All times are by the store's clock.
 
     Airflow knows the state of DAGs and their runs, the decision log does not (`airflow_ft.admin.dag_runs.judged`).
     `ended`: the run that has the turn and cannot continue. `paused`: each of its DAGs is paused or deleted, so none
@@ -95,8 +96,10 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     streaming: bool = False
     retired: bool = False
     leases: int = 0
+    renewed_at: datetime | None = None
+    expires_at: datetime | None = None
     changed_at: datetime = NEVER
-    silent: timedelta | None = None
+    now: datetime = NEVER
     silent_after: timedelta = SILENT_AFTER
     ended: RunKey | None = None
     paused: bool = False
@@ -117,13 +120,26 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
         return self._failed if condition is Condition.FAILED else self._not_running
 
     @property
-    def is_silent(self) -> bool:
-        """Return whether a run has the turn, and no process of it wrote anything, or renewed a lease, for too long.
+    def silent_at(self) -> datetime | None:
+        """Return when the run that has the turn counts as silent, unless it renews a lease before; None: never.
 
-        If the DAG is no stream, Airflow knows more: between two tasks no process holds a lease.
+        Between two tasks no process holds a lease. Then Airflow alone knows whether the run is over.
         """
-        watched = self.streaming or (self.turn is not None and self.turn.is_plain and self.leases > 0)
-        return watched and self.silent is not None and self.silent > self.silent_after
+        if self.turn is None:
+            return None
+        if self.expires_at is not None:
+            return self.expires_at
+        return self.changed_at + self.silent_after if self.streaming else None
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether a run has the turn, and none of its processes renewed its lease within its own lease time."""
+        return (at := self.silent_at) is not None and self.now > at
+
+    @property
+    def alive_at(self) -> datetime | None:
+        """Return the last sign of life of a silent run; None: no run is silent."""
+        return (self.renewed_at or self.changed_at) if self.is_silent else None
 
     @property
     def is_at_work(self) -> bool:
@@ -175,11 +191,21 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
     def _failed(self) -> str:
         if self.failure is not None:
             return f"{failed_text(self.failure)}{self.no_run_follows}"
+        if self.turn is not None:
+            return (
+                f"{self._silence}: it was killed, or it hangs.{self.no_run_follows}"
+                "\nFix: Look at its log. If it does not continue, clear its tasks in Airflow, trigger a new run, or"
+                " start the program again."
+            )
         return (
-            f"Run {self.ended or self.turn} ended before it was confirmed, without an error: its process was"
+            f"Run {self.ended} ended before it was confirmed, without an error: its process was"
             f" killed, or a person ended it.{self.no_run_follows}"
             "\nFix: Look at its log. Then clear its tasks in Airflow, trigger a new run, or start the program again."
         )
+
+    @property
+    def _silence(self) -> str:
+        return f"No process of run {self.turn} has renewed its lease since {self.alive_at:%Y-%m-%d %H:%M:%S} UTC"
 
     @property
     def _not_running(self) -> str:
@@ -191,7 +217,7 @@ class Overview(NamedTuple):  # a list makes a thousand at once, which dataclasse
             )
         if self.turn is not None:
             return (
-                f"No process of run {self.turn} renews its lease: it was killed, or waits for its retry."
+                f"{self._silence}: it was killed, or waits for its retry."
                 f"\nFix: Look at the log of its task in Airflow.{last}"
             )
         if self.ended is not None:

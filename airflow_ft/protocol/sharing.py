@@ -64,7 +64,7 @@ def require_own_targets(
     """Raise UnfitTargetError for each place that another pipeline fills, unless both declare it.
 
     Of two pipelines in one DAG, the declaration of the one that begins is enough. Places that the pipeline has
-    delivered into before are its own; then the check reads only its newest delivery. `places`: nothing is compared
+    delivered into before are its own. Then the check reads only its newest delivery. `places`: nothing is compared
     unless it is `Locating`. `staged`: whether rows wait meanwhile.
     """
     if not isinstance(places, Locating):

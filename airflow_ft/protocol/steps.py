@@ -266,7 +266,9 @@ def commit_step(context: Context[StepLog], participant: str) -> Sequence[Checkpo
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Result of `confirm`: the run's confirmed numbers, and the newest confirmed number of the pipeline (0: none)."""
+    """Result of `confirm`: what the run counts as confirmed (`StepLog.counted`), and the pipeline's newest confirmed
+    number (0: none).
+    """
 
     confirmed: Confirmed
     latest: int
@@ -302,7 +304,7 @@ def confirm_step(
             open={checkpoint.number: checkpoint.state.value for checkpoint in left},
         )
     latest = store.latest_confirmed(pipeline)
-    return Confirmation(store.confirmed(pipeline, context.run), latest.number if latest else 0)
+    return Confirmation(store.counted(pipeline, context.run), latest.number if latest else 0)
 
 
 def _confirmed_or_why(
@@ -328,17 +330,20 @@ def _confirmed_or_why(
     return problems, left
 
 
-def confirmed_of(store: QueryLog, pipeline: str, numbers: Iterable[int]) -> Confirmed:
-    """The same of some numbers, ascending, whichever run has staged them."""
+def confirmed_of(store: QueryLog, pipeline: str, numbers: Iterable[int], run: RunKey | None = None) -> Confirmed:
+    """Return what is confirmed with some numbers, ascending. Those that another run than `run` staged are recovered."""
     found = {number: store.checkpoint(pipeline, number) for number in numbers}
     deliveries = sorted({c.delivered_by for c in found.values() if c.delivered_by is not None})
     rows = Counter[str]()
     for checkpoint in found.values():
         rows.update(checkpoint.segment.rows if checkpoint.segment else {})
+    others = [c for c in found.values() if run is not None and c.run != run]
     return Confirmed(
         Numbers.of(found),
         dict(rows),
         together(of_checkpoint(found.get(number) or store.checkpoint(pipeline, number)) for number in deliveries),
+        Numbers.of(c.number for c in others),
+        sum(c.segment.total_rows for c in others if c.segment),
     )
 
 

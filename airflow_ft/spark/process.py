@@ -1,7 +1,7 @@
 """The driver's process: it cannot outlive the process that started it, and says nothing into inherited streams.
 
 The task starts a shim, which asks the kernel for SIGKILL on its parent's death and becomes spark-submit, which becomes
-the JVM; that one starts the Python driver, which asks for the same (`airflow_ft.spark.driver.runner`). The setting
+the JVM. That one starts the Python driver, which asks for the same (`airflow_ft.spark.driver.runner`). The setting
 survives `exec`, but not `fork`. It fires when the *thread* that started the child ends: start from one that lives on.
 """
 

@@ -92,11 +92,10 @@ class StageRequest:
     of these, and how many rows it may get. checkpointing: the pipeline's; of a scheduled one its timeout counts here.
     streaming: the stage triggers a checkpoint every `checkpointing.interval` until it is stopped. restart: a stream's
     strategy for a failed job (`RestartStrategy`, plain data); None: the stream ends. wal_root: absolute path or URI,
-    the same for the driver and all readers. master, conf: for spark-submit. jars: jar files or folders of them; the
+    the same for the driver and all readers. master, conf: for spark-submit. jars: jar files or folders of them. The
     Kafka connector, when a source needs it and it is not among them, is chosen and fetched
     (`spark.session.connector`). packages: further Maven coordinates. python_path: folders to import the job from,
-    besides those of the running interpreter. class_archives: folder that may hold an archive for the driver's JVM
-    (`spark.session.class_archive`); "": none. keep_session: seconds for which the JVM waits for the next run; 0: it
+    besides those of the running interpreter. keep_session: seconds for which the JVM waits for the next run; 0: it
     ends with this one. session_name: pipelines with one name share sessions; "": only this pipeline. ask_sinks:
     whether the task answers which columns its sinks would not take (`airflow_ft.spark.fitting`). retained_batches: how
     many micro-batches Spark keeps state for, besides those of the delivered checkpoints that are retained. A rewind
@@ -128,7 +127,6 @@ class StageRequest:
     jars: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     python_path: tuple[str, ...] = ()
-    class_archives: str = ""
     keep_session: float = 0.0
     session_name: str = ""
     retained_batches: int = RETAINED_BATCHES
@@ -229,7 +227,7 @@ class StageResult:
     `numbers`: published numbers, ascending, at most the newest 1,000. `before`, `first`: how many came before these,
     and the first of them (0: none). `rows`: by sink name, over them all. `position`: Spark's position now, for
     `end_stage` (None: a static job, which has none). `already_staged`: a static job that this run had published
-    before; nothing was computed. `complete`: all input from its beginning is read.
+    before. Nothing was computed. `complete`: all input from its beginning is read.
     """
 
     numbers: tuple[int, ...]

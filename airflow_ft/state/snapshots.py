@@ -19,7 +19,8 @@ from typing import Any
 
 from airflow_ft.protocol.errors import StorageUnavailableError, WalCorruptError
 from airflow_ft.wal.checksums import read_checked
-from airflow_ft.wal.filesystem import filesystem, is_hdfs, local_path
+from airflow_ft.wal.filesystem import filesystem, is_hdfs
+from airflow_ft.wal.local import local_path
 
 
 class Snapshot:

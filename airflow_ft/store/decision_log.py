@@ -11,6 +11,7 @@ from airflow_ft.store.aborting import AbortingOperations
 from airflow_ft.store.adoption import AdoptionOperations
 from airflow_ft.store.barriers import BarrierOperations
 from airflow_ft.store.completeness import CompletenessOperations
+from airflow_ft.store.counting import CountingOperations
 from airflow_ft.store.database import Database
 from airflow_ft.store.delivery import DeliveryOperations
 from airflow_ft.store.epochs import EpochOperations
@@ -44,6 +45,7 @@ class DecisionLog(
     SharingOperations,
     ReadingOperations,
     CompletenessOperations,
+    CountingOperations,
     OverviewOperations,
     RootOperations,
     ReportOperations,

@@ -18,6 +18,7 @@ from airflow_ft.protocol.model import (
     PipelineStatus,
     RunKey,
 )
+from airflow_ft.store.counting import count
 from airflow_ft.store.database import Database, Transaction
 from airflow_ft.store.events import EventKind, lease_text, run_detail
 from airflow_ft.store.reports import clear_reports
@@ -32,9 +33,11 @@ _INSERT_PIPELINE = (
     " ON CONFLICT (name) DO NOTHING"
 )
 _PUT_LEASE = (
-    "INSERT INTO lease (pipeline, holder, epoch, task, try_number, counter) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT INTO lease (pipeline, holder, epoch, task, try_number, counter, renewed_at, lease_time)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (pipeline, holder) DO UPDATE SET epoch = excluded.epoch, task = excluded.task,"
-    " try_number = excluded.try_number, counter = excluded.counter"
+    " try_number = excluded.try_number, counter = excluded.counter, renewed_at = excluded.renewed_at,"
+    " lease_time = excluded.lease_time"
 )
 
 
@@ -112,6 +115,9 @@ class EpochOperations:
         """See `EpochLog.hold_lease`."""
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
+            if lease.task:
+                sql = "DELETE FROM lease WHERE pipeline = ? AND task = ? AND try_number < ?"
+                write.change(sql, pipeline, lease.task, lease.try_number)
             rows = write.rows("SELECT counter FROM lease WHERE pipeline = ? AND holder = ?", pipeline, lease.holder)
             _put_lease(
                 write, lease, max(lease.counter, *(row["counter"] + 1 for row in rows)) if rows else lease.counter
@@ -122,8 +128,10 @@ class EpochOperations:
         with pipeline_write(self._database, pipeline) as write:
             write.require_epoch(epoch)
             renewed = write.change(
-                "UPDATE lease SET counter = counter + 1, doing = ? WHERE pipeline = ? AND holder = ? AND epoch = ?",
+                "UPDATE lease SET counter = counter + 1, doing = ?, renewed_at = ?"
+                " WHERE pipeline = ? AND holder = ? AND epoch = ?",
                 clean_text(doing),
+                write.now,
                 pipeline,
                 holder,
                 epoch,
@@ -181,6 +189,7 @@ class EpochOperations:
         with pipeline_write(self._database, pipeline) as write:
             if confirmed:
                 clear_reports(write, run)
+                count(write, run)
             if to_pipeline(write.row).turn == run:
                 write.set_pipeline(**NO_TURN)
                 write.event(EventKind.TURN, f"run {run} gave its turn back", detail=run_detail(run))
@@ -336,7 +345,17 @@ def _require_one_map_index(write: PipelineWrite, run: RunKey) -> None:
 
 def _put_lease(write: PipelineWrite, lease: Lease, counter: int) -> None:
     # A holder that comes again counts on: a challenger must see that it lives.
-    write.change(_PUT_LEASE, write.name, lease.holder, write.row["epoch"], lease.task, lease.try_number, counter)
+    write.change(
+        _PUT_LEASE,
+        write.name,
+        lease.holder,
+        write.row["epoch"],
+        lease.task,
+        lease.try_number,
+        counter,
+        write.now,
+        round(lease.seconds * 1e6),
+    )
 
 
 def abort_unpublished(write: PipelineWrite, message: str, why: Callable[[Checkpoint], AbortReason]) -> None:

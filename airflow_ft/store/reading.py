@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_ft.protocol.confirmed import Confirmed
 from airflow_ft.protocol.model import AbortReason, Checkpoint, Event, Lease, Pipeline, Run, RunKey, SparkPosition
-from airflow_ft.protocol.numbers import Numbers
 from airflow_ft.protocol.overview import Only
-from airflow_ft.protocol.set_aside import SetAside, of_proof, together
-from airflow_ft.store.checkpoint_rows import proof_of, rows_of, select_checkpoints, to_checkpoints
+from airflow_ft.store.checkpoint_rows import select_checkpoints, to_checkpoints
 from airflow_ft.store.database import Database
 from airflow_ft.store.errors import UnknownCheckpointError, UnknownPipelineError, UnknownSpecError
 from airflow_ft.store.rows import (
@@ -40,7 +36,7 @@ _FAILED = (
     f" AND reason IN ({', '.join(repr(reason.value) for reason in AbortReason if reason.counts)})"
 )
 # What `Checkpoint.is_settled` denies; it implies that the number is open.
-_UNSETTLED = (
+UNSETTLED = (
     "pipeline = ? AND is_open = 1 AND state <> 'COMPLETED' AND delivered_by IS NULL"
     " AND (after_abort IS NULL OR after_abort <> 'rewound') AND (state <> 'ABORTED' OR segment_digest IS NOT NULL)"
 )
@@ -55,9 +51,9 @@ _PLANNED = (
 )
 WAITS = "segment_digest IS NOT NULL AND delivered_by IS NULL AND (after_abort IS NULL OR after_abort <> 'rewound')"
 _UNDELIVERED = f"SELECT count(*) AS count FROM checkpoint WHERE pipeline = ? AND is_open = 1 AND {WAITS}"
-_OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
+OF_RUN = "pipeline = ? AND dag_id = ? AND run_id = ? AND map_index = ?"
 _LAST_PUBLISHED = (
-    f"SELECT number FROM checkpoint WHERE {_OF_RUN} AND segment_digest IS NOT NULL"
+    f"SELECT number FROM checkpoint WHERE {OF_RUN} AND segment_digest IS NOT NULL"
     " AND (after_abort IS NULL OR after_abort <> 'rewound') ORDER BY number DESC LIMIT 1"
 )
 # Each is the condition of an index.
@@ -67,15 +63,6 @@ ONLY = {
     Only.COMPLETED: " AND state = 'COMPLETED'",
     Only.FAILED: " AND reason IS NOT NULL",
 }
-_PAGE = 2000
-_CONFIRMED = (
-    f"SELECT number, segment_rows, delivered_by FROM checkpoint WHERE {_OF_RUN} AND number > ?"
-    " AND (state = 'COMPLETED' OR delivered_by IS NOT NULL) ORDER BY number LIMIT ?"
-)
-# Not a join with the above: SQLite and PostgreSQL would read all votes for each page.
-_SET_ASIDE = (
-    "SELECT number, participant, proof FROM vote WHERE pipeline = ? AND number >= ? AND number <= ? AND proof LIKE ?"
-)
 _PROVEN = (
     "SELECT c.number FROM checkpoint c JOIN vote v ON v.pipeline = c.pipeline AND v.number = c.number"
     " WHERE c.pipeline = ? AND c.dag_id = ? AND c.run_id = ? AND c.map_index = ? AND v.participant = ?"
@@ -176,7 +163,7 @@ class ReadingOperations:
         self, pipeline: str, *, run: RunKey | None = None, through: int | None = None, limit: int = 100
     ) -> Sequence[Checkpoint]:
         """See `HistoryLog.unsettled`."""
-        where = _UNSETTLED
+        where = UNSETTLED
         values: list[object] = [pipeline]
         if through is not None:
             where, values = f"{where} AND {_THROUGH_AMONG_THE_OPEN}", [*values, through]
@@ -200,29 +187,13 @@ class ReadingOperations:
 
     def run_checkpoints(self, pipeline: str, run: RunKey, newest: int = 1000) -> Sequence[Checkpoint]:
         """See `StepLog.run_checkpoints`."""
-        found = self._checkpoints(f"{_OF_RUN} ORDER BY number DESC LIMIT ?", pipeline, *key_of(run), newest)
+        found = self._checkpoints(f"{OF_RUN} ORDER BY number DESC LIMIT ?", pipeline, *key_of(run), newest)
         return found or nothing(self._database, pipeline)
 
     def last_published(self, pipeline: str, run: RunKey) -> int:
         """See `StepLog.last_published`."""
         rows = self._database.read(_LAST_PUBLISHED, pipeline, *key_of(run))
         return rows[0]["number"] if rows else len(nothing(self._database, pipeline))
-
-    def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
-        """See `StepLog.confirmed`."""
-        found, rows = Numbers(), Counter[str]()
-        aside: dict[tuple[int, str], Mapping[str, SetAside]] = {}  # by delivery and participant
-        while page := self._database.read(_CONFIRMED, pipeline, *key_of(run), found.last, _PAGE):
-            found = found.plus(*(row["number"] for row in page))
-            for row in page:
-                rows.update(rows_of(row))
-            by = {row["delivered_by"] for row in page} - {None}
-            for row in self._database.read(_SET_ASIDE, pipeline, min(by), max(by), '%"set_aside"%') if by else ():
-                if row["number"] in by:
-                    aside[row["number"], row["participant"]] = of_proof(proof_of(row))
-        if not found.count:
-            nothing(self._database, pipeline)
-        return Confirmed(found, dict(rows), together(aside[each] for each in sorted(aside)))
 
     def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:
         """The newest numbers staged in a run that the participant has proof of, ascending."""

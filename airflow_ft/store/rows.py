@@ -188,7 +188,9 @@ def to_overview(row: Row, now: int) -> Overview:
         retired=bool(row["retired"]),
         leases=row["leases"],
         changed_at=to_time(row["changed_at"]),
-        silent=None if row["turn_run_id"] is None else (now - row["changed_at"]) * _MICROSECOND,
+        renewed_at=time_or_none(row["renewed_at"]),
+        expires_at=time_or_none(row["expires_at"]),
+        now=to_time(now),
     )
     if (after := row["late_after"]) is None or (row["late_default"] and found.turn is None):
         return found
@@ -229,7 +231,15 @@ def to_lag(row: Row) -> Lag:
 @stored("lease")
 def to_lease(row: Row) -> Lease:
     """A row of `lease`."""
-    return Lease(row["holder"], row["epoch"], row["task"], row["try_number"], row["counter"], row["doing"])
+    return Lease(
+        row["holder"],
+        row["epoch"],
+        row["task"],
+        row["try_number"],
+        row["counter"],
+        row["doing"],
+        row["lease_time"] / 1e6,
+    )
 
 
 @stored("run")

@@ -43,7 +43,10 @@ LISTED = (
     "SELECT name, status, halt_reason, halt_message, turn_dag_id, turn_run_id, turn_map_index, first_dag, last_dag,"
     " quarantined, committing, undelivered, late_after, created_at, confirmed_at, read_at, complete_at, failure,"
     " streaming, retired, late_default, changed_at,"
-    " (SELECT count(*) FROM lease WHERE lease.pipeline = pipeline.name) AS leases FROM pipeline"
+    " (SELECT count(*) FROM lease WHERE lease.pipeline = pipeline.name) AS leases,"
+    " (SELECT max(renewed_at) FROM lease WHERE lease.pipeline = pipeline.name) AS renewed_at,"
+    " (SELECT max(renewed_at + lease_time) FROM lease WHERE lease.pipeline = pipeline.name) AS expires_at"
+    " FROM pipeline"
 )
 """What `rows.to_overview` reads."""
 

@@ -297,7 +297,7 @@ class ParticipantConformance(
             return participant.commit(plan, fence, vote).outcome
         return participant.abort(plan, fence, WHY).outcome
 
-    # --- a decision stands ---------------------------------------------------------------------------------------
+    # --- a decision is final -------------------------------------------------------------------------------------
 
     def test_an_aborted_number_never_comes(self, world: World) -> None:
         plan = world.plan()
@@ -416,7 +416,7 @@ class ParticipantConformance(
             world.deliver(plans[-1])
         participant = world.participant(plans[-1])
         for _ in range(2):
-            participant.forget(world.fence(1, 1), 2)  # of the epoch at work; whose attempts go on
+            participant.forget(world.fence(1, 1), 2)  # of the active epoch, whose attempts continue
             if isinstance(participant, Expiring):
                 participant.renew(world.fence(1, 1))
         participant.forget(world.fence(1, 1), 0)

@@ -72,7 +72,7 @@ class HistoriesConformance:
         following = world.plan()
         world.deliver(following)
         world.shows(world.ids_of(1, 3), "number 2 is aborted, and number 3 is delivered")
-        with suppress(HaltError):  # it may know no more than that it was settled long ago
+        with suppress(HaltError):  # it may only know that it was settled long ago
             late = world.commit(plan, world.prepare(plan))
             assert late.outcome is Outcome.ABORTED, "number 3 was delivered after its abort"
         world.shows(world.ids_of(1, 3), "the aborted number 2 is committed late")

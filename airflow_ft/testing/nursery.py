@@ -54,7 +54,7 @@ class Forked:
     def send_signal(self, number: signal.Signals) -> None:
         """Nothing happens when it has ended."""
         if self.returncode is None:
-            os.kill(self.pid, number)  # nobody else has its number before `wait`
+            os.kill(self.pid, number)  # the number is not reused before `wait`
 
     def kill(self) -> None:
         """SIGKILL."""

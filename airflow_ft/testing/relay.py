@@ -141,12 +141,12 @@ class Proxy(Relay):
         self, client: socket.socket, server: socket.socket, doomed: threading.Event, held: threading.Event
     ) -> None:
         with suppress(OSError):
-            # The reply's arrival says that the server has done what was asked; nobody else hears of it.
+            # The reply proves that the server has done it. The client does not get it.
             while (chunk := server.recv(1 << 16)) and not doomed.is_set():
                 if held.is_set():
                     self.struck = True
                 else:
                     client.sendall(chunk)
-        if held.is_set():  # it was told to end the connection, and has: there is nobody left who waits
+        if held.is_set():  # the connection is ended on request, so no one waits
             self.struck = True
         cut(client, server)

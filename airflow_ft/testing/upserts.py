@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 Change = tuple[str, int, str | None]
 _LATE = 1_000
+_KEYS, _MANY = 7, 200
+_OTHER_BATCH = 7
+"""Rows in a batch of the successor: it sends other chunks than the process that was killed."""
 
 
 class UpsertsConformance:
@@ -74,6 +78,67 @@ class UpsertsConformance:
         _deliver(world, upserts, 2, world.segment_of(2, _table(changes)))
         _holds(upserts, {1: "later", 2: "b", 3: "later"})
 
+    @pytest.mark.parametrize("at", [0, _MANY // 2 + 3, _MANY], ids=["before the first", "in the middle", "after all"])
+    def test_no_key_goes_back_when_a_successor_continues(self, world: World, at: int) -> None:
+        """A process is killed among many changes of few keys. Its successor is watched before each of its requests."""
+        upserts = _upserts(world)
+        before, begun, _ = _random(1, {})
+        _deliver(world, upserts, 1, world.segment_of(1, before))
+        changes, after, history = _random(2, begun)
+        plan = _plan(world, upserts, 2, world.segment_of(2, changes))
+        vote = world.prepare(plan)
+        assert world.process(plan, vote, stop="kill", at=at).wait() == "", "it was killed"
+        seen = [dict(upserts.read())]
+        with world.target.telling(lambda: seen.append(dict(upserts.read())), str(world.folder)) as connection:
+            participant = world.participant(plan, connection, per_batch=_OTHER_BATCH)
+            participant.commit(plan, world.fence(1, world.attempt()), vote)
+        _holds(upserts, after)
+        for key, texts in history.items():
+            place = 0
+            for state in seen:
+                while place < len(texts) and texts[place] != state.get(key):
+                    place += 1
+                assert place < len(texts), f"id {key} went back to {state.get(key)!r}"
+
+    @pytest.mark.parametrize("at", [0, _MANY // 2 + 3, _MANY], ids=["before the first", "in the middle", "after all"])
+    def test_a_process_that_wakes_up_after_later_numbers_changes_nothing(self, world: World, at: int) -> None:
+        upserts = _upserts(world)
+        changes, now, _ = _random(1, {})
+        plan = _plan(world, upserts, 1, world.segment_of(1, changes))
+        vote = world.prepare(plan)
+        sleeper = world.process(plan, vote, stop="freeze", at=at)
+        try:
+            sleeper.wait_until_frozen()
+            if world.target.at_once:  # it holds a transaction, which ends with it
+                sleeper.kill()
+            world.commit(plan, vote)
+            world.predecessor = 1
+            for number in (2, 3):
+                changes, now, _ = _random(number, now)
+                _deliver(world, upserts, number, world.segment_of(number, changes))
+            sleeper.go_on()
+            sleeper.wait()
+        finally:
+            sleeper.kill()
+        _holds(upserts, now)
+
+
+def _random(seed: int, begun: Mapping[int, str]) -> tuple[pa.Table, dict[int, str], dict[int, list[str | None]]]:
+    """Return changes of few keys, what is there afterwards, and all texts of each key in order (None: not there)."""
+    choose, now = random.Random(seed), dict(begun)
+    history = {key: [begun.get(key)] for key in range(_KEYS)}
+    changes: list[Change] = []
+    for number in range(_MANY):
+        key, kind = choose.randrange(_KEYS), choose.choice(["update", "update", "insert", "delete"])
+        text = None if kind == "delete" else f"{seed}.{number}"
+        if text is None:
+            now.pop(key, None)
+        else:
+            now[key] = text
+        changes.append((kind, key, text))
+        history[key].append(text)
+    return _table(changes), now, history
+
 
 def _upserts(world: World) -> Upserts:
     upserts = world.target.upserts()
@@ -103,9 +168,13 @@ def _table(changes: Sequence[Change]) -> pa.Table:
     )
 
 
-def _deliver(world: World, upserts: Upserts, number: int, *segments: Segment) -> None:
+def _plan(world: World, upserts: Upserts, number: int, *segments: Segment) -> Plan:
     plan: Plan = world.plan_of(number, *segments)
     [planned] = plan_delivery({next(iter(plan.participants[0].sinks)): upserts.sink}).participants
     planned = replace(planned, predecessor=world.predecessor)
     carries = planned.name if plan.commit_point else None
-    world.deliver(replace(plan, participants=(planned,), commit_point=carries))
+    return replace(plan, participants=(planned,), commit_point=carries)
+
+
+def _deliver(world: World, upserts: Upserts, number: int, *segments: Segment) -> None:
+    world.deliver(_plan(world, upserts, number, *segments))

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import signal
-import socket
-import sys
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +16,9 @@ from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise, Pro
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.planning import plan_delivery
 from airflow_ft.protocol.sink_spec import SinkSpec
-from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalFile
 from airflow_ft.sinks import open_participant
-from airflow_ft.sinks.view import SegmentView
-from airflow_ft.testing import nursery
-from airflow_ft.testing.calls import failing, kill_before, listening
+from airflow_ft.testing.calls import failing, listening
+from airflow_ft.testing.processes import Acting, _StoppingWal, free_port
 from airflow_ft.testing.relay import Fate, Proxy
 from airflow_ft.testing.tables import Bag, Upserts
 from airflow_ft.testing.values import Values
@@ -305,117 +296,3 @@ def _some(ids: Collection[int]) -> str:
     """Return the first of these ids, for people."""
     first = ", ".join(map(str, sorted(ids)[:_TOLD]))
     return first + (", ..." if len(ids) > _TOLD else "")
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-class Acting:
-    """A process that prepares, commits or aborts."""
-
-    def __init__(self, given: Mapping[str, Any], kind: str, log: Path) -> None:
-        self.log = log
-        with log.open("w") as out:
-            self.process = nursery.fork(__name__, given, kind, out.fileno())
-
-    def wait(self, seconds: float = 60.0) -> str:
-        """Returns its last line when it has ended: "done: ...", or an error's name; "" when it was killed."""
-        if self.process.wait(seconds) < 0:
-            return ""
-        return self.log.read_text().splitlines()[-1]
-
-    def megabytes(self) -> float:
-        """Its memory at most; when it has ended."""
-        return int(self.log.read_text().splitlines()[-2]) / 1024
-
-    def wait_until_frozen(self, seconds: float = 60.0) -> None:
-        """Return when it is suspended, or has ended; TimeoutError."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self.process.poll() is None:
-            if Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
-                return
-            time.sleep(0.01)
-        if self.process.poll() is None:
-            raise TimeoutError(f"it does not stand still; see {self.log}")
-
-    def wait_until(self, is_so: Callable[[], bool], seconds: float = 120.0) -> None:
-        """Returns when it is so, or the process has ended; TimeoutError."""
-        deadline = time.monotonic() + seconds
-        while not is_so() and self.process.poll() is None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"it does not come so far; see {self.log}")
-            time.sleep(0.005)
-
-    def go_on(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-class _Stopping(SegmentView):
-    """A segment in small batches, before one of which something happens to this process."""
-
-    def __init__(self, reader: SegmentReader, stop: signal.Signals | None, at: int, per_batch: int) -> None:
-        super().__init__(reader)
-        self._stop, self._at, self._per_batch = stop, at, per_batch
-        self._seen = 0
-
-    def batches(self, sink: str, file: WalFile) -> Iterator[pa.RecordBatch]:
-        for batch in self._reader.batches(sink, file):
-            for start in range(0, batch.num_rows, self._per_batch):
-                part = batch.slice(start, self._per_batch)
-                if self._stop is not None and self._seen <= self._at < self._seen + part.num_rows:
-                    os.kill(os.getpid(), self._stop)
-                self._seen += part.num_rows
-                yield part
-        if self._stop is not None and self._at >= self._seen >= sum(self.segment.rows.values()):
-            os.kill(os.getpid(), self._stop)
-
-
-@dataclass(frozen=True)
-class _StoppingWal:
-    stop: signal.Signals | None
-    at: int
-    per_batch: int
-
-    def open(self, segment: Segment) -> SegmentReader:
-        return _Stopping(open_wal().open(segment), self.stop, self.at, self.per_batch)
-
-    def dead_letters(self, plan: Plan) -> DeadLetters:
-        return open_wal().dead_letters(plan)
-
-
-def act(given: Mapping[str, Any]) -> None:
-    """In the process of `Acting`."""
-    if flaw := given.get("flaw"):
-        module, _, name = flaw.partition(":")
-        getattr(import_module(module), name)()
-    plan = Plan.from_json(given["plan"])
-    stop = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}.get(given["stop"])
-    connection = ConnectionInfo(**given["connection"])
-    wal = _StoppingWal(stop, given["at"], given["per_batch"]) if stop is not None else open_wal()
-    participant = open_participant(plan.participants[0], lambda _: connection, wal)
-    if given["stop"] == "kill at a call":
-        kill_before(given["at"], given["below"], given["calls"])
-    fence = Fence(plan.pipeline, plan.installation, 1, given["attempt"])
-    prepared = given["prepared"]
-    vote = Vote(plan.participants[0].name, prepared, prepared, None, given["notes"])
-    try:
-        if given["step"] == "prepare":
-            participant.prepare(plan, fence)
-            told = "done"
-        elif given["step"] == "abort":
-            told = f"done: {participant.abort(plan, fence, {'message': 'a test of conformance'}).outcome.name}"
-        else:
-            told = f"done: {participant.commit(plan, fence, vote).outcome.name}"
-        participant.close()
-    except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    sys.stdout.write(f"\n{kilobytes}\n{told.splitlines()[0]}\n")

@@ -106,7 +106,7 @@ class ConfirmedTrigger(BaseEventTrigger):
             return None
         try:
             kept = await self.asset_state_store.aget(TOLD)
-        except ValueError as error:  # it keeps something for each of them, and nobody tells their names
+        except ValueError as error:  # it keeps something for each of them, but their names are unknown
             raise ConfigurationError(
                 f"several assets watch {self.pipeline} with equal arguments, and Airflow runs one trigger for them.",
                 code="arguments_conflict",

@@ -87,7 +87,7 @@ class ParquetDeadLetters:
     def _write(self, folder: str, label: str, suffix: str, data: bytes) -> str:
         files = filesystem(self.pipeline)
         uri = files.uri(folder, f"{label}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}")
-        with suppress(FileExistsError):  # all of it: a file appears whole, under a name that tells its content
+        with suppress(FileExistsError):  # complete: a file appears whole, named by its content
             files.write(uri, data)
         files.sync_folders(folder, self.pipeline)  # also when it was there: its writer may have died
         return uri

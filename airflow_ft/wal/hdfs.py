@@ -19,7 +19,6 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
@@ -31,9 +30,9 @@ from airflow_ft.protocol.errors import (
     ConfigurationError,
     StorageUnavailableError,
     TransientError,
-    WalCorruptError,
 )
 from airflow_ft.wal import markers
+from airflow_ft.wal.copying import CHUNK, copy_file, copy_tree
 
 if TYPE_CHECKING:
     from hdfs_native import Client
@@ -43,9 +42,6 @@ TIMEOUT = 120.0
 """Seconds for one answer. The client itself would wait for ever for a NameNode that stands still."""
 # Attempts to connect, in about 5 s; by itself it tries for minutes.
 _SETTINGS = {"dfs.client.failover.max.attempts": "3", "dfs.client.failover.sleep.max.millis": "2000"}
-_CHUNK = 1 << 20
-_COPIES = 16  # at once: most of a location's files are small, and each waits for the NameNode
-_COPY_TRIES = 10
 _MAKE_TRIES = 10
 _NEW = ".new"  # an empty folder on its way to its name; at most one is left of a crash
 _RPC = re.compile(r'^\w*RPCError\("([^"]*)", "(.*)"\)$', re.DOTALL)
@@ -72,9 +68,7 @@ _REMEDIES = {
     ),
 }
 """Error number, code and remedy by a part of the server's answer."""
-
 T = TypeVar("T")
-
 _clients: dict[tuple[int, str, str], Client] = {}
 """By process, since a client does not survive a fork; by NameNode and user. Never closed: there is no such call."""
 
@@ -139,7 +133,7 @@ class HdfsFileSystem:
 
     def open_plain(self, uri: str) -> BinaryIO:
         reader = self._ask(uri, lambda client, path: client.read(path))
-        return cast(BinaryIO, io.BufferedReader(_Reader(uri, reader), _CHUNK))
+        return cast(BinaryIO, io.BufferedReader(_Reader(uri, reader), CHUNK))
 
     def read(self, uri: str) -> bytes:
         with self.open(uri) as file:
@@ -258,44 +252,6 @@ class HdfsFileSystem:
         return answered(uri, lambda: call(_client(authority), path))
 
 
-def copy_file(source_files: Any, source: str, target_files: Any, target: str) -> None:
-    """By reading and writing, also from one file system to another; returns when the copy is durable."""
-    with source_files.open(source) as reader, target_files.create(target) as writer:
-        while chunk := reader.read(_CHUNK):
-            writer.write(chunk)
-        target_files.sync_file(writer)
-
-
-def copy_tree(
-    source_files: Any, source: str, target_files: Any, target: str, keep: Callable[[PurePosixPath], bool]
-) -> int:
-    """`FileSystem.link_tree` by reading and writing, several files at once; also from one file system to another."""
-
-    def copy(name: str) -> None:
-        parts = name.split("/")
-        copy_file(source_files, source_files.uri(source, *parts), target_files, target_files.uri(target, *parts))
-
-    for _ in range(_COPY_TRIES):
-        names = [name for name in source_files.tree(source) if keep(PurePosixPath(name))]
-        if not names and not source_files.exists(source):
-            markers.require(source_files, source)
-            raise markers.missing(source)
-        target_files.make_folder(target)
-        try:
-            with ThreadPoolExecutor(_COPIES) as pool:
-                return sum(1 for _ in pool.map(copy, names))
-        except WalCorruptError:  # its owner has replaced files since they were listed
-            target_files.remove_tree(target)
-    raise changing(source)
-
-
-def changing(source: str) -> TransientError:
-    """The error for a folder whose files change while it is copied."""
-    return TransientError(
-        f"{source} changes faster than it can be copied.", code="folder_busy", remedy="Try again.", path=source
-    )
-
-
 def answered(uri: str, call: Callable[[], T]) -> T:
     """The call's result; what the client raises, as the errors of this package or those of a local file system."""
     with _told(uri):
@@ -341,8 +297,8 @@ class _Writer(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        for begin in range(0, len(view), _CHUNK):
-            part = bytes(view[begin : begin + _CHUNK])
+        for begin in range(0, len(view), CHUNK):
+            part = bytes(view[begin : begin + CHUNK])
             answered(self._uri, lambda part=part: self._writer.write(part))  # type: ignore[misc]
         self._size += len(view)
         return len(view)

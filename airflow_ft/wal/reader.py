@@ -118,7 +118,7 @@ class ParquetSegment:
         metadata = parquet.metadata
         size: int = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         average: int = max(1, size // max(1, metadata.num_rows))
-        # A long text that repeats is stored once a row group: only the statistics tell what it will take.
+        # A long repeated text is stored once a row group: only the statistics show its size in memory.
         largest = sum(column.max_bytes or 8 for column in self.statistics(sink).values())
         return max(1, min(ROWS_A_BATCH, BYTES_A_BATCH // average, 4 * BYTES_A_BATCH // max(1, largest)))
 

@@ -230,7 +230,13 @@ def test_whoever_is_at_work_says_how_far_it_has_come(world: World, ft: Any) -> N
         assert json.loads(ft("pipelines", "-o", "json"))[0]["doing"] is None
         world.store.renew_lease(PIPELINE, epoch, lease.holder, "checkpoint 7: db has taken 5 of 8 rows of rows")
         [row] = json.loads(ft("pipelines", "-o", "json"))
-        assert row["doing"] == "checkpoint 7: db has taken 5 of 8 rows of rows"
+        assert (row["doing"], row["alive_at"]) == ("checkpoint 7: db has taken 5 of 8 rows of rows", None)
+        world.store.enter_turn(PIPELINE, RUN, None)
+        with world.store._database.write() as tx:  # type: ignore[attr-defined]
+            tx.change("UPDATE lease SET renewed_at = renewed_at - 61000000")
+        [row] = json.loads(ft("pipelines", "-o", "json"))
+        assert (row["condition"], row["at_work"], row["doing"]) == ("FAILED", None, None), "it was killed, or hangs"
+        assert f"since {row['alive_at'][:19].replace('T', ' ')} UTC" in ft("pipelines")
     assert json.loads(ft("pipelines", "-o", "json"))[0]["doing"] is None
 
 

@@ -81,7 +81,7 @@ def test_the_list_says_how_far_each_is_behind_and_which_is_late(visit: Visit) ->
     expect(pipelines.row(LATE)).to_contain_text("Nothing was confirmed for longer than its late_after")
     expect(pipelines.row(LATE)).not_to_contain_text("records")
     running = pipelines.row(RUNNING)
-    expect(running.get_by_role("cell", name="8,000 records 1 file", exact=True)).to_be_visible()
+    expect(running.get_by_role("cell", name="8,000 records 1 file 2 h ago", exact=True)).to_be_visible()
     pipelines.only("LATE").click()
     expect(pipelines.names).to_have_text([LATE])
     visit.pipelines(search=PIPELINE)

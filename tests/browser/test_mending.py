@@ -32,7 +32,7 @@ from airflow_ft.state.handle import State
 from airflow_ft.state.positions import Position
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.browser import broken
 from tests.browser.acts import BUTTONS, STREAMS, above, open_checkpoint, savepoint
 from tests.browser.broken import ARCHIVE, REFUSED, SHOP, Broken

@@ -63,7 +63,7 @@ def test_settings_and_job_are_as_they_counted(visit: Visit) -> None:
 def test_how_far_it_is_behind_its_sources_is_on_the_overview_the_charts_and_the_job(visit: Visit) -> None:
     running = visit.pipeline(RUNNING).tab("Overview")
     expect(running).to_contain_text("clicks: 8,000 records behind, 2,000 of 10,000 read, 100 a second, 80 s left")
-    expect(running).to_contain_text("pages: 1 file behind as of")
+    expect(running).to_contain_text("pages: 1 file behind (2 h ago)")
     expect(running.get_by_role("progressbar", name="clicks read")).to_have_js_property("position", 0.2)
     pipeline = visit.pipeline(PIPELINE)
     expect(pipeline.tab("Overview")).to_contain_text("orders: 1,200 records behind")

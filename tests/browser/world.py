@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from airflow_ft.protocol.warning import PipelineWarning, warn
 from airflow_ft.spark.savepoints.metadata import METADATA
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.store import open_store
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.browser import flights
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE, RUN, Scene
@@ -78,7 +80,7 @@ class World:
         self.url = f"sqlite:///{folder}/ft.db"
         self.savepoints = folder / "savepoints"
         self.store = open_store(self.url)
-        self._write_urgent()
+        self._write_urgent(folder)
         alone = Scene(self.store, ALONE)
         alone.stage(run=ALONE_RUN)
         alone.complete(1)
@@ -90,7 +92,7 @@ class World:
     def close(self) -> None:
         self.store.close()
 
-    def _write_urgent(self) -> None:
+    def _write_urgent(self, folder: Path) -> None:
         scenes = {name: Scene(self.store, name) for name in URGENT}
         for name, scene in scenes.items():
             scene.stage(2, made_with=MADE_WITH.get(name))
@@ -104,6 +106,9 @@ class World:
         scenes[WAITING].abort(1)
         self.store.enter_turn(RUNNING, RUN, None)
         self.store.record_lags(RUNNING, scenes[RUNNING].epoch, 0, READING)
+        with closing(sqlite3.connect(folder / "ft.db")) as database, database:
+            database.execute("UPDATE source_lag SET at = at - 7200000000 WHERE source = 'pages'")  # two hours ago
+            database.execute("UPDATE lease SET lease_time = 86400000000")  # the tests renew none
         self.store.renew_lease(RUNNING, scenes[RUNNING].epoch, "worker", "checkpoint 2: db has taken 5 of 8 rows")
 
     def _write_orders(self, folder: Path) -> None:

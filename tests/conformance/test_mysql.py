@@ -60,7 +60,6 @@ class Table(Target):
         upsert: dict[str, Any] = {"key_columns": ["id"], "version_column": "version"} if strategy == "upsert" else {}
         server: Any = database.server
         self.database = database
-        self.at_once = strategy != "parallel"  # transactions side by side
         self.sink = MySqlSink(table="orders", conn_id="shop", strategy=strategy, **upsert)
         self.connection = ConnectionInfo(
             "shop", "mysql", server.host, server.port, server.user, server.password, database.name
@@ -132,7 +131,7 @@ class Table(Target):
         return Values(replace(self.sink, table="kinds"), columns, read, seen, REFUSED)
 
 
-@pytest.mark.parametrize("strategy", ["local", "upsert", "parallel", "xa"])
+@pytest.mark.parametrize("strategy", ["local", "upsert", "xa"])
 class TestMySql(ParticipantConformance):
     @pytest.fixture
     def target(self, any_mysql_database: Database, strategy: str) -> Iterator[Target]:

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from airflow_ft.jobs.parsing import malformed_rows, parse_json, parsed_rows
 from airflow_ft.jobs.uids import uid
-from airflow_ft.spark.driver import publisher, query, topics
+from airflow_ft.spark.driver import publisher, stopper, topics
 from airflow_ft.spark.state import timers
 
 
@@ -45,9 +45,9 @@ class Crawling:
 class Faulty:
     """Does something wrong; its driver waits `stop_seconds` for a query that does not stop."""
 
-    def __init__(self, fault: str, stop_seconds: float = query.STOP_SECONDS) -> None:
+    def __init__(self, fault: str, stop_seconds: float = stopper.STOP_SECONDS) -> None:
         self.fault = fault
-        query.STOP_SECONDS = stop_seconds
+        stopper.STOP_SECONDS = stop_seconds
 
     def transform(self, spark: SparkSession, sources: Any) -> DataFrame:
         frame: DataFrame = sources["numbers"]

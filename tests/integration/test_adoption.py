@@ -13,16 +13,15 @@ from airflow_ft.protocol.adoption import adopt, look
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     ForeignOwnerError,
-    HaltError,
-    SinkUnavailableError,
     StateConflictError,
 )
 from airflow_ft.protocol.model import AfterAbort, CheckpointState, HaltReason, PipelineStatus, RunKey
 from airflow_ft.protocol.orphans import OrphanKind, PreparedEnding
 from airflow_ft.protocol.resolution import Resolver
-from airflow_ft.sinks.mysql import branches, orphans, slices
+from airflow_ft.sinks.mysql import orphans, slices
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.xa import XaParticipant
 from airflow_ft.store import open_store
 from tests.integration.real_world import RealWorld, expected
 from tests.integration.test_mysql_xa import prepared
@@ -48,7 +47,7 @@ class LosingWorld(RealWorld):
 
     @property
     def sinks(self) -> dict[str, Any]:
-        branches = {"branches": 3} if self.strategy in ("xa", "parallel") else {}
+        branches = {"branches": 3} if self.strategy == "xa" else {}
         return {"rows": MySqlSink(table="orders", conn_id="shop", strategy=self.strategy, **branches)}
 
     def lose_the_log(self) -> None:
@@ -87,25 +86,27 @@ class Died(Exception):
 
 
 def deliver_one_branch_of(world: LosingWorld, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit of a `parallel` checkpoint dies when the first of its branches is visible."""
+    """The commit of a checkpoint dies when the first of its branches is visible, and the server loses the others."""
+    end = XaParticipant._end_branch
 
-    def one_only(work: Any) -> Any:
-        work[0]()
+    def one_only(*args: Any) -> Any:
+        end(*args)
         raise Died
 
     world.stage(1)
     world.prepare()
     with monkeypatch.context() as patched:
-        patched.setattr(branches, "side_by_side", one_only)
+        patched.setattr(XaParticipant, "_end_branch", one_only)
         with pytest.raises(Died):
             world.commit("shop")
+    world.server.end_prepared()
     assert world.store.checkpoint(world.pipeline, number).state is S.COMMITTING
 
 
 def test_a_checkpoint_that_is_there_in_parts_is_told_and_gone_past(
     world: LosingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.strategy = "parallel"
+    world.strategy = "xa"
     world.stage(1)
     world.deliver()
     deliver_one_branch_of(world, 2, monkeypatch)
@@ -258,14 +259,10 @@ def as_adopted_before(world: LosingWorld) -> None:
     world.store.resume(world.pipeline, "an older version")
 
 
-@pytest.mark.parametrize("strategy", ["xa", "parallel"])
-def test_branches_that_are_in_the_way_are_named_at_once_and_ended_by_adopting_again(
-    world: LosingWorld, strategy: str
-) -> None:
-    """Not a lock time-out, try after try; also when the new DAG has another strategy."""
+def test_branches_that_are_in_the_way_are_named_at_once_and_ended_by_adopting_again(world: LosingWorld) -> None:
+    """Not a lock time-out, try after try."""
     prepare_and_lose(world)
     as_adopted_before(world)
-    world.strategy = strategy
     with raises(ForeignOwnerError, "prepared_foreign") as refused:
         world.deliver()
     assert "3 prepared branches" in refused.error.headline and "checkpoint 2" in refused.error.headline
@@ -275,36 +272,6 @@ def test_branches_that_are_in_the_way_are_named_at_once_and_ended_by_adopting_ag
     world.adopt(ROLLBACK)
     world.deliver()
     assert world.ids() == sorted([*expected([1]), *expected([1])])
-
-
-def test_a_decided_checkpoint_that_met_a_foreign_branch_is_delivered_after_adopting_again(
-    world: LosingWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was FOREIGN_OWNER for ever: `adopt` refused, since the checkpoint was COMMITTING."""
-    world.strategy = "parallel"
-    world.stage(1)
-    world.deliver()
-    deliver_one_branch_of(world, 2, monkeypatch)
-    there = world.ids()
-    world.lose_the_log()
-    world.halted_by_the_sink()
-    as_adopted_before(world)
-    with monkeypatch.context() as patched:
-        patched.setattr(branches.BranchedParticipant, "_standing_branches", lambda *_: {})  # as its prepare did
-        with pytest.raises((ForeignOwnerError, SinkUnavailableError)):
-            world.deliver()
-    stuck = world.store.latest_confirmed(world.pipeline), world.store.checkpoint(world.pipeline, 2).state
-    assert stuck == (None, S.COMMITTING)
-    with pytest.raises(HaltError):
-        world.deliver()
-
-    with pytest.raises(ConfigurationError) as refused:
-        world.adopt()
-    assert "--accept-partial" in refused.value.remedy
-    world.adopt(accept_partial=True)
-    world.deliver()
-    assert world.store.checkpoint(world.pipeline, 2).state is S.COMPLETED
-    assert sorted(world.ids()) == sorted(there + expected([1]))
 
 
 def test_what_two_logs_have_delivered_is_not_adopted_over(world: LosingWorld) -> None:

@@ -20,7 +20,7 @@ from airflow_ft.spark.savepoints.metadata import METADATA, read_metadata, verify
 from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.settings import PROVIDER
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.integration.converted_states import CASES
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.raising import raises

@@ -60,8 +60,8 @@ pytestmark = pytest.mark.server
 S = CheckpointState
 REFUSED = (3, 4)  # of each checkpoint's rows, by the constraint that is added after prepare
 CONSTRAINT = f"CHECK (id % {ROWS} NOT IN {REFUSED})"
-STRATEGIES = ("local", "parallel", "xa", "upsert")
-ONE_PLACE = ("local", "parallel", "upsert")
+STRATEGIES = ("local", "xa", "upsert")
+ONE_PLACE = ("local", "upsert")
 
 
 @pytest.fixture(autouse=True)
@@ -214,7 +214,7 @@ def test_what_was_mended_meanwhile_is_delivered_whole(make: Callable[..., Refusi
 
 
 def test_neither_retention_nor_a_sweep_touches_dead_letters(make: Callable[..., Refusing]) -> None:
-    world = make("parallel")
+    world = make("upsert")
     world.decide()
     world.resolver().dead_letter(1)
     root = str(world.folder / "wal")
@@ -227,7 +227,7 @@ def test_neither_retention_nor_a_sweep_touches_dead_letters(make: Callable[..., 
 def test_what_is_not_decided_or_wrong_as_a_whole_is_refused(
     make: Callable[..., Refusing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make("parallel")
+    world = make("upsert")
     world.stage(1)
     with pytest.raises(StateConflictError) as early:
         world.resolver().dead_letter(1)
@@ -251,7 +251,7 @@ def test_what_is_not_decided_or_wrong_as_a_whole_is_refused(
     assert world.dead() == [] and world.checkpoint().state is S.COMMITTING
 
 
-@pytest.mark.parametrize("strategy", ["local", "parallel"])
+@pytest.mark.parametrize("strategy", ["local", "upsert"])
 def test_out_of_quarantine_and_back_when_it_fails(make: Callable[..., Refusing], strategy: str) -> None:
     world = make(strategy)
     world.decide()

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from kafka.admin import KafkaAdminClient
 
-from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings, is_fenced
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.errors import is_fenced
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import FencedError, SinkAccessError, SinkUnavailableError, StoreBehindSinkError
 from airflow_ft.protocol.model import Outcome

@@ -275,10 +275,8 @@ def test_prepared_branches_outlive_kills_of_the_server(
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("strategy", ["xa", "parallel"])
-def test_a_zombie_that_wakes_when_all_was_pruned_halts_nothing(world: MySqlWorld, strategy: str) -> None:
+def test_a_zombie_that_wakes_when_all_was_pruned_halts_nothing(world: MySqlWorld) -> None:
     """It had announced itself, and not yet looked: what it finds then is newer, not contradictory."""
-    world.use(strategy)
     plan = world.plan(orders=many(1, 100))
     notes = prepare(world, plan, 1)
     stop = "after UPDATE .*airflow_ft_head.* SET `epoch`"
@@ -293,23 +291,23 @@ def test_a_zombie_that_wakes_when_all_was_pruned_halts_nothing(world: MySqlWorld
     assert is_exact(world, 200)
 
 
-# --- parallel --------------------------------------------------------------------------------------------------------
+# --- lost branches ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("end", ["killed", "woken"])
 @pytest.mark.parametrize("stop", ["announced", f"after {LEDGER}", "loading", "before commit", "after commit"])
-def test_a_parallel_delivery_that_stopped_anywhere_is_finished_by_the_next_attempt(
+def test_a_redelivery_that_stopped_anywhere_is_finished_by_the_next_attempt(
     world: MySqlWorld, stop: str, end: str
 ) -> None:
-    world.use("parallel")
     plan = world.plan(orders=many(1, ROWS))
-    prepare(world, plan, 1)
-    with process(world, plan, 2, stop) as other:
+    notes = prepare(world, plan, 1)
+    world.server.end_prepared()
+    with process(world, plan, 2, stop, notes=notes, voted=1) as other:
         other.wait_until_stopped()
         if end == "killed":
             other.kill()
-        proof = world.participant(plan).commit(plan, world.fence(1, 3))
+        proof = commit(world, plan, 3, notes, 1)
         assert proof.counts == {"orders": ROWS} and is_exact(world, ROWS)
         if end == "woken":
             other.wake()

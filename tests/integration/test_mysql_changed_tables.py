@@ -15,7 +15,7 @@ from airflow_ft.protocol.errors import UnfitTargetError
 from airflow_ft.protocol.model import Plan, Proof
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.protocol.verify import Delivered, SinkReport
-from airflow_ft.sinks.mysql import server
+from airflow_ft.sinks.mysql import judging
 from airflow_ft.sinks.mysql.load import Loader
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.verify import verify
@@ -74,7 +74,7 @@ def verified(world: MySqlWorld, plan: Plan, proof: Proof) -> SinkReport:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
+@pytest.mark.parametrize("strategy", ["local", "upsert"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_table_that_was_altered_after_the_vote_takes_nothing_until_it_fits(
     any_mysql_database: Database, tmp_path: Path, strategy: str, name: str
@@ -113,12 +113,12 @@ def test_a_settled_number_is_proven_whatever_became_of_the_table(any_mysql_datab
     assert verified(world, plan, proof).missing == 1
 
 
-@pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
+@pytest.mark.parametrize("strategy", ["local", "upsert"])
 def test_an_unchanged_table_is_judged_once_and_kept_from_alter_while_rows_are_sent(
     any_mysql_database: Database, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, plan, participant, vote = voted(any_mysql_database, tmp_path, strategy)
-    monkeypatch.setattr(server, "check_rows", lambda *_: pytest.fail("the rows were read once more"))
+    monkeypatch.setattr(judging, "check_rows", lambda *_: pytest.fail("the rows were read once more"))
     refused = []
     send = Loader.send
 

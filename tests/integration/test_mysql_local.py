@@ -347,7 +347,7 @@ def test_tls_is_used_where_the_server_offers_it(mysql_database: Database, tmp_pa
             assert bool(session.rows("SHOW STATUS LIKE 'Ssl_cipher'")[0][1]) is encrypted
 
 
-@pytest.mark.parametrize("strategy", ["local", "xa", "parallel", "upsert"])
+@pytest.mark.parametrize("strategy", ["local", "xa", "upsert"])
 def test_rows_go_in_the_declared_order_so_that_a_foreign_key_may_lead_from_one_sink_to_another(
     any_mysql_database: Database, tmp_path: Path, strategy: str
 ) -> None:

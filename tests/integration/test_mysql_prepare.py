@@ -171,9 +171,9 @@ def test_json_that_is_nested_too_deeply_is_refused_before_the_decision(
 ) -> None:
     """MySQL's JSON_VALID does not say no, it fails: prepare was tried again for ever."""
     world = make_world(any_mysql_database, tmp_path, orders="id BIGINT, v JSON")
-    world.sinks = {"orders": MySqlSink(table="orders", conn_id="shop", strategy="parallel")}
+    world.sinks = {"orders": MySqlSink(table="orders", conn_id="shop", strategy="local")}
     deep = "[" * 120 + "]" * 120
-    plan = world.plan(orders=pa.table({"id": [1, 2, 3], "v": ["{}", deep, "[]"]}))
+    plan = replace(world.plan(orders=pa.table({"id": [1, 2, 3], "v": ["{}", deep, "[]"]})), commit_point=None)
     with raises(DeclinedError, "value_unfit", problem="syntax", allowed="only JSON", row="2 (id=2)"):
         world.participant(plan).prepare(plan, world.fence())
 

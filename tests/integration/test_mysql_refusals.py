@@ -60,7 +60,7 @@ def test_a_row_that_a_trigger_refuses_is_declined_and_named_whatever_the_number(
 
 
 @each_way
-@pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
+@pytest.mark.parametrize("strategy", ["local", "upsert"])
 def test_a_row_that_a_trigger_refuses_can_be_set_aside_whatever_the_number(
     any_mysql_database: Database, tmp_path: Path, way: str, strategy: str
 ) -> None:

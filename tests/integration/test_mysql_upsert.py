@@ -298,7 +298,7 @@ def test_the_key_of_a_delete_is_judged_before_the_decision(
     world.deliver(world.plan(orders=rows.slice(0, 1)), 1, 2)
 
 
-@pytest.mark.parametrize("strategy", ["local", "parallel", "upsert"])
+@pytest.mark.parametrize("strategy", ["local", "upsert"])
 @pytest.mark.parametrize(
     ("kind", "wrong", "column", "problem", "refusal"),
     [
@@ -333,7 +333,7 @@ def test_nested_values_without_json_text_are_refused_before_the_decision(
         world.participant(plan).prepare(plan, world.fence())
 
 
-@pytest.mark.parametrize("strategy", ["parallel", "upsert", "local"])
+@pytest.mark.parametrize("strategy", ["upsert", "local"])
 @pytest.mark.parametrize(
     ("column", "good", "wrong"),
     [

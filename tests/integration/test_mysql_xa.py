@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 import pytest
 
 from airflow_ft.protocol.doctor import Check, Verdict
@@ -26,8 +27,9 @@ from airflow_ft.sinks.mysql.doctor import examine
 from airflow_ft.sinks.mysql.session import Session
 from airflow_ft.sinks.mysql.xid import recover
 from airflow_ft.wal import open_wal
+from tests.integration.proxy import Proxy
 from tests.raising import raises
-from tests.sinks.mysql.world import MySqlWorld, make_world, orders, vote_for
+from tests.sinks.mysql.world import THE_ROWS, MySqlWorld, make_world, orders, vote_for
 from tools.servers import Database
 
 ROWS = 9_000
@@ -294,6 +296,57 @@ def test_a_branch_that_somebody_rolled_back_is_delivered_from_the_log(world: MyS
     world.server.sql(f"XA ROLLBACK {prepared(world)[1]}")
     proof = commit(world, plan, notes, 2)
     assert proof.detail["redelivered"] == ["0002"]
+    assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
+
+
+def test_a_redelivery_that_fails_leaves_the_next_one_the_missing_branch_alone(
+    world: MySqlWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.limits = replace(world.limits, tries=1)
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence())
+    for name in prepared(world):
+        world.server.sql(f"XA ROLLBACK {name}")
+    fill = Session.run
+
+    def run(session: Session, sql: str, args: Any = None) -> Any:
+        if args and "INSERT INTO" in sql and "0002" in args:
+            raise pymysql.err.OperationalError(1317, "Query execution was interrupted")
+        return fill(session, sql, args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "run", run)
+        with pytest.raises(SinkUnavailableError):
+            commit(world, plan, notes, 2)
+    assert world.participant(plan).proof(plan) is None  # I6: a part is no proof
+    world.predecessor = 1
+    following = world.plan(orders=orders(11, 10))
+    later = world.participant(following).prepare(following, world.fence(1, 3))
+    with pytest.raises(StoreBehindSinkError):  # I4: it waits until the whole is there
+        commit(world, following, later, 4, voted=3)
+
+    proof = commit(world, plan, notes, 5)
+    assert proof.counts == {"orders": 10} and proof.detail["redelivered"] == ["0002"]
+    standing = "SELECT branch, attempt FROM airflow_ft_ledger WHERE number = 1 ORDER BY branch"
+    assert world.sql(standing) == [("", 5), ("0001", 2), ("0002", 5), ("0003", 2)]
+    assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
+
+
+@pytest.mark.parametrize("kind", ["lost request", "lost reply"])
+@pytest.mark.parametrize("statement", [b"LOCK IN SHARE MODE", b"INSERT INTO", THE_ROWS, b"\x03COMMIT"])
+def test_a_redelivery_that_lost_an_answer_is_settled_by_the_markers(
+    world: MySqlWorld, kind: str, statement: bytes
+) -> None:
+    plan = world.plan(orders=orders(1, 10))
+    notes = world.participant(plan).prepare(plan, world.fence())
+    for name in prepared(world):
+        world.server.sql(f"XA ROLLBACK {name}")
+    with Proxy(world.server.port) as proxy:
+        world.port, world.extra = proxy.port, {"ssl_disabled": True}
+        proxy.cut(kind, world.request(statement))
+        proof = commit(world, plan, notes, 2)
+        assert proxy.cuts == 1
+    assert proof.counts == {"orders": 10}
     assert world.sql("SELECT id FROM orders ORDER BY id") == [(i,) for i in range(1, 11)]
 
 

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
 from airflow_ft.pipeline.dry_run import rehearse
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.pipeline.spec import PipelineSpec
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
@@ -70,7 +70,8 @@ def declared(world: RealWorld, sinks: dict[str, Any] | None = None, **more: Any)
 
 
 def require(world: RealWorld, sinks: dict[str, Any] | None = None, **more: Any) -> None:
-    pipeline_steps.require_ready(declared(world, sinks, **more), world.connections)
+    spec = declared(world, sinks, **more)
+    pipeline_steps.require_ready(spec.pipeline, spec.delivery.participants, world.connections)
 
 
 def test_healthy_sinks_are_told_with_the_time_that_it_took(world: RealWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -110,7 +111,7 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
         return found[conn_id] if conn_id in found else world.connections(conn_id)
 
     with pytest.raises(SinkAccessError) as caught:
-        pipeline_steps.require_ready(declared(world, sinks), connections)
+        pipeline_steps.require_ready(world.pipeline, declared(world, sinks).delivery.participants, connections)
     assert not isinstance(caught.value, TerminalError), "mending the environment is enough"
     assert caught.value.pipeline == world.pipeline and len(caught.value.fields["codes"]) == 8
     text = f"{caught.value}"
@@ -130,14 +131,18 @@ def test_all_that_all_sinks_lack_is_one_error(world: RealWorld, postgres_databas
 
 def test_a_log_that_cannot_be_written_is_told_before_spark_is_started(world: RealWorld, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    spec = settings.resolved(replace(declared(world), wal_root=str(tmp_path / "file" / "wal")))
-    for look in (lambda: pipeline_steps.require_log(spec), lambda: rehearse(spec, world.connections)):
+    root = str(tmp_path / "file" / "wal")
+    pipeline = resolve(replace(declared(world), wal_root=root))
+    for look in (
+        lambda: pipeline_steps.require_log(world.pipeline, root),
+        lambda: rehearse(pipeline, world.connections),
+    ):
         with pytest.raises(StageError) as caught:
             look()
-        assert caught.value.pipeline == spec.pipeline and "/file/wal" in caught.value.what
+        assert caught.value.pipeline == world.pipeline and "/file/wal" in caught.value.what
         assert "[airflow_ft] wal_root" in caught.value.remedy
     (tmp_path / "file").unlink()
-    pipeline_steps.require_log(spec)
+    pipeline_steps.require_log(world.pipeline, root)
     assert (tmp_path / "file" / "wal").is_dir()
 
 

@@ -118,11 +118,11 @@ def test_a_ledger_of_another_decision_log(tmp_path: Path, mariadb_database: Data
         world = make_world(own, root, mariadb_database, kafka, topic)
         world.stage(1)
         world.deliver()
-        spec, opener = declared(world), world.participants
-        pipeline_steps.require_ready(spec, world.connections, None, opener, own.installation)
+        plans, opener = declared(world).delivery.participants, world.participants
+        pipeline_steps.require_ready(world.pipeline, plans, world.connections, None, opener, own.installation)
         codes = ["foreign_owner"] * 2
         with raises(ForeignOwnerError, "foreign_owner", codes=codes, pipeline=world.pipeline):
-            pipeline_steps.require_ready(spec, world.connections, None, opener, other.installation)
+            pipeline_steps.require_ready(world.pipeline, plans, world.connections, None, opener, other.installation)
 
 
 def test_a_revoked_insert_stops_a_stage(tmp_path: Path, mariadb_database: Database) -> None:
@@ -139,6 +139,6 @@ def test_a_revoked_insert_stops_a_stage(tmp_path: Path, mariadb_database: Databa
             mariadb_database.sql(f"GRANT SELECT ON orders TO '{user}'@'%'")
             world.overrides = {"shop": {"login": user, "password": "secret"}}
             with raises(SinkAccessError, "privilege_missing", sink="rows", participant="shop"):
-                pipeline_steps.require_ready(declared(world), world.connections)
+                pipeline_steps.require_ready(world.pipeline, declared(world).delivery.participants, world.connections)
         finally:
             mariadb_database.sql(f"DROP USER '{user}'@'%'")

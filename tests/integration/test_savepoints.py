@@ -18,7 +18,7 @@ from airflow_ft.spark.savepoints.metadata import METADATA, read_metadata, verify
 from airflow_ft.spark.savepoints.rescaling import rescale
 from airflow_ft.spark.savepoints.restoring import Restored, restore
 from airflow_ft.spark.savepoints.taking import take
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld
 from tests.integration.stage_world import world as stage_world
 from tests.raising import raises

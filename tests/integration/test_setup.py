@@ -56,7 +56,7 @@ def run_as_a_dba(world: MySqlWorld, plan: Any, user: str) -> None:
             cursor.execute(statement)
 
 
-@pytest.mark.parametrize("strategy", ["local", "xa", "parallel", "upsert"])
+@pytest.mark.parametrize("strategy", ["local", "xa", "upsert"])
 def test_what_is_printed_is_enough_to_deliver(
     any_mysql_database: Database, tmp_path: Path, user: str, strategy: str
 ) -> None:

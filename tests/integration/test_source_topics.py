@@ -18,7 +18,7 @@ from airflow_ft.protocol.errors import DataLossError, JobError, StageError
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.location_files import OFFSETS, entry
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.conftest import TopicFactory
 from tests.integration.stage_jobs import fill, recreate
 from tests.integration.stage_world import JARS, StageWorld, with_connection, world

@@ -10,7 +10,7 @@ import pytest
 from airflow_ft.protocol.errors import StageError, StorageUnavailableError
 from airflow_ft.protocol.model import CheckpointState, SparkPosition
 from airflow_ft.sources import FileSource
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.raising import raises
 

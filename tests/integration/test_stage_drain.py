@@ -13,7 +13,7 @@ from airflow_ft.protocol.model import SparkPosition
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.draining import END_OF_TIME, drain_of
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [

@@ -26,7 +26,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spark.process import TERM_SECONDS
 from airflow_ft.spark.task.launcher import Driver
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.protocol.systems import Metered

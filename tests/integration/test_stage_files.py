@@ -12,7 +12,8 @@ import pytest
 from airflow_ft.protocol.errors import JobError, StageError
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.state import source_log
-from airflow_ft.wal.filesystem import filesystem, local_path
+from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.local import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, streaming, world
 from tests.raising import raises
 from tests.waiting import wait_for

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.driver.local_files import MANAGER
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 
 pytestmark = [

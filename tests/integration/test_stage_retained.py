@@ -19,7 +19,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.savepoints.restoring import restore
 from airflow_ft.spark.savepoints.taking import take
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from airflow_ft.wal.retention import WalArchive
 from tests.integration.stage_world import JARS, KEPT_SECONDS, PIPELINE, StageWorld, world
 

@@ -13,7 +13,7 @@ from airflow_ft.sources import FileSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.session.submit import settings
 from airflow_ft.spark.state.locations import open_location
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.integration.stage_world import PIPELINE, StageWorld, world
 from tests.protocol.systems import Metered
 from tests.raising import raises

@@ -35,7 +35,7 @@ from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.task.cleanup import DELETED
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.conftest import TopicFactory
 from tests.integration.kafka_world import read, value
 from tools.servers import Database, Kafka

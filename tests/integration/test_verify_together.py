@@ -55,7 +55,7 @@ def equal(count: int, **more: Any) -> pa.Table:
 
 def test_an_equal_row_delivered_by_another_strategy_hides_no_loss(world: MySqlWorld) -> None:
     first = delivered(world, equal(2))
-    world.use("parallel", branches=2)
+    world.use("xa", branches=2)
     second = delivered(world, equal(3))
     found = report(world, first, second)
     assert found.is_exact and (found.expected, found.numbers) == (5, (1, 2))
@@ -98,7 +98,7 @@ def test_columns_that_do_not_contain_each_other_are_compared_by_what_they_share(
     assert report(world, first, second).missing == 1
 
 
-@pytest.mark.parametrize("strategy", ["local", "parallel", "xa", "upsert"])
+@pytest.mark.parametrize("strategy", ["local", "xa", "upsert"])
 def test_percent_signs_in_names(
     any_mysql_database: Database, tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,9 +212,10 @@ def test_rows_that_were_set_aside_are_not_missing(
     any_mysql_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slices, "MIN_ROWS", 2)
-    world = make_world(any_mysql_database, tmp_path).use("parallel", branches=3)
+    world = make_world(any_mysql_database, tmp_path).use("xa", branches=3)
     plan = world.plan(orders=orders(1, 10))
     notes = world.participant(plan).prepare(plan, world.fence())
+    world.server.end_prepared()  # lost, so the rows are sent after the decision
     world.sql("ALTER TABLE orders ADD CONSTRAINT refuses CHECK (id NOT IN (1, 4, 5, 10))")
     proof = world.participant(plan).commit(plan, world.fence(1, 2), vote_for(notes), set_aside=True)
     found = report(world, plan)

@@ -171,7 +171,7 @@ def test_a_failed_run_and_a_dead_stream_are_told_and_a_stopped_one_is_not(store:
     store.enter_turn("dead", RUN, None)
     database = store._database  # type: ignore[attr-defined]
     with database.write() as tx:
-        tx.change("UPDATE pipeline SET changed_at = 1 WHERE name = 'dead'")
+        tx.change("UPDATE lease SET renewed_at = 1 WHERE pipeline = 'dead'")
     found = told(ProblemNotifier(heard, pipelines=["well", "stopped", "dead"]))
     assert [each.split(": ")[0] for each in found] == ["pipeline dead is NOT_RUNNING", "pipeline well is FAILED"]
     assert "the job raised" in found[1] and "Fix: correct it." in found[1] and "task stage" in found[1]

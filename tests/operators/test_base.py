@@ -165,7 +165,8 @@ def test_the_asset_tells_what_was_confirmed(tmp_path: Path, monkeypatch: pytest.
         steps.commit_step(run, name)
     operator = ConfirmOperator(task_id="t", spec=spec(PIPELINE))
     context = airflow_context()
-    told = {"numbers": [1, 2], "count": 2, "first": 1, "last": 2, "rows": 40, "set_aside": {}}
+    told = {"numbers": [1, 2], "count": 2, "first": 1, "last": 2, "rows": 40, "recovered": [], "recovered_rows": 0}
+    told |= {"set_aside": {}}
     assert do(operator, run, context) == {**told, "latest": 2}
     [extra] = [event.extra for event in context["outlet_events"].values()]
     assert extra == {"pipeline": PIPELINE, "number": 2, **told}

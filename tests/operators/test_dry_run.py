@@ -15,7 +15,7 @@ from airflow_ft.operators.confirm import ConfirmOperator
 from airflow_ft.operators.prepare import PrepareOperator
 from airflow_ft.operators.recover import RecoverOperator
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.pipeline.dry_run import DryRun
+from airflow_ft.pipeline.dry_run_result import DryRun
 from airflow_ft.pipeline.run import PlainRun
 from airflow_ft.protocol.doctor import Check, Verdict
 from airflow_ft.protocol.errors import ConfigurationError, FoundProblemsError
@@ -77,7 +77,7 @@ def test_stage_tells_it_and_fails_where_a_sink_would_refuse(
 
 
 def test_a_savepoint_to_go_on_from_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_ft.pipeline.dry_run._scratch", lambda _: pytest.fail("nothing is begun"))
+    monkeypatch.setattr("airflow_ft.pipeline.dry_run._scratch", lambda *_: pytest.fail("nothing is begun"))
     params = {**ft.dry_run_params(), **ft.savepoint_params()}
     with DAG("d", schedule=None, params=params):
         declared = spec(

@@ -198,17 +198,20 @@ def test_a_pipeline_goes_on_from_what_was_rendered(streaming: bool, monkeypatch:
         store = pipeline = run = participants = worker = None
         lease_seconds = 1.0
 
-    pipeline_steps.go_on_from(told, Run())  # type: ignore[arg-type]
+    def go_on(declared: Any) -> None:
+        pipeline_steps.go_on_from(Run(), declared.savepoint, declared.sources, "/wal")  # type: ignore[arg-type]
+
+    go_on(told)
     assert seen == [told.savepoint]
-    pipeline_steps.go_on_from(spec(), Run())  # type: ignore[arg-type]
+    go_on(spec())
     assert len(seen) == 1
     for start in ("latest", "group_offsets"):
         sources = {"orders": KafkaSource(topics=["orders"], starting_offsets=start, group_id="shop")}
         refused = spec(sources=sources, from_savepoint=BEGINNING)
         with pytest.raises(ConfigurationError) as caught:
-            pipeline_steps.go_on_from(refused, Run())  # type: ignore[arg-type]
+            go_on(refused)
         assert "'orders'" in caught.value.headline and f"'{start}'" in caught.value.headline
-    pipeline_steps.go_on_from(spec(from_savepoint=BEGINNING), Run())  # type: ignore[arg-type]
+    go_on(spec(from_savepoint=BEGINNING))
     assert seen[1:] == [FromSavepoint(BEGINNING)]
 
 

@@ -85,6 +85,9 @@ def test_a_run_is_over_when_no_lease_has_moved_for_as_long_as_one_lasts(tmp_path
         assert not is_over(dead)
         now += 1.0
         assert is_over(dead), "it still has its lease, which nobody renews"
+        slept: list[float] = []
+        take_epoch(store, "orders", Worker().lease(), "a test", watch=is_over.watch, sleep=slept.append)
+        assert not slept, "it waits once"
         assert not is_over(dag_run), "of a DAG run Airflow alone knows"
         assert not is_over(RunKey("python:orders", "tuesday")), "which has just come"
 

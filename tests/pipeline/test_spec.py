@@ -21,8 +21,7 @@ from airflow_ft import (
     MySqlSink,
     SocketSource,
 )
-from airflow_ft.pipeline import settings
-from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.resolved import checkpointing_of, delivery_context, resolve
 from airflow_ft.pipeline.spec import SPEC_FIELDS, PipelineSpec, defaults, take_spec
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.restart import ExponentialDelay, FixedDelay, NoRestart
@@ -247,13 +246,14 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
         "CHECKPOINTING": '{"quarantine_after": "never", "num_retained": 9}',
     }.items():
         monkeypatch.setenv(f"AIRFLOW__AIRFLOW_FT__{name}", value)
-    found = settings.resolved(spec(spark_conf={"b": "2"}))
-    assert (found.wal_root, found.spark_master, found.jars) == ("/of/all", "local[3]", "/jars")
-    assert (found.spark_conf, found.keep_session) == ({"a": "1", "b": "2"}, timedelta(minutes=1))
-    assert (found.config.quarantine_after, found.config.num_retained) == (None, 9)
+    found = resolve(spec(spark_conf={"b": "2"}))
+    assert (found.wal_root, found.spark.master, found.spark.jars) == ("/of/all", "local[3]", ("/jars",))
+    assert (found.spark.conf, found.spark.keep_session) == ({"a": "1", "b": "2"}, timedelta(minutes=1))
+    assert (found.checkpointing.quarantine_after, found.checkpointing.num_retained) == (None, 9)
     settled = ("checkpointing.num_retained", "checkpointing.quarantine_after", "spark_conf.a")
-    assert found.configured == tuple(sorted((*settled, "jars", "keep_session", "spark_master", "wal_root")))
-    assert found.to_json()["configured"] == list(found.configured) and "configured" not in SPEC_FIELDS
+    assert found.stored["configured"] == sorted((*settled, "jars", "keep_session", "spark_master", "wal_root"))
+    assert found.stored["jars"] == "/jars" and "configured" not in SPEC_FIELDS
+    assert delivery_context(spec()) == found.delivery
     own = spec(
         wal_root="/own",
         spark_master="yarn",
@@ -261,21 +261,22 @@ def test_what_it_leaves_open_is_the_providers_configuration(monkeypatch: pytest.
         keep_session=timedelta(0),
         checkpointing=CheckpointConfig(quarantine_after=timedelta(1)),
     )
-    found = settings.resolved(own)
-    assert (found.wal_root, found.spark_master, found.jars, found.keep_session) == ("/own", "yarn", (), timedelta(0))
-    assert (found.config.quarantine_after, found.config.num_retained) == (timedelta(1), 9)
-    assert found.configured == ("checkpointing.num_retained", "spark_conf.a", "spark_conf.b")
+    found = resolve(own)
+    assert (found.wal_root, found.spark.master, found.spark.jars) == ("/own", "yarn", ())
+    assert found.spark.keep_session == timedelta(0)
+    assert (found.checkpointing.quarantine_after, found.checkpointing.num_retained) == (timedelta(1), 9)
+    assert found.stored["configured"] == ["checkpointing.num_retained", "spark_conf.a", "spark_conf.b"]
 
 
 @pytest.mark.airflow
 def test_at_most_once_in_the_configuration_is_for_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"mode": "AT_MOST_ONCE", "num_retained": 9}')
-    found = settings.resolved(spec()).config
+    found = resolve(spec()).checkpointing
     assert (found.mode, found.num_retained) == (CheckpointingMode.EXACTLY_ONCE, 9)
     socket = {"lines": SocketSource(host="localhost", port=9999)}
-    assert settings.resolved(spec(streaming=True, sources=socket)).config.mode is CheckpointingMode.AT_MOST_ONCE
+    assert resolve(spec(streaming=True, sources=socket)).checkpointing.mode is CheckpointingMode.AT_MOST_ONCE
     with pytest.raises(ConfigurationError) as caught:
-        settings.resolved(spec(streaming=True))
+        resolve(spec(streaming=True))
     assert "'files'" in caught.value.headline
 
 
@@ -287,20 +288,22 @@ def test_what_the_configuration_says_against_a_pipeline_is_named(monkeypatch: py
     both = ["unaligned", "mode"]
     said = {"unaligned": True, "aligned_timeout": 5}
     with raises(ConfigurationError, "arguments_conflict", arguments=both, configured=said) as caught:
-        settings.resolved(spec(streaming=True, checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE]))
+        resolve(spec(streaming=True, checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE]))
     assert caught.error and "[airflow_ft] checkpointing" in caught.error.remedy
     ahead = {"mode": "AT_LEAST_ONCE", "unaligned": True, "aligned_timeout": 5}
     for name in ("mode", "unaligned"):
         declared = spec(streaming=True, checkpointing={**ahead, name: "{{ params.it }}"})
         with raises(ConfigurationError, "arguments_conflict", arguments=both):
-            settings.resolved(declared.rendered({"checkpointing": ahead}))
+            delivery_context(declared.rendered({"checkpointing": ahead}))
     for streaming in (True, False):  # a scheduled pipeline is none of its business, also when its DAG is parsed
-        assert settings.checkpointing_of(spec(streaming=streaming)).unaligned is streaming
+        assert checkpointing_of(spec(streaming=streaming)).unaligned is streaming
     scheduled = spec(checkpointing=modes[CheckpointingMode.AT_LEAST_ONCE])
-    assert settings.checkpointing_of(scheduled).mode is CheckpointingMode.AT_LEAST_ONCE
+    assert checkpointing_of(scheduled).mode is CheckpointingMode.AT_LEAST_ONCE
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"mode": "AT_LEAST_ONCE"}')
+    plan = delivery_context(spec()).plan(SINKS, None)
+    assert plan == resolve(spec()).plan and plan.mode is CheckpointingMode.AT_LEAST_ONCE
     with raises(ConfigurationError, "arguments_conflict", arguments=both, configured={"mode": "AT_LEAST_ONCE"}):
-        settings.resolved(spec(streaming=True, checkpointing=CheckpointConfig(unaligned=True)))
+        resolve(spec(streaming=True, checkpointing=CheckpointConfig(unaligned=True)))
 
 
 @pytest.mark.airflow
@@ -313,7 +316,7 @@ def test_a_scheduled_run_may_be_told_to_drain_and_a_stream_is_drained_when_it_st
     declared = spec(checkpointing={"drain": "{{ params.drain }}"})
     assert declared.rendered({"checkpointing": {"drain": "True"}}).config.drain
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__CHECKPOINTING", '{"drain": true, "resume_drained": true}')
-    scheduled, stream = settings.resolved(spec()).config, settings.resolved(spec(streaming=True)).config
+    scheduled, stream = resolve(spec()).checkpointing, resolve(spec(streaming=True)).checkpointing
     assert (scheduled.drain, scheduled.resume_drained) == (True, True)
     assert (stream.drain, stream.resume_drained) == (False, True)
 
@@ -330,21 +333,25 @@ def test_what_the_decision_log_keeps_is_what_the_dag_says_where_a_run_may_put_in
     )
     stage = StageOperator(task_id="stage", spec=declared)
     stage.job_args, stage.spark_conf, stage.wal_root = {"key": "planted-3"}, {"spark.own": "planted-4"}, "/wal"
-    found = settings.resolved(stage.rendered())
-    assert (found.job_args, found.spark_conf["spark.own"]) == ({"key": "planted-3"}, "planted-4")
-    kept = pipeline_steps.kept(found, stage.spec)
+    found = resolve(stage.rendered(), stage.spec)
+    assert (found.job_args, found.spark.conf["spark.own"]) == ({"key": "planted-3"}, "planted-4")
+    kept = found.stored
     assert kept["job_args"] == {"key": "{{ conn.api.password }}"} and kept["wal_root"] == "/wal"
     assert kept["spark_conf"] == {"spark.own": "{{ var.value.x }}", "spark.of.all": "[airflow_ft] spark_conf"}
 
 
 @pytest.mark.airflow
 def test_an_operator_carries_all_that_it_resolves() -> None:
+    from airflow_ft.operators.confirm import ConfirmOperator
     from airflow_ft.operators.doctor import DoctorOperator
+    from airflow_ft.operators.prepare import PrepareOperator
     from airflow_ft.operators.stage import StageOperator
 
     for operator in (StageOperator, DoctorOperator):
         texts = {"checkpointing", "wal_root", "spark_master", "spark_conf", "jars", "packages", "sources", "sinks"}
         assert texts | {"commit_point", "store"} <= set(operator.template_fields)
+    assert {"sinks", "commit_point", "checkpointing", "wal_root"} <= set(PrepareOperator.template_fields)
+    assert {"sources", "checkpointing", "wal_root"} <= set(ConfirmOperator.template_fields)
 
 
 @pytest.mark.airflow

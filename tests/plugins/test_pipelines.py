@@ -46,7 +46,12 @@ def test_it_says_who_is_at_work_and_how_far_a_long_delivery_has_come(scene: Pipe
     one = ask(PIPELINE).json()
     for told in (row, one):
         assert (told["at_work"], told["doing"]) == (str(RUN), ["checkpoint 2: db has taken 5 of 8 rows of orders"])
-    assert row["condition"] == "RUNNING"
+    assert row["condition"] == "RUNNING" and row["alive_at"] == ""
+    with scene.store._database.write() as tx:  # type: ignore[attr-defined]
+        tx.change("UPDATE lease SET renewed_at = renewed_at - 31000000")
+    for told in (ask("").json()["pipelines"][0], ask(PIPELINE).json()):
+        assert (told["condition"], told["at_work"], told["doing"]) == ("FAILED", "", [])
+        assert f"since {told['alive_at'][:19].replace('T', ' ')} UTC" in told["told"]
 
 
 def test_what_needs_a_person_comes_first_and_is_counted(scene: Pipeline, ask: Asking) -> None:

@@ -9,7 +9,7 @@ from airflow_ft.plugins import savepoints as api_savepoints
 
 from airflow_ft.spark.savepoints.metadata import METADATA
 from airflow_ft.spark.savepoints.taking import take
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.plugins.conftest import Asking
 from tests.state.scene import Pipeline
 from tests.store.scene import PIPELINE

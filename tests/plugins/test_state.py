@@ -132,7 +132,7 @@ def test_a_folder_that_may_not_be_read_and_a_package_that_is_missing_are_told(
     scene.confirmed({"a": 1})
     with monkeypatch.context() as patch:
         refused = PermissionError(13, "Permission denied", "/wal/x")
-        patch.setattr("airflow_ft.wal.filesystem.LocalFileSystem.names", _raising(refused))
+        patch.setattr("airflow_ft.wal.local.LocalFileSystem.names", _raising(refused))
         told = ask(f"{PIPELINE}/state")
         assert (told.status_code, told.json()["code"]) == (503, "storage_unavailable")
         assert "Permission denied: '/wal/x'" in told.json()["detail"] and "\nFix: " in told.json()["detail"]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, FencedError
-from airflow_ft.protocol.lease import Worker, new_epoch, take_epoch
+from airflow_ft.protocol.errors import ConfigurationError, DeclinedError, FencedError, LeaseHeldError
+from airflow_ft.protocol.lease import LeaseWatch, Worker, new_epoch, take_epoch
+from airflow_ft.protocol.model import Lease
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
@@ -87,3 +88,93 @@ def test_a_wait_for_a_dead_owner_names_it_once(store: DecisionLog, caplog: pytes
         take_epoch(store, PIPELINE, Worker("dag/recover").lease(), "a test", lease_seconds=0.3)
     [waited] = [record for record in caplog.records if record.name == "airflow_ft.protocol.lease"]
     assert "dag/stage" in waited.getMessage()
+
+
+class Clock:
+    """A monotonic clock that only `sleep` moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += seconds
+
+
+class TestWatch:
+    """A process that has watched a dead owner before it takes an epoch waits for it once."""
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def watch(self, clock: Clock) -> LeaseWatch:
+        return LeaseWatch(clock)
+
+    def owner(self, store: DecisionLog, name: str = "owner", after: int = 0) -> tuple[int, Lease]:
+        lease = Worker(name).lease()
+        seen = {each.holder: each.counter for each in store.leases(PIPELINE)}
+        return store.take_epoch(PIPELINE, after, seen, lease, "a test"), lease
+
+    def take(self, store: DecisionLog, watch: LeaseWatch, clock: Clock) -> int:
+        lease = Worker("challenger").lease()
+        return take_epoch(store, PIPELINE, lease, "a test", lease_seconds=30.0, watch=watch, sleep=clock.sleep)
+
+    @pytest.mark.parametrize(("watched", "waits"), [(0.0, 30.0), (12.0, 18.0), (30.0, 0.0), (3600.0, 0.0)])
+    def test_what_was_watched_before_counts(
+        self, store: DecisionLog, watch: LeaseWatch, clock: Clock, watched: float, waits: float
+    ) -> None:
+        epoch, _ = self.owner(store)
+        watch.look(store.leases(PIPELINE))
+        clock.now += watched
+        assert self.take(store, watch, clock) == epoch + 1
+        assert clock.slept == waits
+
+    def test_a_lease_that_was_renewed_in_between_starts_the_wait_again(
+        self, store: DecisionLog, watch: LeaseWatch, clock: Clock
+    ) -> None:
+        epoch, owner = self.owner(store)
+        watch.look(store.leases(PIPELINE))
+        clock.now += 3600.0
+        store.renew_lease(PIPELINE, epoch, owner.holder)
+        assert self.take(store, watch, clock) == epoch + 1
+        assert clock.slept == 30.0
+
+    def test_another_holder_starts_the_wait_again(self, store: DecisionLog, watch: LeaseWatch, clock: Clock) -> None:
+        epoch, _ = self.owner(store)
+        watch.look(store.leases(PIPELINE))
+        clock.now += 3600.0
+        assert self.owner(store, "successor", epoch)[0] == epoch + 1
+        assert self.take(store, watch, clock) == epoch + 2
+        assert clock.slept == 30.0
+
+    def test_a_lease_that_was_away_in_between_starts_the_wait_again(
+        self, store: DecisionLog, watch: LeaseWatch, clock: Clock
+    ) -> None:
+        epoch, owner = self.owner(store)
+        watch.look(store.leases(PIPELINE))
+        watch.look([])
+        clock.now += 3600.0
+        assert [each.holder for each in store.leases(PIPELINE)] == [owner.holder]
+        assert self.take(store, watch, clock) == epoch + 1
+        assert clock.slept == 30.0
+
+    def test_an_owner_that_renews_during_the_wait_is_alive(
+        self, store: DecisionLog, watch: LeaseWatch, clock: Clock
+    ) -> None:
+        epoch, owner = self.owner(store)
+        watch.look(store.leases(PIPELINE))
+        clock.now += 29.0
+
+        def sleep(seconds: float) -> None:
+            clock.sleep(seconds)
+            store.renew_lease(PIPELINE, epoch, owner.holder)
+
+        with raises(LeaseHeldError, "lease_held", epoch=epoch):
+            take_epoch(store, PIPELINE, Worker().lease(), "a test", lease_seconds=30.0, watch=watch, sleep=sleep)
+        assert store.pipeline(PIPELINE).epoch == epoch

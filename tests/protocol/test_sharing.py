@@ -298,7 +298,7 @@ DELIVERED = ConnectionInfo("x", "mysql", host="127.0.0.1", schema="shop")
     ("one", "other", "same"),
     [
         (MySqlSink(table="orders"), MySqlSink(table="shop.Orders"), True),
-        (MySqlSink(table="orders"), MySqlSink(table="`shop`.orders", strategy="parallel"), True),
+        (MySqlSink(table="orders"), MySqlSink(table="`shop`.orders", strategy="xa"), True),
         (MySqlSink(table="orders"), MySqlSink(table="other.orders"), False),
         (PostgresSink(table="orders"), PostgresSink(table='public."orders"'), True),
         (PostgresSink(table="orders"), PostgresSink(table='"Orders"'), False),

@@ -56,7 +56,7 @@ def test_a_mode_is_read_from_text_and_another_one_is_refused_with_those_that_the
     assert config.to_json() == {"mode": "AT_MOST_ONCE"} and type(config.to_json()["mode"]) is str
     for text in ("AT_MOST_ONCE", " at_most_once\n"):
         assert CheckpointConfig.from_json({"mode": text}) == config
-    assert CheckpointConfig().resolved(config).mode is CheckpointingMode.AT_MOST_ONCE
+    assert CheckpointConfig().with_defaults(config).mode is CheckpointingMode.AT_MOST_ONCE
     names = "EXACTLY_ONCE, AT_LEAST_ONCE or AT_MOST_ONCE"
     for wrong in ("ONCE", 1, None):
         with raises(ConfigurationError, "argument_invalid", argument="mode", value=repr(wrong)) as caught:
@@ -71,15 +71,18 @@ def test_what_was_given_goes_before_defaults_also_where_it_equals_the_built_in_o
     defaults = CheckpointConfig(timeout=timedelta(seconds=90), num_retained=7)
     own = CheckpointConfig(timeout=timedelta(minutes=10), quarantine_after=None)
     assert own.timeout == CheckpointConfig().timeout
-    found = own.resolved(defaults)
+    found = own.with_defaults(defaults)
     assert (found.timeout, found.num_retained, found.quarantine_after) == (timedelta(minutes=10), 7, None)
     for same in (copy.deepcopy(own), pickle.loads(pickle.dumps(own)), CheckpointConfig.from_json(own.to_json())):
-        assert same.resolved(defaults) == found
+        assert same.with_defaults(defaults) == found
     assert own.to_json() == {"timeout": 600, "quarantine_after": None}
     varied = replace(own, num_retained=9)
     assert varied.to_json() == {"timeout": 600, "num_retained": 9, "quarantine_after": None}
-    assert replace(CheckpointConfig(num_retained=5), timeout=timedelta(seconds=30)).resolved(defaults).num_retained == 5
-    assert replace(CheckpointConfig(), num_retained=5).resolved(defaults).timeout == timedelta(seconds=90)
+    assert (
+        replace(CheckpointConfig(num_retained=5), timeout=timedelta(seconds=30)).with_defaults(defaults).num_retained
+        == 5
+    )
+    assert replace(CheckpointConfig(), num_retained=5).with_defaults(defaults).timeout == timedelta(seconds=90)
 
 
 @pytest.mark.parametrize("mode", [CheckpointingMode.AT_LEAST_ONCE, CheckpointingMode.AT_MOST_ONCE])
@@ -89,22 +92,22 @@ def test_unaligned_needs_exactly_once_wherever_the_two_are_said(mode: Checkpoint
         lambda: CheckpointConfig(unaligned=True, mode=mode),
         lambda: CheckpointConfig.from_json({"unaligned": "True", "aligned_timeout": "5", "mode": mode.value}),
         lambda: replace(unaligned, mode=mode),
-        lambda: unaligned.resolved(moded),
-        lambda: moded.resolved(unaligned).of_streams(),
+        lambda: unaligned.with_defaults(moded),
+        lambda: moded.with_defaults(unaligned).of_streams(),
     )
     for each in tries:
         with raises(ConfigurationError, "arguments_conflict", arguments=["unaligned", "mode"]) as caught:
             each()
         assert caught.error and mode in caught.error.headline
     exactly = CheckpointConfig(unaligned=True, mode=CheckpointingMode.EXACTLY_ONCE)
-    assert exactly.resolved(moded).concurrent == CheckpointConfig(unaligned=True).concurrent == 1
-    assert moded.resolved(unaligned.of_scheduled()).mode is mode  # says nothing to a scheduled pipeline
+    assert exactly.with_defaults(moded).concurrent == CheckpointConfig(unaligned=True).concurrent == 1
+    assert moded.with_defaults(unaligned.of_scheduled()).mode is mode  # says nothing to a scheduled pipeline
 
 
 def test_who_wants_no_unaligned_checkpoints_need_not_mind_what_others_say_of_their_time_out() -> None:
     others = CheckpointConfig(unaligned=True, aligned_timeout=timedelta(seconds=30))
-    assert CheckpointConfig(unaligned=False).resolved(others).to_json() == {"unaligned": False}
-    later = CheckpointConfig(aligned_timeout=timedelta(seconds=5), unaligned=True).resolved(others)
+    assert CheckpointConfig(unaligned=False).with_defaults(others).to_json() == {"unaligned": False}
+    later = CheckpointConfig(aligned_timeout=timedelta(seconds=5), unaligned=True).with_defaults(others)
     assert later.aligned_timeout == timedelta(seconds=5)
 
 

@@ -30,7 +30,18 @@ from airflow_ft.sinks.kafka.records import Records
 from airflow_ft.sinks.mysql.catalog import Table
 from airflow_ft.sinks.mysql.load import Loader, refusals
 from airflow_ft.sinks.mysql.vote import Verdict
-from airflow_ft.spark.driver import capacity, publisher, query, runner
+from airflow_ft.spark.driver import (
+    capacity,
+    durable,
+    idle,
+    job_restarts,
+    publisher,
+    query,
+    query_run,
+    runner,
+    state_reports,
+    stopper,
+)
 from airflow_ft.spark.savepoints import converting, metadata, offline, rescaling, restoring, taking
 from airflow_ft.spark.state import (
     beginnings,
@@ -330,25 +341,25 @@ def product_over_models() -> Iterator[Running]:
         (query, {
             "time": waiting,
             "threading": threads,
-            "os": SimpleNamespace(_exit=RUNNING.exit),
             "filesystem": lambda _: SimpleNamespace(hadoop_path=lambda uri: uri),
             "write_batch": lambda *args, few=False, made_of=None: RUNNING.spark.write_batch(*args),
             "drain_of": lambda *asked: RUNNING.windows.drain_of(*asked),
             "terminal_copy": lambda *of: RUNNING.windows.terminal_copy(*of),
             "has_state": lambda uri: RUNNING.windows.has_state(uri),
             "upload": lambda _: None,
-            "sizes": lambda *_: None,
-            "give_back": lambda: None,
             "batch_listings": lambda *_: [],
             "lacking": lambda *_: None,
-            "seal": lambda *_, **how: None,
             "check_listings": lambda *_: None,
             "named_positions": lambda *_: {},
             "record_ids": lambda *of: RUNNING.spark.record_ids(*of),
             "recorded_ids": lambda location: RUNNING.spark.recorded_ids(location),
             "Timers": lambda *_: NO_TIMERS,
         }),
-        (query._Idle, {"listening": listening}),
+        (durable, {"seal": lambda *_, **how: None}),
+        (state_reports, {"time": waiting, "sizes": lambda *_: None, "give_back": lambda: None}),
+        (stopper, {"time": waiting, "threading": threads, "os": SimpleNamespace(_exit=RUNNING.exit)}),
+        (idle, {"time": waiting}),
+        (idle.Idle, {"listening": listening}),
         (state_reset, {
             "SparkLocation": lambda *of: RUNNING.windows.location(*of),
             "location_root": lambda _: "file:///wal",
@@ -373,17 +384,14 @@ def product_over_models() -> Iterator[Running]:
             for module in _FILED
         ),
         *((module, {"drive": lambda *of: RUNNING.spark.drive(*of)}) for module in (rescaling, converting)),
-        (runner, {
-            "time": waiting,
-            "open_store": lambda _: RUNNING.store,
-            "claim": lambda *_: None,
-            "owners": SimpleNamespace(register=lambda *_: ""),
+        (runner, {"open_store": lambda _: RUNNING.store}),
+        (job_restarts, {"time": waiting, "is_alive": lambda _: True}),
+        (query_run, {
             "remember_given": lambda *_: None,
             "remember_code": lambda *_: None,
             "tell_changed": lambda *_: None,
             "Beginnings": SimpleNamespace(of=lambda request: RUNNING.spark.frozen(request)),
             "compute_planned": lambda frame, mode, location, **_: RUNNING.spark.compute_planned(location, frame.job),
-            "_is_alive": lambda _: True,
             "gauges_of": lambda *_: {},  # so no thread asks how far it is behind its sources
         }),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Mistakes in the strategies that work in branches (`xa`, `parallel`), as in `defects`: each must be found."""
+"""Mistakes in the strategy that works in branches (`xa`), as in `defects`: each must be found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_ft.sinks.mysql.xid import owner_of, recover
 from tests.simulation.defect import NAMED, Change, defect
 
 XA, XA_MYSQL = NAMED["xa on MariaDB"], NAMED["xa on MySQL"]
-PARALLEL, PARALLEL_RUNS = NAMED["parallel on MariaDB"], NAMED["parallel, two runs at once"]
+LOST, LOST_RUNS = NAMED["xa that loses its branches"], NAMED["xa that loses its branches, two runs"]
 ABORTED = NAMED["xa, a person aborts what is prepared"]
 ONE_BY_ONE = replace(XA, name="xa, a task for each step", runs=(1,), parallel=True)
 
@@ -107,7 +107,7 @@ def tombstone_of_the_whole_alone(change: Change) -> None:
     change(XaParticipant, "_labels", lambda self: ())
 
 
-@defect(PARALLEL, "I2 I6")
+@defect(LOST, "I2 I6")
 def whole_marker_before_all_branches_stand(change: Change) -> None:
     def none_missing(self: BranchedParticipant, plan: Any, fence: Fence, vote: Any, missing: Any, way: Any) -> None:
         deliver(self, plan, fence, vote, missing[:1], way)
@@ -121,9 +121,9 @@ def whole_marker_before_all_branches_stand(change: Change) -> None:
     change(BranchedParticipant, "_conclude_in", whatever)
 
 
-@defect(PARALLEL_RUNS, "I5")
+@defect(LOST_RUNS, "I5")
 def branches_that_do_not_lock_the_head(change: Change) -> None:
-    """`parallel`: the head is read, and may be raised before the rows of the branch are committed."""
+    """A lost branch is delivered: the head is read, and may be raised before the rows of the branch are committed."""
 
     def unlocked(session: Any, ledger: Ledger, fence: Fence, nonce: str, *, shared: bool = False) -> Any:
         if not shared:
@@ -133,14 +133,13 @@ def branches_that_do_not_lock_the_head(change: Change) -> None:
     change(branches, "guarded_head", unlocked)
 
 
-@defect(PARALLEL_RUNS, "I2 I6")
+@defect(LOST_RUNS, "I2 I6")
 def branch_delivered_again_under_a_place_that_is_taken(change: Change) -> None:
-    """A commit without an answer is sent again, whatever stands in the place of its marker."""
-    take = BranchedParticipant._take_place
+    """A branch that is visible is sent again with those that were lost, whatever holds the place of its marker."""
+    take, deliver = BranchedParticipant._take_place, BranchedParticipant._deliver_branches
+
+    def all_of_them(self: BranchedParticipant, plan: Any, fence: Fence, vote: Any, _: Any, way: Any) -> None:
+        deliver(self, plan, fence, vote, self._slices(plan), way)
+
     change(BranchedParticipant, "_take_place", lambda *args: take(*args) or True)
-    standing = BranchedParticipant._standing_branches
-
-    def forgetful(self: Any, *args: Any) -> Any:
-        return standing(self, *args) if self.__dict__.pop("asked", False) else self.__dict__.update(asked=True) or {}
-
-    change(BranchedParticipant, "_standing_branches", forgetful)
+    change(BranchedParticipant, "_deliver_branches", all_of_them)

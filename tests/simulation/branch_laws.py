@@ -1,4 +1,4 @@
-"""The invariants of a sink whose rows become visible branch by branch (MySQL `xa` and `parallel`).
+"""The invariants of a sink whose rows become visible branch by branch (MySQL `xa`).
 
 Rows of a branch come with that branch's marker, those of a number together are what was planned, and the marker of the
 whole comes when all are there: only then may the next number begin.

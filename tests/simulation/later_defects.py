@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from airflow_ft.protocol.model import SparkPosition
-from airflow_ft.spark.driver import runner
+from airflow_ft.spark.driver import opening
 from airflow_ft.spark.savepoints import offline, rescaling, restoring
 from airflow_ft.spark.savepoints.metadata import Savepoint
 from airflow_ft.spark.state import catching_up, evolution
@@ -64,18 +64,18 @@ def a_plan_that_another_restore_forgets(change: Change) -> None:
 @defect(STREAM, "I1 I2 I7 I10")
 def state_that_is_brought_on_in_the_base_itself(change: Change) -> None:
     """Who dies meanwhile has changed what everybody goes back to."""
-    open_location = runner.open_location
+    open_location = opening.open_location
 
     def in_place(root: str, name: str, epoch: int, attempt: int, base: SparkPosition | None, clean: bool) -> Any:
         return open_location(root, name, epoch, attempt, base, clean or catching_up.is_planned(base))
 
-    change(runner, "open_location", in_place)
+    change(opening, "open_location", in_place)
 
 
 @defect(STREAM, "I1 I2")
 def rows_of_what_came_later_that_are_delivered(change: Change) -> None:
     """Nothing is computed once more for the state alone: it is read again like anything new."""
-    change(runner, "catch_up", lambda location, _: location)
+    change(opening, "catch_up", lambda location, _: location)
     change(world, "catch_up", lambda location, _: location)
 
 
@@ -145,12 +145,12 @@ def a_permission_to_leave_state_that_outlives_the_restore(change: Change) -> Non
 @defect(OTHER_JOBS, "I1 I7 I9 I10")
 def operators_that_are_moved_in_the_base_itself(change: Change) -> None:
     """Who dies meanwhile leaves state that is neither the old job's nor the new one's."""
-    open_location = runner.open_location
+    open_location = opening.open_location
 
     def in_place(root: str, name: str, epoch: int, attempt: int, base: SparkPosition | None, _: bool) -> Any:
         return open_location(root, name, epoch, attempt, base, True)
 
-    change(runner, "open_location", in_place)
+    change(opening, "open_location", in_place)
 
 
 # --- changed offline --------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from airflow_ft.protocol.set_aside import read_detail
 from airflow_ft.protocol.steps import Confirmation
 from airflow_ft.protocol.transitions import is_allowed
 from airflow_ft.sinks.kafka.token import parse
-from airflow_ft.sinks.mysql.spec import BRANCHED
 from airflow_ft.store.errors import UnknownPipelineError
 from tests.simulation.branch_laws import BranchLaws
 from tests.simulation.folders import Folded
@@ -304,7 +303,7 @@ class Laws:
         for marker in delivered:
             number = marker["number"]
             plan = self._plans.get(number)
-            if plan is None or plan.participant(name).strategy not in BRANCHED:
+            if plan is None or plan.participant(name).strategy != "xa":
                 aside = self._set_aside(plan, name, marker) if plan is not None else []
                 self._look_at_delivery(name, number, (*commit.rows, *aside))
                 continue

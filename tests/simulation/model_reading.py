@@ -26,6 +26,7 @@ class ModelReading:
     _touched: dict[int, datetime]
     _pruned: frozenset[int]
     _delivered: dict[str, int]
+    _counted: tuple[tuple[int, int, RunKey], ...]
     _origin: SparkPosition | None  # the savepoint with which it began
 
     def _known(self, pipeline: str) -> Pipeline:
@@ -84,7 +85,19 @@ class ModelReading:
         return max((row.number for row in own if row.segment and row.after_abort is not AfterAbort.REWOUND), default=0)
 
     def confirmed(self, pipeline: str, run: RunKey) -> Confirmed:
-        own = [row for row in self.run_checkpoints(pipeline, run) if row.is_confirmed]
+        return self._total(run, [row for row in self.run_checkpoints(pipeline, run) if row.is_confirmed])
+
+    def counted(self, pipeline: str, run: RunKey) -> Confirmed:
+        self._known(pipeline)
+        ranges = [(above, through) for above, through, of in self._counted if of == run]
+        found = (
+            row
+            for number, row in sorted(self._rows.items())
+            if row.is_confirmed and any(above < number <= through for above, through in ranges)
+        )
+        return self._total(run, list(found))
+
+    def _total(self, run: RunKey, own: list[Checkpoint]) -> Confirmed:
         deliveries = sorted({row.delivered_by for row in own if row.delivered_by is not None})
         rows = Counter[str]()
         for row in own:
@@ -93,6 +106,8 @@ class ModelReading:
             Numbers.of(row.number for row in own),
             dict(rows),
             together(of_checkpoint(self._rows[number]) for number in deliveries),
+            Numbers.of(row.number for row in own if row.run != run),
+            sum(row.segment.total_rows for row in own if row.run != run and row.segment),
         )
 
     def proven(self, pipeline: str, run: RunKey, participant: str, newest: int = 1000) -> Sequence[int]:

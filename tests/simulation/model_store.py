@@ -65,6 +65,7 @@ class ModelStore(ModelStreams):
         self._read: dict[RunKey, tuple[datetime, int]] = {}
         self._requests: dict[int, Request] = {}
         self._origin: SparkPosition | None = None
+        self._counted: tuple[tuple[int, int, RunKey], ...] = ()
 
     def snapshot(self) -> dict[str, Any]:
         """A backup."""
@@ -156,6 +157,9 @@ class ModelStore(ModelStreams):
 
     def hold_lease(self, pipeline: str, epoch: int, lease: Lease) -> None:
         self._require_epoch(pipeline, epoch)
+        for old in list(self._leases.values()):
+            if lease.task and old.task == lease.task and old.try_number < lease.try_number:
+                del self._leases[old.holder]
         held = self._leases.get(lease.holder)
         counter = lease.counter if held is None else max(lease.counter, held.counter + 1)
         self._leases[lease.holder] = replace(lease, epoch=epoch, counter=counter)
@@ -200,9 +204,20 @@ class ModelStore(ModelStreams):
         self.version += 1
 
     def leave_turn(self, pipeline: str, run: RunKey, *, confirmed: bool = False) -> None:
-        if self._known(pipeline).turn == run:
+        turn = self._known(pipeline).turn
+        if confirmed and turn in (None, run):
+            self._count(run, has_the_turn=turn == run)
+        if turn == run:
             self._set(turn=None)
         self.version += 1
+
+    def _count(self, run: RunKey, *, has_the_turn: bool) -> None:
+        above = self._counted[-1][1] if self._counted else 0
+        open_ = (number for number, row in self._rows.items() if not row.is_settled)
+        through = min(open_, default=max(self._rows, default=0) + 1) - 1
+        own = any(row.run == run and row.is_confirmed and above < n <= through for n, row in self._rows.items())
+        if through > above and (has_the_turn or own):
+            self._counted = (*self._counted, (above, through, run))
 
     def run(self, pipeline: str, run: RunKey) -> Run | None:
         self._known(pipeline)

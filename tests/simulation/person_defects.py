@@ -13,6 +13,7 @@ from tests.simulation.defect import NAMED, Change, defect
 from tests.simulation.source import DeadLettersModel
 
 ASIDE = NAMED["rows that are set aside"]
+LOST = NAMED["rows that are set aside, branches that were lost"]
 TRANSACTION = NAMED["rows that are set aside, one transaction"]
 BY_HAND = NAMED["a commit by hand"]
 
@@ -53,7 +54,7 @@ def rows_set_aside_that_no_proof_names(change: Change) -> None:
     change(coordinator.Coordinator, "_check_counts", lambda *_: None)
 
 
-@defect(ASIDE, "I2 I7")
+@defect(LOST, "I2 I7")
 def what_branches_have_set_aside_forgotten_by_the_whole(change: Change) -> None:
     change(branches, "together", lambda _: {})
 

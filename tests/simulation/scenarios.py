@@ -30,10 +30,10 @@ XA_MARIA = Scenario("xa on MariaDB", _XA, events=MARIA)
 XA_MYSQL = Scenario("xa on MySQL", _XA_MYSQL, events=MYSQL)
 XA_KAFKA = Scenario("xa and Kafka", {**_XA, **_KAFKA}, events=MARIA + LOG)
 
-_PARALLEL = {"lines": ("parallel", "side")}
 _UPSERT = {"keyed": ("upsert", "side")}
 SIDE = ("side restarts", "side refuses item 1", "prepare declines item 2")
 SERVED = ("mysql restarts",)
+BRANCHES_LOST = ("maria loses its branches",)
 
 BRANCHED = (
     XA_MARIA,
@@ -44,12 +44,12 @@ BRANCHED = (
     Scenario("xa on two servers", {**_XA, "copies": ("xa", "mysql")}, runs=(1, 2), events=MARIA + MYSQL),
     replace(XA_MARIA, name="xa, a person aborts what is prepared", person="abort carried", runs=(2, 3)),
     Scenario("MySQL decides, xa prepared", {**_MYSQL, **_XA}, events=DB + MARIA),
-    Scenario("parallel on MariaDB", _PARALLEL, events=SIDE),
-    Scenario("MySQL decides, parallel follows", {**_MYSQL, **_PARALLEL}, events=DB + SIDE),
-    Scenario("xa prepared, parallel on MySQL follows", {**_XA, "lines": ("parallel", "mysql")}, events=MARIA + SERVED),
-    Scenario("parallel, two runs at once", _PARALLEL, runs=(1, 2), concurrent=True, events=SIDE),
+    Scenario("xa that loses its branches", _XA, events=BRANCHES_LOST, event_weight=12),
+    Scenario(
+        "xa that loses its branches, two runs", _XA, runs=(1, 2), concurrent=True, events=BRANCHES_LOST, event_weight=12
+    ),
     Scenario("upsert and Kafka", {**_UPSERT, **_KAFKA}, runs=(1, 2), events=SIDE + LOG),
-    Scenario("upsert and parallel, side by side", {**_UPSERT, "lines": ("parallel", "mysql")}, parallel=True),
+    Scenario("upsert and xa, side by side", {**_UPSERT, **_XA_MYSQL}, parallel=True),
 )
 
 _HELD = {"held": ("held", "log")}
@@ -143,8 +143,8 @@ STREAMS = (
     replace(STREAM, name="a stream into MySQL and held", sinks={**_MYSQL, **_HELD}),
     replace(
         STREAM,
-        name="a stream into upsert and parallel",
-        sinks={**_UPSERT, "lines": ("parallel", "mysql")},
+        name="a stream into upsert and xa",
+        sinks={**_UPSERT, **_XA_MYSQL},
         events=SIDE + SERVED + RUNNING,
     ),
     replace(STREAM, name="a stream into all promises", sinks={**_BOTH, **_BRANCHES}, runs=(3,)),
@@ -196,8 +196,8 @@ REPEATED = (
     replace(REPEATING, name="at least once, a person quarantines", person="quarantine, commit", runs=(2, 3)),
     replace(
         REPEATING,
-        name="at least once into upsert, parallel and Kafka",
-        sinks={**_UPSERT, "lines": ("parallel", "mysql"), **_KAFKA},
+        name="at least once into upsert, local and Kafka",
+        sinks={**_UPSERT, "lines": ("mysql", "mysql"), **_KAFKA},
         events=SIDE + SERVED + LOG,
     ),
     replace(REPEATING, name="the mode changes", modes=(_ONCE, _AT_LEAST), runs=(1, 2, 3)),
@@ -327,8 +327,8 @@ SAVED = (
     replace(KEPT, name="a savepoint, into held", sinks=_HELD, events=LOG),
     replace(
         KEPT,
-        name="a savepoint, into upsert and parallel",
-        sinks={**_UPSERT, "lines": ("parallel", "mysql")},
+        name="a savepoint, into upsert and xa",
+        sinks={**_UPSERT, **_XA_MYSQL},
         events=SIDE + SERVED,
     ),
     replace(KEPT, name="a savepoint, two-phase", sinks=TWO_PHASE.sinks, events=LOG),
@@ -637,7 +637,7 @@ MOVED = (
 _FORBIDDING = ("side forbids item 1", "side forbids item 2")
 ASIDE = Scenario(
     "rows that are set aside",
-    {**_MYSQL, **_PARALLEL},
+    {**_MYSQL, "lines": ("mysql", "side")},
     runs=(2, 3),
     events=_FORBIDDING,
     event_weight=10,
@@ -655,6 +655,12 @@ SET_ASIDE = (
         sinks=_BOTH,
         events=("db forbids item 1", "db forbids item 2"),
         modes=(_AT_LEAST,),
+    ),
+    replace(
+        ASIDE,
+        name="rows that are set aside, branches that were lost",
+        sinks=_XA,
+        events=(*BRANCHES_LOST, *BRANCHES_LOST, "maria forbids item 1", "maria forbids item 2"),
     ),
     replace(
         ASIDE,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_ft.protocol.model import CheckpointState
-from airflow_ft.spark.driver import runner
+from airflow_ft.spark.driver import opening
 from airflow_ft.spark.driver.topics import Topics
 from airflow_ft.spark.state import beginnings, locations, source_changes
 from airflow_ft.spark.state.beginnings import Beginnings
@@ -78,12 +78,12 @@ def lines_by_their_order_alone(change: Change) -> None:
 @defect(CHANGED, "I7")
 def sources_that_are_changed_in_place(change: Change) -> None:
     """What others have to go back to is changed, and not a copy of it."""
-    opened = runner.open_location
+    opened = opening.open_location
 
     def in_place(root: str, pipeline: str, epoch: int, attempt: int, base: Any, clean: bool) -> Any:
         return opened(root, pipeline, epoch, attempt, base, True)
 
-    change(runner, "open_location", in_place)
+    change(opening, "open_location", in_place)
 
 
 @defect(MOVED, "I2 I10")

@@ -22,7 +22,10 @@ from airflow_ft.protocol.model import Pipeline, RunKey, Segment, SparkPosition
 from airflow_ft.protocol.reasons import WaitReason
 from airflow_ft.protocol.restart import ExponentialDelay
 from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.driver.ending import Ending
 from airflow_ft.spark.driver.failures import as_error
+from airflow_ft.spark.driver.job_run import JobRun
+from airflow_ft.spark.driver.query_run import QueryRun
 from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.reports import describe_error, rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
@@ -114,7 +117,7 @@ class Driver:
         self._to_end, self._to_drain = True, drain
 
     def is_to_drain(self) -> bool:
-        """See `airflow_ft.spark.driver.runner.Requests`."""
+        """See `airflow_ft.spark.driver.requests.Requests`."""
         return self._to_drain
 
     def kill(self, grace: float = 0.0) -> None:
@@ -122,7 +125,7 @@ class Driver:
         self.world.kernel.kill(self.process)
 
     def is_to_end(self, within: float = 0.0) -> bool:
-        """See `airflow_ft.spark.driver.runner.Requests`."""
+        """See `airflow_ft.spark.driver.requests.Requests`."""
         while not self._to_end and within > 0:
             self.world.kernel.wait(min(1.0, within), ends=True)
             within -= 1.0
@@ -297,7 +300,7 @@ class Spark:
             files.write(f"{copy}/{STATE}/{batch + 1}.delta", files.read(f"{old}/{STATE}/{batch + 1}.delta"))
 
     def compute_planned(self, location: Any, job: str = "") -> None:
-        """See `driver.query.compute_planned`: what comes of it is named after what it was computed with."""
+        """See `driver.computing.compute_planned`: what comes of it is named after what it was computed with."""
         wal, uri = self._world.wal, location.uri
 
         def compute() -> None:
@@ -387,45 +390,74 @@ class ModelAttempt(Attempt):
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver.request, Path("/nonexistent/result"), None)
         self._driver = driver
+        self._ending = ModelEnding(driver, self._request)
         self._requests: Any = driver
 
     def _session(self) -> Any:
         return Session(self._driver.world)
 
-    def _stage(self, store: Any, spark: Any) -> StageResult:
+    def _stage(self, store: Any, spark: Any, *, expects_few: bool) -> StageResult:
         world, request = self._driver.world, self._request
         sources = world.spark.sources
         topics: Any = _TOPICS if sources is None else sources.topics_of(request)
-        operators, self._job = world.operators, world.operators.of(request.run)
+        operators, computes = world.operators, world.operators.of(request.run)
         job: Any = SimpleNamespace(output_mode="append", has_split=True, code={})
         inputs: Any = SimpleNamespace(listings=[], source_of=lambda _: None)
-        frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark, self._job), job=self._job)
-        names, kinds = list(request.sources), operators.plan(self._job)
+        frame: Any = SimpleNamespace(sparkSession=spark, writeStream=Writer(spark, computes), job=computes)
+        names, kinds = list(request.sources), operators.plan(computes)
         plan: Any = SimpleNamespace(sources=names, places=list(range(len(names))), operators=kinds, memory=None)
-        return self._run_query(store, job, frame, plan, topics, inputs, lambda: None)
+        run = JobRun(
+            store=store,
+            request=request,
+            job=job,
+            frame=frame,
+            sources=inputs,
+            await_answer=lambda: None,
+            ending=self._ending,
+            requests=self._requests,
+            tally=self._tally,
+            expects_few=expects_few,
+        )
+        return ModelQueryRun(run, world, computes).compute(plan, topics)
 
-    def _open_location(self, *of: Any) -> Any:
-        world = self._driver.world
-        if world.spark.sources is not None:
-            location = super()._open_location(*of)
-            world.wal.states.setdefault(location.uri, {})
-            return world.spark.sources.opened(location, self._request)
-        if world.savepoints is None:
-            return world.spark.open_location(self._request)
-        base = self._request.base
-        try:
-            found = super()._open_location(*of)
-        except ConfigurationError as error:
-            if has_no_operator(error):
-                world.operators.refused(base, self._job)
-            raise
-        world.operators.opened(base, found.uri, found.batch, self._job)
-        world.wal.states.setdefault(found.uri, {})
-        return Location(world.wal, found.uri, found.batch)
+
+class ModelEnding(Ending):
+    """See `Ending`: the report goes to the model of the driver."""
+
+    def __init__(self, driver: Driver, request: StageRequest) -> None:
+        super().__init__(request, Path("/nonexistent/result"))
+        self._driver = driver
 
     def report(self, error: BaseException) -> None:
         if self._driver.error is None:
-            self._driver.error = describe_error(as_error(self._failed or error, PIPELINE, JOB))
+            self._driver.error = describe_error(as_error(self.first or error, PIPELINE, JOB))
+
+
+class ModelQueryRun(QueryRun):
+    """See `QueryRun`, which works in a location of the model."""
+
+    def __init__(self, run: JobRun, world: World, computes: str) -> None:
+        super().__init__(run)
+        self._world, self._computes = world, computes
+
+    def open_location(self, *of: Any) -> Any:
+        world, request = self._world, self._run.request
+        if world.spark.sources is not None:
+            location = super().open_location(*of)
+            world.wal.states.setdefault(location.uri, {})
+            return world.spark.sources.opened(location, request)
+        if world.savepoints is None:
+            return world.spark.open_location(request)
+        base = request.base
+        try:
+            found = super().open_location(*of)
+        except ConfigurationError as error:
+            if has_no_operator(error):
+                world.operators.refused(base, self._computes)
+            raise
+        world.operators.opened(base, found.uri, found.batch, self._computes)
+        world.wal.states.setdefault(found.uri, {})
+        return Location(world.wal, found.uri, found.batch)
 
 
 class Session:
@@ -591,7 +623,7 @@ class LastQuery(RunningQuery):
 
 @contextmanager
 def listening(idle: Any, session: Session) -> Iterator[None]:
-    """In place of `airflow_ft.spark.driver.query._Idle.listening`."""
+    """In place of `airflow_ft.spark.driver.idle.Idle.listening`."""
     session.idle = idle
     try:
         yield

@@ -11,7 +11,7 @@ from airflow_ft.protocol import coordinator, transitions
 from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.model import AbortReason, AfterAbort, Checkpoint, CheckpointState
 from airflow_ft.protocol.overlap import Overlap
-from airflow_ft.spark.driver import capacity, query, runner
+from airflow_ft.spark.driver import capacity, idle, job_restarts, query
 from airflow_ft.spark.driver.publisher import Publisher
 from airflow_ft.spark.task import stream
 from tests.simulation import model_store, streams
@@ -111,7 +111,9 @@ def expired_rows_taken_for_computed_again(change: Change) -> None:
 @defect(FAILING, "I1 I2 I3 I4 I9 I10")
 def a_restart_in_the_location_of_the_attempt_that_failed(change: Change) -> None:
     """R4: it is not cut back to what was published."""
-    change(runner, "replace", lambda request, **changes: replace(request, **{**changes, "attempt": request.attempt}))
+    change(
+        job_restarts, "replace", lambda request, **changes: replace(request, **{**changes, "attempt": request.attempt})
+    )
 
 
 @defect(FAILING, "I7")
@@ -122,7 +124,7 @@ def a_wait_for_what_a_query_has_failed_to_publish(change: Change) -> None:
 
 @defect(FAILING, "I1 I2 I3 I4 I9 I10")
 def a_restart_from_the_base_of_the_attempt_that_failed(change: Change) -> None:
-    change(runner, "replace", lambda request, **changes: replace(request, **{**changes, "base": request.base}))
+    change(job_restarts, "replace", lambda request, **changes: replace(request, **{**changes, "base": request.base}))
 
 
 class _ReadBefore:
@@ -155,8 +157,8 @@ class _ReadBefore:
 )
 def a_restart_that_reads_its_base_and_then_begins(change: Change) -> None:
     """Found by the formal model: a rewind between the two is forgotten, and its rows are left out."""
-    restart = runner.Attempt._is_over_after
-    change(runner.Attempt, "_is_over_after", lambda self, store, *args: restart(self, _ReadBefore(store), *args))
+    restart = job_restarts.JobRestarts.after
+    change(job_restarts.JobRestarts, "after", lambda self, store, *args: restart(self, _ReadBefore(store), *args))
 
 
 @defect(STREAM, "I1 I4 I9 I10")
@@ -218,17 +220,17 @@ def as_of_taken_after_the_offsets(change: Change) -> None:
 
 @defect(STREAM, "I9")
 def a_slice_counts_as_all_there_was(change: Change) -> None:
-    change(query.Query, "_is_slice", lambda *_: False)
+    change(query, "is_slice", lambda *_: False)
 
 
 @defect(STREAM, "I9")
 def an_interval_without_anything_new_vouches_for_what_came_after_it(change: Change) -> None:
-    read = query._Idle.read_as_of
+    read = idle.Idle.read_as_of
 
-    def now(self: query._Idle) -> Any:
+    def now(self: idle.Idle) -> Any:
         return self._store.now() if read(self) is not None else None
 
-    change(query._Idle, "read_as_of", now)
+    change(idle.Idle, "read_as_of", now)
 
 
 @defect(GATES, "I9", at=1339)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
+from airflow_ft.sinks.mysql.xa import XaParticipant
 from tests.simulation.adapters import Running
-from tests.simulation.explore import every_crash, play, replaying, shrink, story, zombie_and_successor
+from tests.simulation.explore import calls_of, every_crash, play, replaying, shrink, story, zombie_and_successor
 from tests.simulation.kernel import Act, Deviation
 from tests.simulation.scenarios import ALL, BOTH, HELD, KAFKA, ONE_ITEM, STREAM, TWO_PHASE, XA_MARIA, XA_MYSQL
 from tests.simulation.world import Scenario
@@ -16,7 +18,6 @@ from tests.simulation.world import Scenario
 by_turns = pytest.mark.sampled("of all schedules")
 
 NAMED = {scenario.name: scenario for scenario in ALL}
-PARALLEL = NAMED["parallel on MariaDB"]
 SHORT = replace(STREAM, runs=(2,), begins=1)
 SAVED = replace(NAMED["savepoints, two restores at once"], runs=(1, 2), sinks=KAFKA.sinks)
 CRASHED = [
@@ -25,7 +26,6 @@ CRASHED = [
     replace(TWO_PHASE, runs=(1,)),
     XA_MYSQL,
     replace(XA_MARIA, runs=(1,)),
-    PARALLEL,
     HELD,
     SHORT,
     SAVED,
@@ -76,10 +76,26 @@ def test_a_zombie_and_its_successor_in_every_order_of_two_turns(
 
 
 @by_turns
-@pytest.mark.parametrize("scenario", [XA_MARIA, PARALLEL, HELD], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", [XA_MARIA, HELD], ids=lambda scenario: scenario.name)
 def test_a_zombie_and_its_successor_where_rows_wait_in_the_sink(running: Running, scenario: Scenario) -> None:
     small = replace(scenario, runs=(1,))
     assert play_all(small, zombie_and_successor(small, running), running) > 500
+
+
+@by_turns
+def test_a_zombie_and_its_successor_where_prepared_branches_are_lost(running: Running) -> None:
+    """They are lost after the decision, so the commit delivers them from the log."""
+    small = replace(NAMED["xa that loses its branches"], runs=(1,))
+
+    def is_redelivered(before: tuple[Deviation, ...]) -> bool:
+        with patch.object(XaParticipant, "_deliver_branches") as delivering:
+            play(small, replaying(before), running)
+        return delivering.called
+
+    calls = reversed(calls_of(small, running))
+    losses = ((Deviation(call.process, call.number, Act.EVENT, small.events[0]),) for call in calls)
+    lost = next(filter(is_redelivered, losses))
+    assert play_all(small, zombie_and_successor(small, running, lost), running) > 500
 
 
 @by_turns

@@ -16,7 +16,8 @@ import pymysql
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
-from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings, is_fenced
+from airflow_ft.clients.kafka.client import KafkaClients, KafkaSettings
+from airflow_ft.clients.kafka.errors import is_fenced
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.model import Fence, Outcome, Plan, Segment
 from airflow_ft.sinks.kafka.transaction import ProducerIdentity, _Statistics

@@ -46,7 +46,7 @@ from airflow_ft.sinks.kafka.held import HeldParticipant
 from airflow_ft.sinks.kafka.plain import PlainParticipant
 from airflow_ft.sinks.kafka.spec import KafkaSink
 from airflow_ft.sinks.mysql.participant import STRATEGIES
-from airflow_ft.sinks.mysql.spec import BRANCHED, MySqlSink
+from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.spark.state.catching_up import catch_up, is_planned
 from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store.errors import UnknownPipelineError
@@ -146,7 +146,6 @@ class Scenario:
         makers: Mapping[str, Callable[[str, str], Any]] = {
             "mysql": lambda sink, conn: MySqlSink(table=f"shop.{sink}", conn_id=conn),
             "xa": lambda sink, conn: MySqlSink(table=f"shop.{sink}", conn_id=conn, strategy="xa"),
-            "parallel": lambda sink, conn: MySqlSink(table=f"shop.{sink}", conn_id=conn, strategy="parallel"),
             "upsert": lambda sink, conn: MySqlSink(
                 table=f"shop.{sink}", conn_id=conn, strategy="upsert", key_columns=["id"], version_column="version"
             ),
@@ -179,7 +178,7 @@ class Scenario:
     @property
     def rows(self) -> Mapping[str, int]:
         """How many rows an item has in each sink: enough for two branches where there are any."""
-        several = {*BRANCHED, "disk", "bucket", "model", *(["mysql"] if "set aside" in self.person else [])}
+        several = {"xa", "disk", "bucket", "model", *(["mysql"] if "set aside" in self.person else [])}
         return {sink: 2 if kind in several else 1 for sink, (kind, _) in self.sinks.items()}
 
 

@@ -11,16 +11,17 @@ import pytest
 
 from airflow_ft import KafkaSource, MySqlSink, PipelineSpec, SqliteSink
 from airflow_ft.clients.kafka.client import KafkaSettings
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkAccessError
 from airflow_ft.protocol.model import RunKey
 from airflow_ft.sinks.mysql.arguments import arguments
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.postgres.session import Session
+from airflow_ft.sinks.redis.server import opened
 from airflow_ft.sinks.sqlite.file import SqliteFile
-from airflow_ft.sources.kafka import kafka_options
+from airflow_ft.sources.kafka_options import kafka_options
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from tests.raising import raises
@@ -29,6 +30,7 @@ READERS: dict[str, tuple[str, Callable[[ConnectionInfo], Any]]] = {
     "mysql": ("MySQL", lambda info: arguments(info, Limits(), local_infile=False)),
     "postgres": ("PostgreSQL", lambda info: Session(info, Limits())),  # type: ignore[arg-type]
     "sqlite": ("SQLite", SqliteFile.of),
+    "redis": ("Redis", lambda info: opened(info).__enter__()),
     "kafka": ("Kafka", KafkaSettings.from_connection),
     "kafka as a source": ("Kafka", kafka_options),
 }
@@ -39,7 +41,7 @@ def of_type(conn_type: str) -> ConnectionInfo:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("conn_type", ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "spark", "Spark "])
+@pytest.mark.parametrize("conn_type", ["mysql", "postgres", "postgresql", "sqlite", "kafka", "aws", "redis", "Spark "])
 def test_one_that_leads_elsewhere_is_refused(reader: str, conn_type: str) -> None:
     there, read = READERS[reader]
     if conn_type.startswith(reader.partition(" ")[0]):
@@ -95,8 +97,8 @@ def test_the_preflight_tells_the_sinks_and_the_request_tells_the_source_before_s
         return ConnectionInfo(conn_id, types[conn_id], host="127.0.0.1")
 
     with raises(SinkAccessError, "connection_invalid", codes=["connection_invalid"] * 2) as told:
-        pipeline_steps.require_ready(declared, connections)
+        pipeline_steps.require_ready("orders", declared.delivery.participants, connections)
     assert told.error and "'shop'" in told.error.headline and "'files'" in told.error.headline
-    spec, before = settings.resolved(declared), store.register("orders")
+    before = store.register("orders")
     with raises(SinkAccessError, "connection_invalid", participant="topics", fields=["conn_type"]):
-        pipeline_steps.request(spec, RunKey("d", "r"), before, 1, 1, connections)
+        pipeline_steps.request(resolve(declared), RunKey("d", "r"), before, 1, 1, connections)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft import DeltaSink, FilesSink, KafkaSink, MySqlSink, PostgresSink, SqliteSink
+from airflow_ft import DeltaSink, FilesSink, KafkaSink, MySqlSink, PostgresSink, RedisSink, SqliteSink
 from airflow_ft.admin.commands.sinks import sinks
 from airflow_ft.protocol.sink_spec import SinkSpec
 from airflow_ft.sinks.registry import own_systems
@@ -23,11 +23,12 @@ EXAMPLES: list[SinkSpec] = [
     KafkaSink(topic="orders", strategy="held"),
     MySqlSink(table="orders"),
     MySqlSink(table="orders", strategy="xa"),
-    MySqlSink(table="orders", strategy="parallel"),
     MySqlSink(table="orders", strategy="upsert", **UPSERT),  # type: ignore[arg-type]
     PostgresSink(table="orders"),
     PostgresSink(table="orders", strategy="prepared"),
     PostgresSink(table="orders", strategy="upsert", **UPSERT),  # type: ignore[arg-type]
+    RedisSink(key="orders:{id}"),
+    RedisSink(key="orders:{id}", strategy="atomic"),
     SqliteSink(table="orders"),
 ]
 

@@ -107,6 +107,7 @@ def test_ours_have_every_part() -> None:
         ("kafka", "Kafka"),
         ("mysql", "MySQL, MariaDB"),
         ("postgres", "PostgreSQL"),
+        ("redis", "Redis"),
         ("sqlite", "SQLite"),
     ]
     for each in registry.own_systems():

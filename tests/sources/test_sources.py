@@ -11,7 +11,7 @@ import pytest
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sources import FileSource, KafkaSource, source_from_json
-from airflow_ft.sources.kafka import kafka_options
+from airflow_ft.sources.kafka_options import kafka_options
 from tests.raising import raises
 
 BROKER = {"bootstrap.servers": "a:9092,b:9092"}

@@ -17,9 +17,9 @@ from airflow_ft.protocol.config import CheckpointConfig
 from airflow_ft.protocol.errors import DataLossError, StageError
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
-from airflow_ft.spark.driver import query
+from airflow_ft.spark.driver import durable
+from airflow_ft.spark.driver.declared_sources import sources_by_place, unfrozen_sources
 from airflow_ft.spark.driver.inputs import named_positions
-from airflow_ft.spark.driver.runner import Attempt
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen
 from airflow_ft.spark.state.locations import (
@@ -31,7 +31,7 @@ from airflow_ft.spark.state.locations import (
     remember_incarnation,
 )
 from airflow_ft.spark.state.status import Ids, LocationStatus
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
 
 FIRST = "\x00v1\n"
@@ -307,7 +307,7 @@ def test_at_most_once_looks_it_up_each_time(tmp_path: Path, mode: CheckpointingM
     source = KafkaSource(topics=["a"], starting_offsets="group_offsets", group_id="theirs").to_json()
     _frozen(tmp_path, orders=source).freeze(_attempt(tmp_path, 1, orders={"a": {"0": 5}}), {0: "orders"}, _ids)
     request = _request(tmp_path, sources={"orders": source}, checkpointing=CheckpointConfig(mode=mode))
-    begins = Attempt(request, tmp_path / "result", None)._beginning()
+    begins = unfrozen_sources(request)
     assert begins == ({"orders"} if mode is CheckpointingMode.AT_MOST_ONCE else set())
 
 
@@ -318,7 +318,7 @@ def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_
         "refunds": KafkaSource(topics=["refunds"], starting_offsets={"refunds": {0: 900}}).to_json(),
     }
     request = _request(tmp_path, sources=sources, incarnation="p/3-0")
-    declared = Attempt(request, tmp_path / "result", None)._by_place(["orders", "orders", "refunds"])
+    declared = sources_by_place(request, ["orders", "orders", "refunds"])
     assert [getattr(source, "topics", ()) for source in declared.values()] == [("a", "b"), ("a", "b"), ("refunds",)]
     location = _attempt(tmp_path, 1, orders=AT_FIVE, again=AT_FIVE, refunds={"refunds": {"0": 900}})
     ends = [AT_FIVE, {"a": {"0": 7}}, {"refunds": {"0": 901}}]
@@ -335,11 +335,11 @@ def test_positions_of_a_source_that_is_read_twice_are_those_of_their_places(tmp_
         ),
     ):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(query, "delivered_positions", lambda *_, told=delivered: told)
+            patch.setattr(durable, "delivered_positions", lambda *_, told=delivered: told)
             frozen: Any = replace(request, incarnation="p/3-0")
-            durable = query._Durable(None, location, frozen, declared, topics, lambda: None)  # type: ignore[arg-type]
+            before = durable.Durable(None, location, frozen, declared, topics, lambda: None)  # type: ignore[arg-type]
             with raises(DataLossError, "records_skipped", **skipped):
-                durable.freeze()
+                before.freeze()
 
 
 # --- what earlier versions have left -------------------------------------------------------------------------------

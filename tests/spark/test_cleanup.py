@@ -20,7 +20,7 @@ from airflow_ft.spark.state.locations import SparkLocation, open_location, requi
 from airflow_ft.spark.task import cleanup
 from airflow_ft.spark.task.cleanup import DELETED, NOT_DELETED, clean_up
 from airflow_ft.store.sqlite import SqliteStore
-from airflow_ft.wal.filesystem import LocalFileSystem, local_path
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import WalArchive
 from tests.store.scene import PIPELINE, RUN, Scene
 

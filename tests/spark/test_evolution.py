@@ -15,7 +15,7 @@ from airflow_ft.spark.state.location_files import keep
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.meaning import MEANING_FILE, Memory, meaning_of, remember_meaning
 from airflow_ft.spark.state.operators import identities, remember
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
 
 PIPELINE = "p"

@@ -15,7 +15,7 @@ from airflow_ft.spark.state.locations import (
     set_places,
 )
 from airflow_ft.wal.checksums import write_checksum
-from airflow_ft.wal.filesystem import LocalFileSystem, local_path
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from tests.raising import raises
 
 

@@ -54,7 +54,7 @@ from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.filesystem import LocalFileSystem
+from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
 

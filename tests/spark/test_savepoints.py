@@ -28,8 +28,8 @@ from airflow_ft.spark.savepoints.restoring import Restored, restore
 from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.locations import open_location
 from airflow_ft.store import open_store
-from airflow_ft.wal import filesystem as filesystem_module
-from airflow_ft.wal.filesystem import LocalFileSystem, local_path
+from airflow_ft.wal import local
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import sweep
 from tests.raising import raises
 from tests.store.scene import PIPELINE, Scene, a_segment
@@ -355,7 +355,7 @@ def test_a_copy_of_what_is_deleted_meanwhile_does_not_lack_a_folder_unnoticed(
 ) -> None:
     """The offsets were copied, and when the state's turn came the folder had gone: os.walk passes that by."""
     location = _location(tmp_path / "wal", batch=1)
-    linked = filesystem_module._link_or_copy
+    linked = local._link_or_copy
     files = LocalFileSystem()
 
     def overtaken(path: Path, place: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_copy_of_what_is_deleted_meanwhile_does_not_lack_a_folder_unnoticed(
         if all((place.parent / name).exists() for name in TOP):
             files.remove_tree(location.as_uri())
 
-    monkeypatch.setattr(filesystem_module, "_link_or_copy", overtaken)
+    monkeypatch.setattr(local, "_link_or_copy", overtaken)
     with pytest.raises(WalCorruptError):
         files.link_tree(location.as_uri(), (tmp_path / "copy").as_uri(), lambda _: True)
     assert not (tmp_path / "copy").exists()

@@ -24,7 +24,8 @@ from airflow_ft.spark.state.source_changes import (
     source_change,
 )
 from airflow_ft.spark.state.status import LocationStatus, record_ids, recorded_ids, standing
-from airflow_ft.wal.filesystem import filesystem, local_path
+from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
 
 KAFKA = {"orders": {"0": 17}}

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_ft.protocol.errors import TransientError
 from airflow_ft.protocol.model import StateSizes
-from airflow_ft.spark.driver import query
+from airflow_ft.spark.driver import state_reports
 from airflow_ft.spark.state.files import sizes
 from airflow_ft.spark.task.launcher import STATE
 
@@ -80,9 +80,9 @@ def test_state_that_cannot_be_measured_ends_nothing(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(query, "sizes", fail)
+    monkeypatch.setattr(state_reports, "sizes", fail)
     location: Any = SimpleNamespace(uri=tmp_path.as_uri())
     nobody: Any = None
     with caplog.at_level(logging.WARNING, "airflow_ft.spark"):
-        query._State(nobody, nobody, location).tell(7, 8)
+        state_reports.StateReports(nobody, nobody, location).tell(7, 8)
     assert f"the size of the state after batch 7 is unknown: {error}" in caplog.messages

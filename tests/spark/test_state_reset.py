@@ -13,7 +13,7 @@ from airflow_ft.spark.state.locations import check_sources, open_location
 from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.store import open_store
 from airflow_ft.store.decision_log import DecisionLog
-from airflow_ft.wal.filesystem import LocalFileSystem, local_path
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.retention import sweep
 from tests.raising import raises
 from tests.store.scene import PIPELINE, RUN, Scene

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline import steps as pipeline_steps
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.protocol.model import RunKey, SparkPosition
@@ -66,7 +66,7 @@ def test_a_driver_is_told_what_the_state_has(
     """In place of what the provider's configuration says; what a pipeline says itself is passed on, to be refused."""
     said = json.dumps({PARTITIONS: "8", PROVIDER: "org.Hdfs"})
     monkeypatch.setenv("AIRFLOW__AIRFLOW_FT__SPARK_CONF", said)
-    found = settings.resolved(spec(spark_conf={PROVIDER: "org.Own"}, wal_root=str(tmp_path), store="sqlite:////x"))
+    found = resolve(spec(spark_conf={PROVIDER: "org.Own"}, wal_root=str(tmp_path), store="sqlite:////x"))
     with closing(open_store(f"sqlite:///{tmp_path}/ft.db")) as store:
         pipeline = replace(store.register("orders"), base=base)
 

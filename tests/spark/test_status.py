@@ -17,7 +17,7 @@ from airflow_ft.spark.state.reset import reset_state
 from airflow_ft.spark.state.status import LocationStatus, leave_out, record_ids, recorded_ids, standing
 from airflow_ft.store import open_store
 from airflow_ft.wal.checksums import write_checksum
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
 
 SOURCES = {"orders": KafkaSource(topics=["a", "b"]).to_json()}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_ft.spark.driver import query
-from airflow_ft.spark.driver.query import Stopper
+from airflow_ft.spark.driver import stopper
+from airflow_ft.spark.driver.stopper import Stopper
 
 
 class _Hangs:
@@ -22,8 +22,8 @@ def test_a_job_that_hangs_ends_the_process_also_when_nothing_can_be_reported(
 ) -> None:
     """Else the task would wait for a driver of which no checkpoint can come any more."""
     ended, reported = threading.Event(), []
-    monkeypatch.setattr(query, "STOP_SECONDS", 0.01)
-    monkeypatch.setattr(query.os, "_exit", lambda _: ended.set())
+    monkeypatch.setattr(stopper, "STOP_SECONDS", 0.01)
+    monkeypatch.setattr(stopper.os, "_exit", lambda _: ended.set())
 
     def report(error: BaseException) -> None:
         reported.append(error)

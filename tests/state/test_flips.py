@@ -23,7 +23,8 @@ from airflow_ft.spark.state.sealing import Lacking, seal
 from airflow_ft.spark.state.status import record_ids, recorded_ids, standing
 from airflow_ft.state.rows import write_row
 from airflow_ft.state.versions import open_version
-from airflow_ft.wal.filesystem import filesystem, local_path
+from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.local import local_path
 from airflow_ft.wal.parsing import json_with_digest, read_json
 from tests.state.scene import KEY, VALUE, Pipeline, compressed, pipeline, records
 from tests.state.test_files import PUT, marked, rocks

@@ -19,7 +19,7 @@ from airflow_ft.spark.savepoints.taking import take
 from airflow_ft.spark.state.locations import SparkLocation
 from airflow_ft.spark.state.operators import remember
 from airflow_ft.wal import roots
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from tests.raising import raises
 from tests.state.scene import CONF, PROVIDERS, Counts, Pipeline, pipeline
 from tests.store.scene import PIPELINE

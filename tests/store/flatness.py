@@ -211,6 +211,7 @@ def every_operation(store: DecisionLog) -> None:
     store.run_checkpoints(PIPELINE, RUN)
     store.last_published(PIPELINE, RUN)
     store.confirmed(PIPELINE, RUN)
+    store.counted(PIPELINE, RUN)
     store.proven(PIPELINE, RUN, "db")
     store.forget_events(PIPELINE, 1, 10)
     store.prunable(PIPELINE, 1, 10)

@@ -11,6 +11,7 @@ import pytest
 from airflow_ft.protocol.explaining import checkpoint_acts, explained, pipeline_acts
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.judging import judge
+from airflow_ft.protocol.lease import Worker
 from airflow_ft.protocol.model import PLAIN, HaltReason, RunKey
 from airflow_ft.protocol.overview import Condition, Overview
 from airflow_ft.store.rows import from_time
@@ -23,19 +24,20 @@ STREAM: dict[str, Any] = {"streaming": True}
 PROGRAM = RunKey(f"{PLAIN}{PIPELINE}", "a program")
 
 
-def stands(scene: Scene, *, ended: Collection[RunKey] = (), paused: Container[str] = ()) -> Overview:
+def judged(scene: Scene, *, ended: Collection[RunKey] = (), paused: Container[str] = ()) -> Overview:
     [found] = judge(
         [scene.store.overview(PIPELINE)], 30, lambda runs: [run for run in runs if run in ended], lambda _: paused
     )
     return found
 
 
-def silence(scene: Scene, minutes: int = 10) -> None:
-    """As if nothing had been written for that long."""
+def silence(scene: Scene, seconds: int = 600) -> None:
+    """As if nothing had been written, and no lease renewed, for that long."""
     database = scene.store._database  # type: ignore[attr-defined]
-    past = from_time(scene.store.now() - timedelta(minutes=minutes))
+    past = from_time(scene.store.now() - timedelta(seconds=seconds))
     with database.write() as tx:
         tx.change("UPDATE pipeline SET changed_at = ?", past)
+        tx.change("UPDATE lease SET renewed_at = ?", past)
 
 
 class TestFailed:
@@ -43,24 +45,24 @@ class TestFailed:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
         store.record_failure(PIPELINE, RUN, BROKEN)
-        assert stands(scene).condition is Condition.RUNNING, "Airflow may try its task again"
+        assert judged(scene).condition is Condition.RUNNING, "Airflow may try its task again"
         store.leave_turn(PIPELINE, RUN)
-        found = stands(scene)
+        found = judged(scene)
         assert found.condition is Condition.FAILED and found.failure is not None
         assert (found.failure.dag_id, found.failure.run_id, found.failure.task_id) == (RUN.dag_id, RUN.run_id, "stage")
         assert "the job raised" in found.told and "correct it" in found.told
         assert scene.kinds()[-2:] == ["FAILED", "TURN"]
         store.enter_turn(PIPELINE, LATER_RUN, None)
-        assert stands(scene).condition is Condition.RUNNING
+        assert judged(scene).condition is Condition.RUNNING
         store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
-        assert stands(scene).condition is Condition.IDLE
+        assert judged(scene).condition is Condition.IDLE
 
     def test_the_same_run_that_is_tried_again_with_success_has_not_failed(self, scene: Scene) -> None:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
         store.record_failure(PIPELINE, RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN, confirmed=True)
-        assert stands(scene).condition is Condition.IDLE and stands(scene).failure is None
+        assert judged(scene).condition is Condition.IDLE and judged(scene).failure is None
 
     def test_a_consequence_does_not_hide_its_cause(self, scene: Scene) -> None:
         store = scene.store
@@ -68,11 +70,11 @@ class TestFailed:
         follows = Failure("NotDeliveredError", "", "its stage has not finished.")
         store.record_failure(PIPELINE, RUN, BROKEN)
         store.record_failure(PIPELINE, RUN, follows, follows=True)
-        found = stands(scene).failure
+        found = judged(scene).failure
         assert found is not None and found.kind == "JobError"
         store.enter_turn(PIPELINE, LATER_RUN, None, ended=[RUN])
         store.record_failure(PIPELINE, LATER_RUN, follows, follows=True)
-        found = stands(scene).failure
+        found = judged(scene).failure
         assert found is not None and found.kind == "NotDeliveredError", "nothing else is known of this run"
 
     def test_an_older_run_does_not_tell_for_a_newer_one(self, scene: Scene) -> None:
@@ -81,44 +83,73 @@ class TestFailed:
         scene.take()
         scene.stage(run=LATER_RUN)
         store.record_failure(PIPELINE, RUN, BROKEN)
-        assert stands(scene).failure is None, "it woke up after the newer run"
+        assert judged(scene).failure is None, "it woke up after the newer run"
         store.enter_turn(PIPELINE, LATER_RUN, None)
         store.record_failure(PIPELINE, RUN, BROKEN)
-        assert stands(scene).failure is None, "the newer run is active"
+        assert judged(scene).failure is None, "the newer run is active"
 
     def test_a_run_that_was_killed_with_the_turn_has_failed(self, scene: Scene) -> None:
         scene.store.enter_turn(PIPELINE, RUN, None)
         silence(scene)
-        assert stands(scene).condition is Condition.RUNNING, "between two tasks no process holds a lease"
-        found = stands(scene, ended=[RUN])
+        assert judged(scene).condition is Condition.RUNNING, "between two tasks no process holds a lease"
+        found = judged(scene, ended=[RUN])
         assert found.condition is Condition.FAILED and str(RUN) in found.told
 
-    def test_a_program_that_was_killed_at_work_has_failed(self, scene: Scene) -> None:
+    @pytest.mark.parametrize("run", [PROGRAM, RUN])
+    def test_what_was_killed_at_work_has_failed(self, scene: Scene, run: RunKey) -> None:
+        scene.take()
+        scene.store.enter_turn(PIPELINE, run, None)
+        assert judged(scene).condition is Condition.RUNNING and judged(scene).alive_at is None
+        silence(scene, seconds=25)
+        assert judged(scene).condition is Condition.RUNNING
+        silence(scene, seconds=31)
+        found = judged(scene)
+        assert found.condition is Condition.FAILED and found.alive_at == found.renewed_at is not None
+        assert str(run) in found.told and f"{found.alive_at:%Y-%m-%d %H:%M:%S} UTC" in found.told
+        scene.store.renew_lease(PIPELINE, scene.epoch, "worker")
+        assert judged(scene).condition is Condition.RUNNING, "it was asleep"
+
+    def test_what_another_run_writes_is_no_sign_of_life(self, scene: Scene) -> None:
         scene.take()
         scene.store.enter_turn(PIPELINE, PROGRAM, None)
-        assert stands(scene).condition is Condition.RUNNING
         silence(scene)
-        assert stands(scene).condition is Condition.FAILED
-        scene.store.renew_lease(PIPELINE, scene.epoch, "worker")
-        assert stands(scene).condition is Condition.RUNNING, "it was asleep"
+        assert scene.store.enter_turn(PIPELINE, RunKey(PROGRAM.dag_id, "the next"), None) == PROGRAM
+        assert judged(scene).condition is Condition.FAILED
+
+    def test_a_lease_has_its_own_time(self, scene: Scene) -> None:
+        scene.store.take_epoch(PIPELINE, 0, {}, Worker("dag/stage").lease(120.0), "a test")
+        scene.store.enter_turn(PIPELINE, RUN, None)
+        silence(scene, seconds=110)
+        assert judged(scene).condition is Condition.RUNNING
+        silence(scene, seconds=121)
+        assert judged(scene).condition is Condition.FAILED
+
+    def test_a_task_that_was_killed_and_retried_leaves_no_lease(self, scene: Scene) -> None:
+        scene.take()
+        scene.store.release_lease(PIPELINE, "worker")
+        for number in (1, 2):
+            scene.store.hold_lease(PIPELINE, scene.epoch, Worker("dag/prepare", number).lease())
+        scene.store.hold_lease(PIPELINE, scene.epoch, Worker("dag/another").lease())
+        held = scene.store.leases(PIPELINE)
+        assert sorted((each.task, each.try_number) for each in held) == [("dag/another", 1), ("dag/prepare", 2)]
 
     def test_what_never_ran_and_what_was_retired_has_not_failed(self, scene: Scene) -> None:
         store = scene.store
-        assert stands(scene).condition is Condition.IDLE
+        assert judged(scene).condition is Condition.IDLE
         store.enter_turn(PIPELINE, RUN, None)
         store.record_failure(PIPELINE, RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN)
         store.retire(PIPELINE, "ada")
-        assert stands(scene).condition is Condition.IDLE and stands(scene).trouble is None
+        assert judged(scene).condition is Condition.IDLE and judged(scene).trouble is None
 
     def test_a_pause_hides_no_failure(self, scene: Scene) -> None:
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
-        found = stands(scene, ended=[RUN], paused={RUN.dag_id})
+        found = judged(scene, ended=[RUN], paused={RUN.dag_id})
         assert found.condition is Condition.FAILED and "Its DAG is paused" in found.told, "it was killed"
         store.record_failure(PIPELINE, RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN)
-        found = stands(scene, paused={RUN.dag_id})
+        found = judged(scene, paused={RUN.dag_id})
         assert found.condition is Condition.FAILED and "Its DAG is paused" in found.told and "raised" in found.told
 
     @pytest.mark.parametrize("how", ["fails before it has the turn", "is killed before it stages"])
@@ -127,10 +158,10 @@ class TestFailed:
         store.retire(PIPELINE, "ada")
         if how == "is killed before it stages":
             store.enter_turn(PIPELINE, RUN, None)
-            found = stands(scene, ended=[RUN])
+            found = judged(scene, ended=[RUN])
         else:
             store.record_failure(PIPELINE, RUN, BROKEN)
-            found = stands(scene)
+            found = judged(scene)
         assert found.condition is Condition.FAILED
 
     def test_an_old_run_that_is_cleared_does_not_clear_the_failure_of_a_later_one(self, scene: Scene) -> None:
@@ -140,26 +171,26 @@ class TestFailed:
             store.leave_turn(PIPELINE, run, confirmed=True)
         store.record_failure(PIPELINE, LATER_RUN, BROKEN)
         store.leave_turn(PIPELINE, RUN, confirmed=True)
-        assert stands(scene).condition is Condition.FAILED
+        assert judged(scene).condition is Condition.FAILED
         store.leave_turn(PIPELINE, LATER_RUN, confirmed=True)
-        assert stands(scene).condition is Condition.IDLE
+        assert judged(scene).condition is Condition.IDLE
 
     def test_what_waits_is_promised_no_run_where_none_comes(self, scene: Scene) -> None:
         scene.stage()
-        assert "The next run delivers them" in stands(scene).told
-        found = stands(scene, paused={RUN.dag_id})
+        assert "The next run delivers them" in judged(scene).told
+        found = judged(scene, paused={RUN.dag_id})
         assert found.condition is Condition.WAITING and "paused or deleted. No run delivers them" in found.told
         scene.store.retire(PIPELINE, "ada")
-        assert "retired. No run delivers them" in stands(scene).told
+        assert "retired. No run delivers them" in judged(scene).told
 
     def test_what_is_decided_and_what_is_quarantined_come_before_it(self, scene: Scene) -> None:
         scene.stage()
         scene.prepare(1)
         scene.decide(1)
         scene.store.record_failure(PIPELINE, RUN, BROKEN)
-        assert stands(scene).condition is Condition.IN_DOUBT and stands(scene).trouble is Condition.FAILED
+        assert judged(scene).condition is Condition.IN_DOUBT and judged(scene).trouble is Condition.FAILED
         scene.quarantine(1)
-        assert stands(scene).condition is Condition.QUARANTINED
+        assert judged(scene).condition is Condition.QUARANTINED
 
 
 class TestNotRunning:
@@ -168,36 +199,42 @@ class TestNotRunning:
         scene.complete(1)
         store = scene.store
         store.enter_turn(PIPELINE, RUN, None)
-        assert stands(scene).condition is Condition.RUNNING
+        assert judged(scene).condition is Condition.RUNNING
         silence(scene)
-        found = stands(scene)
+        found = judged(scene)
         assert found.condition is Condition.NOT_RUNNING and not found.is_stopped and str(RUN) in found.told
+        assert f"{found.alive_at:%Y-%m-%d %H:%M:%S} UTC" in found.told
         store.renew_lease(PIPELINE, scene.epoch, "worker")
-        assert stands(scene).condition is Condition.RUNNING
+        assert judged(scene).condition is Condition.RUNNING
+        store.release_lease(PIPELINE, "worker")
+        silence(scene, seconds=80)
+        assert judged(scene).condition is Condition.RUNNING, "between two attempts it holds no lease"
+        silence(scene, seconds=91)
+        assert judged(scene).condition is Condition.NOT_RUNNING
 
     def test_a_stream_whose_run_ended_does_not_run(self, scene: Scene) -> None:
         scene.stage(made_with=STREAM)
         scene.complete(1)
         scene.store.enter_turn(PIPELINE, RUN, None)
-        found = stands(scene, ended=[RUN])
+        found = judged(scene, ended=[RUN])
         assert found.condition is Condition.NOT_RUNNING and not found.is_stopped
         scene.store.record_failure(PIPELINE, RUN, BROKEN)
-        assert stands(scene, ended=[RUN]).condition is Condition.FAILED
+        assert judged(scene, ended=[RUN]).condition is Condition.FAILED
 
     def test_one_that_was_stopped_or_paused_does_not_run_either_and_needs_nobody(self, scene: Scene) -> None:
         scene.stage(made_with=STREAM)
         scene.complete(1)
         scene.store.leave_turn(PIPELINE, RUN, confirmed=True)
-        assert stands(scene).condition is Condition.NOT_RUNNING and stands(scene).is_stopped
-        found = stands(scene, paused={RUN.dag_id})
+        assert judged(scene).condition is Condition.NOT_RUNNING and judged(scene).is_stopped
+        found = judged(scene, paused={RUN.dag_id})
         assert found.condition is Condition.NOT_RUNNING and found.is_stopped and "paused" in found.told
         scene.store.record_failure(PIPELINE, RUN, BROKEN)
-        found = stands(scene, paused={RUN.dag_id})
+        found = judged(scene, paused={RUN.dag_id})
         assert found.condition is Condition.FAILED and not found.is_stopped, "it failed, whatever was done later"
         scene.store.retire(PIPELINE, "ada")
-        assert stands(scene).condition is Condition.IDLE
+        assert judged(scene).condition is Condition.IDLE
         scene.store.begin_stage(PIPELINE, scene.epoch, LATER_RUN)
-        assert not stands(scene).streaming, "now it is run by a schedule"
+        assert not judged(scene).streaming, "now it is run by a schedule"
 
     def test_a_stream_at_work_is_late_by_default(self, scene: Scene) -> None:
         scene.stage(made_with={**STREAM, "checkpointing": {"interval": 600}})
@@ -210,7 +247,7 @@ class TestNotRunning:
         past = from_time(scene.store.now() - timedelta(hours=1))
         with database.write() as tx:
             tx.change("UPDATE pipeline SET created_at = ?, confirmed_at = ?", past, past)
-        assert stands(scene).condition is Condition.LATE
+        assert judged(scene).condition is Condition.LATE
         scene.store.begin_stage(PIPELINE, scene.epoch, RUN, spec={**STREAM, "late_after": 86400.0})
         assert scene.store.overview(PIPELINE).late_after == timedelta(days=1)
 
@@ -229,8 +266,9 @@ class TestExplained:
         scene.prove(1, "log")
         if problem is not None:
             scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", problem)
-        told = explained(scene.store, stands(scene))
+        told, code = explained(scene.store, judged(scene))
         assert next_run in told and "db" in told and "log:" not in told
+        assert code == (problem.code if problem else "")
         assert problem is None or (problem.message in told and problem.remedy.rstrip(".") in told)
 
     def test_no_run_is_promised_where_none_comes(self, scene: Scene) -> None:
@@ -238,19 +276,19 @@ class TestExplained:
         scene.prepare(1)
         scene.decide(1)
         scene.store.record_failure(PIPELINE, RUN, BROKEN)
-        assert "Unpause" in explained(scene.store, stands(scene, paused={RUN.dag_id}))
+        assert "Unpause" in explained(scene.store, judged(scene, paused={RUN.dag_id})).text
         scene.store.retire(PIPELINE, "ada")
-        assert "retired" in explained(scene.store, stands(scene))
+        assert "retired" in explained(scene.store, judged(scene)).text
 
     def test_quarantine_by_a_person_does_not_claim_that_rows_are_refused(self, scene: Scene) -> None:
         scene.stage()
         scene.prepare(1)
         scene.decide(1)
         scene.quarantine(1, "ada wants to look.")
-        told = explained(scene.store, stands(scene))
+        told = explained(scene.store, judged(scene)).text
         assert "ada wants to look" in told and "refuse" not in told
         scene.store.record_problem(PIPELINE, scene.epoch, 1, "db", REFUSED)
-        assert "set the refused rows aside" in explained(scene.store, stands(scene))
+        assert "set the refused rows aside" in explained(scene.store, judged(scene)).text
 
 
 class TestActs:
@@ -276,24 +314,24 @@ class TestActs:
         assert self.fitting(scene, 1) == {"redeliver"} and self.fitting(scene, 2) == set()
 
     def test_of_a_pipeline(self, scene: Scene) -> None:
-        assert set(pipeline_acts(stands(scene))) == {"recover", "rewind", "reset_state", "verify", "doctor"}
+        assert set(pipeline_acts(judged(scene))) == {"recover", "rewind", "reset_state", "verify", "doctor"}
         scene.stage()
         scene.prepare(1)
         scene.decide(1)
-        assert set(pipeline_acts(stands(scene))) == {"recover", "verify", "doctor"}
+        assert set(pipeline_acts(judged(scene))) == {"recover", "verify", "doctor"}
         scene.quarantine(1)
-        assert set(pipeline_acts(stands(scene))) == {"verify", "doctor"}
+        assert set(pipeline_acts(judged(scene))) == {"verify", "doctor"}
         scene.store.halt(PIPELINE, HaltReason.TOKEN_LOST, "it is gone.")
-        assert set(pipeline_acts(stands(scene))) == {"resume", "verify", "doctor"}
+        assert set(pipeline_acts(judged(scene))) == {"resume", "verify", "doctor"}
 
     def test_of_a_stream_that_does_not_run(self, scene: Scene) -> None:
         scene.stage(made_with=STREAM)
         scene.complete(1)
-        acts = set(pipeline_acts(stands(scene)))
+        acts = set(pipeline_acts(judged(scene)))
         assert "retire" in acts and "stop" not in acts
         scene.store.enter_turn(PIPELINE, RUN, None)
-        acts = set(pipeline_acts(stands(scene)))
+        acts = set(pipeline_acts(judged(scene)))
         assert not acts & {"retire", "recover", "rewind", "reset_state"}, "its process holds the lease"
         assert {"stop", "drain", "stop_with_savepoint"} <= acts
         scene.store.release_lease(PIPELINE, "worker")
-        assert {"recover", "rewind", "reset_state"} <= set(pipeline_acts(stands(scene))), "between two tasks"
+        assert {"recover", "rewind", "reset_state"} <= set(pipeline_acts(judged(scene))), "between two tasks"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_ft.wal.filesystem import LocalFileSystem, Synced
+from airflow_ft.wal.local import LocalFileSystem, Synced
 
 Sync = Callable[[], set[str]]
 

@@ -9,7 +9,7 @@ from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableErr
 from airflow_ft.protocol.model import Segment
 from airflow_ft.store.sqlite import SqliteStore
 from airflow_ft.wal import open_archive, open_wal
-from airflow_ft.wal.filesystem import local_path
+from airflow_ft.wal.local import local_path
 from airflow_ft.wal.owners import PREFIX, register
 from airflow_ft.wal.retention import sweep, sweep_attempts
 from airflow_ft.wal.writer import SegmentFolder, write_segment

@@ -19,7 +19,8 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Segment
 from airflow_ft.protocol.write_ahead_log import ColumnStatistics
 from airflow_ft.wal import open_wal, reader, writer
-from airflow_ft.wal.filesystem import LocalFileSystem, filesystem, local_path
+from airflow_ft.wal.filesystem import filesystem
+from airflow_ft.wal.local import LocalFileSystem, local_path
 from airflow_ft.wal.manifest import MANIFEST, Manifest, digest
 from airflow_ft.wal.statistics import Statistics
 from airflow_ft.wal.writer import SegmentFolder, write_segment

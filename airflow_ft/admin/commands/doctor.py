@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from airflow_ft.admin.commands.common import command, participants, print_table, say
 from airflow_ft.admin.commands.rendering import rendered
 from airflow_ft.operators.stage import StageOperator
-from airflow_ft.pipeline import settings
 from airflow_ft.pipeline.actions.examining import configured, told
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.decision_log import open_configured_store
 from airflow_ft.pipeline.doctor import Patient, examine
+from airflow_ft.pipeline.resolved import delivery_context, resolve, spark_settings
 from airflow_ft.pipeline.spark_connection import spark_master
 from airflow_ft.pipeline.templates import rebuild
 from airflow_ft.protocol.doctor import Verdict, worst
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.planning import participant_name, plan_delivery
+from airflow_ft.protocol.planning import participant_name
 
 if TYPE_CHECKING:
     from airflow_ft.pipeline.spec import PipelineSpec
@@ -37,7 +37,7 @@ def dry_run(args: Namespace) -> None:
     spec = spec_from_dag(args.pipeline, args.dag)
     if args.store is not None:
         spec = replace(spec, store=args.store)
-    found = rehearse(spec, server_connections, samples=args.samples, everything=args.all)
+    found = rehearse(resolve(spec), server_connections, samples=args.samples, everything=args.all)
     if args.output != "table":
         print_table([found.to_json()], args.output)
     else:
@@ -76,10 +76,11 @@ def from_dag(pipeline: str, file: str) -> Patient:
     carrier = values.pop("commit_point")
     if carrier not in map(participant_name, sinks.values()):  # it is left out, or only a run renders it
         carrier = None
-    spec = settings.resolved(task.spec.rendered(values))
-    master = spark_master(spec.spark_master or "", server_connections)
-    delivery = plan_delivery(sinks, carrier, spec.config.mode) if sinks else None
-    return Patient.of(spec, master, delivery, sources, left_out=left_out, dag_file=file)
+    spec = task.spec.rendered(values)
+    delivery, spark = delivery_context(spec), spark_settings(spec)
+    master = spark_master(spark.master, server_connections)
+    plan = delivery.plan(sinks, carrier) if sinks else None
+    return Patient.of(spec.pipeline, delivery.wal_root, spark, master, plan, sources, left_out=left_out, dag_file=file)
 
 
 def spec_from_dag(pipeline: str, file: str) -> PipelineSpec:

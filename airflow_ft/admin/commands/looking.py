@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from airflow_ft.admin.dag_runs import judged, known_to_have_ended
 from airflow_ft.pipeline.actions.words import state_text
 from airflow_ft.protocol.backpressure import held_back
 from airflow_ft.protocol.errors import ConfigurationError, NewerReleaseError
-from airflow_ft.protocol.explaining import explained, waiting_for
+from airflow_ft.protocol.explaining import explained
 from airflow_ft.protocol.failure import Failure
 from airflow_ft.protocol.lag import Lag
 from airflow_ft.protocol.lookup import checkpoint_of
@@ -25,15 +24,13 @@ from airflow_ft.protocol.model import (
     Checkpoint,
     CheckpointState,
     Event,
-    Pipeline,
     PipelineStatus,
 )
-from airflow_ft.protocol.overview import NEED_A_PERSON, Condition, Overview
+from airflow_ft.protocol.overview import NEED_A_PERSON, Condition
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.spark.state.files import sizes
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.decision_log import HistoryLog
     from airflow_ft.store.decision_log import DecisionLog
 
 
@@ -48,14 +45,16 @@ def pipelines(args: Namespace) -> None:
         for row in store.pipelines():
             if (overview := found.get(row.name)) is None:  # it was registered just now
                 continue
-            condition, turn = overview.condition, overview.turn
+            condition, turn = overview.condition, overview.turn if overview.is_at_work else None
             says = condition in NEED_A_PERSON or condition is Condition.RENAMED
+            why = explained(store, overview) if says else None
+            code = str(row.why) if condition is Condition.HALTED else why.code if why else ""
             standing = {
                 "pipeline": row.name,
                 "condition": condition.value,
                 "status": f"HALTED ({row.why})" if row.status is PipelineStatus.HALTED else row.status.value,
-                "why": explained(store, overview) if says else None,
-                "code": _code(store, row, overview) if says else None,
+                "why": why.text if why else None,
+                "code": code or None,
                 "warnings": [str(each) for each in warnings.get(row.name, ())],
                 "confirmed": None,
                 "confirmed_at": None,
@@ -64,7 +63,11 @@ def pipelines(args: Namespace) -> None:
                 "unsettled": None,
                 "epoch": row.epoch,
                 "at_work": str(turn) if turn is not None else None,
-                "doing": "; ".join(lease.doing for lease in store.leases(row.name) if lease.doing) or None,
+                "alive_at": overview.alive_at,
+                "doing": "; ".join(
+                    lease.doing for lease in store.leases(row.name) if lease.doing and not overview.is_silent
+                )
+                or None,
                 "held_back": None,
             }
             try:
@@ -77,7 +80,7 @@ def pipelines(args: Namespace) -> None:
         if args.output != "table":
             print_table(rows, args.output)
             return
-        told = {"why", "code", "warnings"}  # too long for a column
+        told = {"why", "code", "warnings", "alive_at"}  # too long for a column, or part of `why`
         print_table([{name: value for name, value in each.items() if name not in told} for each in rows], args.output)
         for each in rows:
             if each["why"]:
@@ -92,26 +95,11 @@ def _age(lag: Lag, now: datetime) -> str:
     return f" ({age_text(age)} ago)" if age >= timedelta(minutes=1) else ""
 
 
-def _code(store: HistoryLog, row: Pipeline, overview: Overview) -> str | None:
-    """Return the code of the error that `explained` shows; of a HALTED pipeline the reason."""
-    condition = overview.condition
-    if condition is Condition.HALTED:
-        return str(row.why)
-    if condition in (Condition.FAILED, Condition.NOT_RUNNING):
-        return (overview.failure.code or None) if overview.failure else None
-    if condition not in (Condition.IN_DOUBT, Condition.QUARANTINED):
-        return None
-    with suppress(NewerReleaseError):
-        for checkpoint in store.unsettled(row.name, limit=1):
-            problems = [problem for problem in waiting_for(checkpoint).values() if problem is not None]
-            return problems[0].code or None if problems else None
-    return None
-
-
 def _say_unknown(error: Exception) -> None:
-    """Airflow alone knows that a killed run is over: without it such a pipeline is shown as RUNNING."""
+    """Airflow alone knows that a run is over that was killed between two tasks: without it, it is shown as RUNNING."""
     sys.stderr.write(
-        f"This machine cannot read Airflow's database ({type(error).__name__}), so a killed run shows as RUNNING."
+        f"This machine cannot read Airflow's database ({type(error).__name__}), so a run that"
+        " was killed between two tasks shows as RUNNING."
         "\nFix: Set [database] sql_alchemy_conn on this machine, or look at the page in Airflow's UI.\n"
     )
 

@@ -10,6 +10,7 @@ from airflow_ft.admin.commands.common import command, open_store, print_table, s
 from airflow_ft.admin.commands.doctor import from_dag, spec_from_dag
 from airflow_ft.pipeline.connections import server_connections
 from airflow_ft.pipeline.dry_run import columns_of
+from airflow_ft.pipeline.resolved import resolve
 from airflow_ft.protocol.adoption import participants_of
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.sinks.registry import system
@@ -92,7 +93,7 @@ def _unreadable(args: Namespace, sources: Mapping[str, Source]) -> list[tuple[st
 def _columns(args: Namespace, *, told: bool) -> Mapping[str, pa.Schema]:
     """By sink, as the job in the DAG has them; Spark is started for that."""
     spec = spec_from_dag(args.pipeline, args.dag)
-    found = columns_of(spec, server_connections)
+    found = columns_of(resolve(spec), server_connections)
     for name in sorted(spec.sinks.keys() - found.keys()) if told else ():
         say(f"-- sink {name}: its columns depend on rows; `airflow ft dry-run` shows them")
     return found

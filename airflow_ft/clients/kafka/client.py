@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.clients.kafka.errors import REFUSED, REMEDIES, SILENT, is_refusal
 from airflow_ft.clients.kafka.login import LOG_IN, SERVERS, missing, with_fields
 from airflow_ft.protocol.background import beside
 from airflow_ft.protocol.connections import ConnectionInfo
@@ -48,13 +49,11 @@ class _Quietly(logging.LoggerAdapter[logging.Logger]):
 
 
 _librdkafka_log = _Quietly(logging.getLogger(f"{__name__}.librdkafka"))
-
 DEFAULT_TOKEN_TOPIC = "airflow_ft.tokens"
 _DEFAULT_TIMEOUT = 60.0
 _TRANSACTION_TIMEOUT = 600_000
 _HASTE = 1.0  # seconds that a new producer waits for its first connection
 _ASKED = 3  # times: a connection to a load balancer stays, and answers for ever
-
 _OURS = "airflow_ft_"
 # A connection is shared with consumers and producers of other code: what only they understand is left to them.
 _CONSUMER_NAMES = """
@@ -75,71 +74,6 @@ _PRODUCER_NAMES = """
 _CONSUMER_ONLY = frozenset(_CONSUMER_NAMES.split())
 _PRODUCER_ONLY = frozenset(_PRODUCER_NAMES.split())
 _CALLBACKS = frozenset({"error_cb", "throttle_cb", "stats_cb", "log_cb", "on_commit", "on_delivery", "dr_cb", "logger"})
-
-_FENCED = frozenset(
-    {
-        KafkaError._FENCED,
-        KafkaError.PRODUCER_FENCED,
-        KafkaError.INVALID_PRODUCER_EPOCH,
-        KafkaError.TRANSACTION_COORDINATOR_FENCED,
-    }
-)
-# A retry is useless until the environment changes: the code of our error for each.
-_REFUSED: Mapping[int, str] = {
-    KafkaError._AUTHENTICATION: "login_refused",
-    KafkaError._SSL: "tls_failed",
-    KafkaError._UNKNOWN_TOPIC: "topic_missing",
-    KafkaError._UNKNOWN_PARTITION: "partition_missing",
-    KafkaError._INVALID_ARG: "request_refused",
-    KafkaError.SASL_AUTHENTICATION_FAILED: "login_refused",
-    KafkaError.UNSUPPORTED_SASL_MECHANISM: "login_refused",
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "privilege_missing",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "privilege_missing",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "privilege_missing",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "privilege_missing",
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "topic_missing",
-    KafkaError.TOPIC_EXCEPTION: "name_invalid",
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: "limit_reached",
-    KafkaError.MSG_SIZE_TOO_LARGE: "record_too_large",
-    KafkaError.INVALID_MSG_SIZE: "record_too_large",
-    KafkaError.RECORD_LIST_TOO_LARGE: "record_too_large",
-    KafkaError.INVALID_TIMESTAMP: "value_unfit",
-    KafkaError.INVALID_RECORD: "row_refused",
-    KafkaError.INVALID_REQUIRED_ACKS: "request_refused",
-    KafkaError.OFFSET_METADATA_TOO_LARGE: "limit_reached",
-    KafkaError.POLICY_VIOLATION: "request_refused",
-    KafkaError.INVALID_REPLICATION_FACTOR: "request_refused",
-    KafkaError.UNSUPPORTED_VERSION: "server_version",
-    KafkaError.SECURITY_DISABLED: "request_refused",
-}
-_REMEDIES: Mapping[int, str] = {
-    KafkaError.INVALID_TRANSACTION_TIMEOUT: "Lower transaction.timeout.ms in the connection's extra, or raise"
-    " transaction.max.timeout.ms of the brokers.",
-    KafkaError.MSG_SIZE_TOO_LARGE: "Raise max.message.bytes of the topic (and message.max.bytes in the extra, if set).",
-    KafkaError.OFFSET_METADATA_TOO_LARGE: "Raise offset.metadata.max.bytes of the brokers to at least 4096.",
-}
-_SILENT = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.BROKER_NOT_AVAILABLE,
-    }
-)
-
-
-def is_fenced(error: KafkaError) -> bool:
-    """Return whether another producer has initialised the same transactional id."""
-    return error.code() in _FENCED
-
-
-def is_refusal(error: KafkaError) -> bool:
-    """Return whether a retry is useless until the environment changes."""
-    return error.code() in _REFUSED
 
 
 @dataclass(frozen=True)
@@ -387,8 +321,8 @@ class KafkaClients:
         if is_refusal(error):
             return SinkAccessError(
                 what,
-                code=_REFUSED[error.code()],
-                remedy=_REMEDIES.get(
+                code=REFUSED[error.code()],
+                remedy=REMEDIES.get(
                     error.code(), "Correct the connection, the privileges or the topic. The staged rows are kept."
                 ),
                 participant=self.conn_id,
@@ -396,7 +330,7 @@ class KafkaClients:
             )
         return SinkUnavailableError(
             what,
-            code="server_unreachable" if error.code() in _SILENT else "request_failed",
+            code="server_unreachable" if error.code() in SILENT else "request_failed",
             remedy="Retry when the brokers answer. The retry reads from the token what was delivered.",
             participant=self.conn_id,
             error=error.name(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 USER = "<user>"
-"""Stands for the name of a user that is not known."""
+"""Placeholder for the name of an unknown user."""
 _DURABLE = "--partitions 3 --replication-factor 3 --config min.insync.replicas=2"
 
 

@@ -39,7 +39,7 @@ def reader(
         spark: the session in which it is used.
         schema: the columns. char(n) and varchar(n) bound the length of a string, and become strings.
         form: "value": a binary column with one JSON object. "records": one with no JSON object, one, or an array of
-            them; the result is an array. "lines": one with a line of CSV; the result is an array, empty for a header.
+            them. The result is an array. "lines": one with a line of CSV. The result is an array, empty for a header.
             "fields": a struct of strings, as Spark's reader of CSV finds them.
         zone: the time zone of timestamps that are written without one. "": the session's.
         options: names in lower case. "fail": raise an error in place of a reason. "encoding": of "records" and "lines".

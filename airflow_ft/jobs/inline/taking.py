@@ -1,6 +1,6 @@
 """Takes a job out of its file: the function or class, and what of the file it names, by source; or says why not.
 
-What is taken: imports, functions and classes without decorators, and constants that are made of literals; all of them
+What is taken: imports, functions and classes without decorators, and constants that are made of literals. All of them
 at the top level of the file, or in a `with` there. Whatever else a job names would be another thing, or nothing, in
 Spark's driver, so it is refused when the DAG is parsed.
 """

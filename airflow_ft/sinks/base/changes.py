@@ -16,21 +16,27 @@ UPSERTS = ("c", "r", "u", "i", "insert", "update", "upsert", "+i", "+u")
 """As Debezium, Flink and plain words say it, in any case of letters."""
 
 
-def is_delete(kinds: pa.Array, column: str) -> pa.Array:
-    """Return which rows are deletes. DeclinedError for a kind that means neither."""
+def deletes_and_known(kinds: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return which rows are deletes, and which have a known kind of change; NULL is not known."""
     if pa.types.is_dictionary(kinds.type):
         kinds = kinds.dictionary_decode()
     words = pc.utf8_lower(kinds.cast(pa.large_string()))
     deletes = pc.is_in(words, value_set=pa.array(DELETES, pa.large_string()))
-    known = pc.or_(deletes, pc.is_in(words, value_set=pa.array(UPSERTS, pa.large_string())))
+    return deletes, pc.or_(deletes, pc.is_in(words, value_set=pa.array(UPSERTS, pa.large_string())))
+
+
+def is_delete(kinds: pa.Array, column: str) -> pa.Array:
+    """Return which rows are deletes. DeclinedError for a kind that means neither."""
+    deletes, known = deletes_and_known(kinds)
     if (index := pc.index(known, False).as_py()) >= 0:
+        value = kinds[index].as_py()
         raise DeclinedError(
-            f"the value {kinds[index].as_py()!r} is no kind of change.",
+            f"the value {value!r} is no kind of change.",
             code="change_kind_unknown",
             remedy=f"Write {', '.join(DELETES)} for a delete, or {', '.join(UPSERTS)} for an upsert, in upper or lower"
             " case.",
             column=column,
-            value=kinds[index].as_py(),
+            value=value,
         )
     return deletes
 

@@ -35,6 +35,7 @@ from airflow_ft.sinks.arrow import (
     booleans,
     finite,
     flags,
+    hexadecimal,
     is_beyond,
     is_binary,
     is_text,
@@ -303,3 +304,20 @@ def _base64(column: pa.Array) -> pa.Array:
         None if value is None else binascii.b2a_base64(value, newline=False).decode() for value in column.to_pylist()
     ]
     return pa.array(texts, pa.large_string())
+
+
+def plain(column: pa.Array, binary: str = "base64") -> pa.Array:
+    """The text of each value as in JSON, without quotes and escapes; null stays null.
+
+    Args:
+        column: values without NaN, infinity and years beyond 1 to 9999.
+        binary: "base64" or "hex".
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if is_text(column.type):
+        return column.cast(pa.large_string())
+    if is_binary(column.type) and binary == "hex":
+        return hexadecimal(column)
+    before, text, after = _parts(column)
+    return _filled(before.strip('"'), text, after.strip('"'), None)

@@ -184,8 +184,8 @@ def check_settled(
         )
     else:
         return False
-    # A late process halts nothing: the marker may have been pruned since the head was read. Whoever prunes it has
-    # delivered a later number, so the head is newer by then.
+    # A late process halts nothing: the marker may have been pruned since the head was read. The process that
+    # prunes it has delivered a later number, so the head is newer by then.
     check_owner(look_again(), fence)
     raise StoreBehindSinkError(
         f"the decision log and the sink contradict each other: {what}.",

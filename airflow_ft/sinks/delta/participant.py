@@ -16,31 +16,25 @@ What if the process dies, or sleeps and wakes up beside its successor, before ..
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import AirflowFtError, SinkUnavailableError, StoreBehindSinkError, together
+from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, together
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Proof
 from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
-from airflow_ft.sinks.base.one_transaction import OneTransactionParticipant
+from airflow_ft.sinks.base.document import DocumentParticipant, OvertakenError
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.delta.columns import is_placeholder, lacking, schema_problems
 from airflow_ft.sinks.delta.ledger import Ledger
 from airflow_ft.sinks.delta.place import OURS, Place
 from airflow_ft.sinks.delta.rows import Rows
 from airflow_ft.sinks.delta.spec import DeltaSink
-from airflow_ft.sinks.delta.table import OvertakenError, Snapshot, told
+from airflow_ft.sinks.delta.table import Snapshot, told
 from airflow_ft.sinks.refused import Refused
-
-T = TypeVar("T")
-_TRIES = 30
-_LONGEST_PAUSE = 0.5  # seconds
 
 
 def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
@@ -51,8 +45,10 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 
 @dataclass
-class DeltaParticipant(OneTransactionParticipant[Rows]):
+class DeltaParticipant(DocumentParticipant[Rows]):
     """One table, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`."""
+
+    others = "other writers of the table"
 
     name: str
     sink_name: str
@@ -146,22 +142,8 @@ class DeltaParticipant(OneTransactionParticipant[Rows]):
                 snapshot.sync(ledger)
             yield ledger if ledger is not None and ledger.head() is not None else None
 
-    def _persist(self, doing: str, step: Callable[[], T], fence: Fence | None = None, plan: Plan | None = None) -> T:
-        """Run a step until no other process commits meanwhile."""
-        cause: BaseException | None = None
-        for tried in range(_TRIES):
-            try:
-                return step()
-            except OvertakenError as error:
-                cause = error.__cause__
-                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.005 * 2**tried)))
-        raise SinkUnavailableError(
-            f"{doing}: other writers committed into {self.place} during each of {_TRIES} tries"
-            f"{f' ({cause})' if cause is not None else ''}.",
-            code="commit_conflict",
-            remedy="Pause the other writers of the table. Airflow retries the task.",
-            path=str(self.place),
-        ).located(**self._where(plan))
+    def _place(self) -> str:
+        return str(self.place)
 
     def _where(self, plan: Plan | None) -> dict[str, Any]:
         return {**super()._where(plan), "unconnected": True}

@@ -20,8 +20,10 @@ from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import UnfitTargetError, WalCorruptError
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.delta.spec import DeltaSink
-from airflow_ft.sinks.files.objects import Objects, config_of
-from airflow_ft.wal.filesystem import FileSystem, filesystem, local_path
+from airflow_ft.sinks.files.objects import Objects
+from airflow_ft.sinks.files.s3 import config_of
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.local import local_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

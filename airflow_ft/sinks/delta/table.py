@@ -36,6 +36,7 @@ from airflow_ft.protocol.errors import (
     WalCorruptError,
     together,
 )
+from airflow_ft.sinks.base.document import OvertakenError
 from airflow_ft.sinks.delta.columns import PLACEHOLDER, Column, is_placeholder, new_schema, of_table
 from airflow_ft.sinks.delta.features import feature_of_error, unfit, unsupported
 from airflow_ft.sinks.delta.ledger import Ledger
@@ -51,16 +52,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _COMMIT = re.compile(r"(\d{20})\.(json|checkpoint.*parquet)")
-
-
-class OvertakenError(Exception):
-    """Another process committed after the table was read, so the step starts over.
-
-    `nothing`: the commit certainly had no effect.
-    """
-
-    def __init__(self, *, nothing: bool = True) -> None:
-        self.nothing = nothing
 
 
 @dataclass(frozen=True)
@@ -126,7 +117,7 @@ class Snapshot:
             return self
         self.table.update_incremental()
         version = int(self.table.version())
-        if self.place.put_together() > version:  # names behind this one are free again, and nobody reads there
+        if self.place.put_together() > version:  # later names are free again, and no reader looks there
             return None
         apps = dict(self.apps)
         try:
@@ -216,7 +207,7 @@ class Snapshot:
         from deltalake.exceptions import CommitFailedError
 
         before, failure = self.of_app(app), None
-        if problems := list(self.unsupported()):  # delta-rs would refuse the commit, and nothing else would tell why
+        if problems := list(self.unsupported()):  # delta-rs would refuse the commit without the reason
             raise together(problems)
         self.sync(ledger)
         ledger.synced = self.version

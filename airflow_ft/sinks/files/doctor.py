@@ -18,7 +18,8 @@ from airflow_ft.sinks.files.fitting import schema_problems
 from airflow_ft.sinks.files.ledger import Ledger, refused
 from airflow_ft.sinks.files.objects import Objects
 from airflow_ft.sinks.files.spec import FilesSink
-from airflow_ft.wal.filesystem import is_hdfs, local_path
+from airflow_ft.wal.filesystem import is_hdfs
+from airflow_ft.wal.local import local_path
 
 
 def examine(

@@ -38,7 +38,8 @@ from airflow_ft.protocol.model import Former, Outcome, canonical_json
 from airflow_ft.sinks.base.memory import Head, Marker, damaged
 from airflow_ft.sinks.base.places import is_object_store
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.wal.filesystem import FileSystem, LocalFileSystem, filesystem
+from airflow_ft.wal.filesystem import FileSystem, filesystem
+from airflow_ft.wal.local import LocalFileSystem
 
 OURS = "_airflow_ft"  # readers pass names by that begin so
 LABEL = "checkpoint"

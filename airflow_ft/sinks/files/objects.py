@@ -25,26 +25,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
 
-from airflow_ft.clients.foreign_connections import require_text
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
-    ConfigurationError,
     SinkAccessError,
     SinkUnavailableError,
     UnfitTargetError,
     WalCorruptError,
 )
-from airflow_ft.sinks.base.places import S3, missing_client
+from airflow_ft.sinks.base.places import S3
+from airflow_ft.sinks.files.s3 import config_of, endpoint, store_of
 
 if TYPE_CHECKING:
     from obstore import ReadableFile
-    from obstore.store import RetryConfig, S3Store
+    from obstore.store import S3Store
 
 T = TypeVar("T")
 _PART = 5 << 20  # the least that S3 takes as a part of an upload; so much of each open file is in memory
@@ -53,14 +50,6 @@ _AT_ONCE = 2  # parts of one file under way
 _COPIES = 8
 _SUCCESS = "_SUCCESS"
 _REFUSED = re.compile(r"status code: 40[13]\b")
-_KEYS = {
-    "region_name": "region",
-    "endpoint_url": "endpoint",
-    "aws_access_key_id": "access_key_id",
-    "aws_secret_access_key": "secret_access_key",
-    "aws_session_token": "session_token",
-}
-_RETRIES: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 
 
 @dataclass(frozen=True)
@@ -83,7 +72,7 @@ class Objects:
             ConfigurationError: the connection cannot be used.
         """
         bucket = urlsplit(place).hostname or ""
-        return cls(bucket, _store(bucket, tuple(sorted(config_of(connection).items()))), manifest)
+        return cls(bucket, store_of(bucket, tuple(sorted(config_of(connection).items()))), manifest)
 
     def uri(self, location: str, *names: str) -> str:
         bucket, key = _split(location)
@@ -293,7 +282,7 @@ class Objects:
         said = text.split("\n", 1)[0].partition("<?xml")[0].rpartition("Error performing ")[2]
         if "NoSuchBucket" in text:
             return SinkAccessError(
-                f"there is no bucket {self.bucket!r} at {_endpoint(self.store)}.",
+                f"there is no bucket {self.bucket!r} at {endpoint(self.store)}.",
                 code="bucket_missing",
                 remedy="Create it, or name another bucket, or the connection that reaches it:"
                 " s3://CONNECTION@BUCKET/FOLDER.",
@@ -360,45 +349,6 @@ class _Upload(io.RawIOBase):
                     self._out.close()
             finally:
                 super().close()
-
-
-@lru_cache(8)
-def _store(bucket: str, config: tuple[tuple[str, str], ...]) -> S3Store:
-    try:
-        from obstore.store import S3Store
-    except ImportError as error:
-        raise missing_client(S3) from error
-
-    plain = dict(config).get("endpoint", "").startswith("http://")
-    return S3Store(
-        bucket,
-        config=dict(config),  # type: ignore[arg-type]
-        client_options={"allow_http": plain, "connect_timeout": "5s", "timeout": "300s"},
-        retry_config=_RETRIES,
-    )
-
-
-def config_of(connection: ConnectionInfo) -> dict[str, str]:
-    """Return the settings of an Airflow connection of type `aws`; without one the client uses its environment."""
-    require_text(connection)
-    if unknown := sorted(set(connection.extra) - set(_KEYS)):
-        raise ConfigurationError(
-            f"the extra of connection {connection.conn_id!r} has unknown settings: {', '.join(unknown)}.",
-            code="connection_invalid",
-            remedy=f"Use only {', '.join(_KEYS)}. Or name no connection, and set the environment of the worker.",
-            settings=unknown,
-        )
-    given = {_KEYS[name]: str(value) for name, value in connection.extra.items()}
-    if connection.login:
-        given |= {"access_key_id": connection.login, "secret_access_key": connection.password}
-    if connection.host and "endpoint" not in given:
-        port = f":{connection.port}" if connection.port else ""
-        given["endpoint"] = f"{connection.schema or 'https'}://{connection.host}{port}"
-    return given
-
-
-def _endpoint(store: S3Store) -> str:
-    return str((store.config or {}).get("endpoint", "AWS"))
 
 
 def _split(uri: str) -> tuple[str, str]:

@@ -157,7 +157,7 @@ class FilesParticipant:
             except UnfitTargetError:
                 if self.ledger.pipeline() == fence.pipeline:
                     raise
-                # It is another's. Whoever prepares owns it before, so nothing of this pipeline is there, or comes.
+                # Another owner. Prepare needs ownership, so this pipeline has nothing there, and adds nothing.
                 return Proof(self.name, plan.number, Outcome.ABORTED, plan.digest, fence.epoch, {}, dict(detail))
             self._settled(plan, head, fence, exactly=False)
             self.staged.remove(lambda number, _: number == plan.number)

@@ -11,7 +11,8 @@ from airflow_ft.sinks.base.places import is_object_store, only_sink, room
 from airflow_ft.sinks.files.failures import telling
 from airflow_ft.sinks.files.ledger import Ledger, refused
 from airflow_ft.sinks.files.spec import FilesSink
-from airflow_ft.wal.filesystem import is_hdfs, local_path
+from airflow_ft.wal.filesystem import is_hdfs
+from airflow_ft.wal.local import local_path
 
 
 def lacks(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Sequence[AirflowFtError]:

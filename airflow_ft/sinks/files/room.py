@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from airflow_ft.sinks.files.objects import Objects
-from airflow_ft.wal.filesystem import FileSystem, LocalFileSystem, local_path
+from airflow_ft.wal.filesystem import FileSystem
+from airflow_ft.wal.local import LocalFileSystem, local_path
 
 _LOCAL = 4095  # PATH_MAX of Linux, without the NUL at its end
 _HDFS = 8000  # characters (org.apache.hadoop.hdfs.server.common.HdfsServerConstants.MAX_PATH_LENGTH)

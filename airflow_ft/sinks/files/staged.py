@@ -31,7 +31,7 @@ from airflow_ft.sinks.files.spec import LARGEST, FilesSink
 from airflow_ft.sinks.files.writing import Files, large, lines, refused
 from airflow_ft.sinks.refused import Refused, accepted
 
-_NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what somebody has removed by half, and died
+_NAME = re.compile(r"\.?(\d+)\.(\d+)-(\d+)(\.removed)?")  # also what a process that died had half removed
 Rank = tuple[int, int]
 
 

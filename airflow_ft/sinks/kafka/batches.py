@@ -5,7 +5,7 @@ million records a second. This module calls the same library, on the handle insi
 thousands of records at once. All records of a call have one partition, which is chosen before (`partitioner`).
 
 **What proves the delivery.** Only the last record of each partition in a call of `send` goes through confluent_kafka
-and has a delivery report; the report carries how many records it speaks for. That it proves the others, too, rests on
+and has a delivery report. The report carries how many records it speaks for. That it proves the others, too, rests on
 four things:
 
 1. `rd_kafka_produce_batch` says of every record whether it was taken. What the buffer had no room for is given again
@@ -17,7 +17,7 @@ four things:
    producer before it are in the log of this partition, in order. What failed or was lost before it (timed out,
    refused,
    without an answer) is either sent again under its number, or makes all that come after it fail.
-4. Librdkafka counts the deliveries of a transaction that failed, and refuses to commit it when there was one; after a
+4. Librdkafka counts the deliveries of a transaction that failed, and refuses to commit it when there was one. After a
    permanent failure it refuses to write the token, too (`Sender` finds out why).
 
 The handle is the first field behind the object header of a Producer in CPython. `open_batches` checks all it can

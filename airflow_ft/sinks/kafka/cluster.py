@@ -233,7 +233,7 @@ class KafkaParticipant:
         `ballot` says which token the vote was cast upon: only behind that one may rows be sent.
         """
         expected = self._tokens.expectation(slot, plan, ballot)
-        # Once there, a delivery stays there: a committed token that says so needs no producer, and fences nobody.
+        # A delivery is permanent: if the committed token proves it, no producer is needed, and none is fenced.
         token = slot.last_committed(fence)
         if token is not None and token.number >= plan.number:
             judge(token, expected, fence, may_wait=False)

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from airflow_ft.clients.kafka.client import KafkaClients, is_fenced, is_refusal
+from airflow_ft.clients.kafka.client import KafkaClients
+from airflow_ft.clients.kafka.errors import is_fenced, is_refusal
 from airflow_ft.protocol.errors import (
     ConfigurationError,
     FencedError,

@@ -116,7 +116,7 @@ class Tokens:
             token = slot.glance(fence)
             if token is None or not token.needs_renewal(now()):
                 continue
-            # Housekeeping has no attempt of its own: within its epoch it keeps the head that stands there.
+            # Housekeeping has no attempt number. Within its epoch it keeps the existing head.
             mine = fence
             if token.epoch == fence.epoch:
                 mine = replace(fence, attempt=max(fence.attempt, token.attempt))

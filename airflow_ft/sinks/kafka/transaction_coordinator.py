@@ -41,7 +41,7 @@ _AGAIN = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
-# This identity holds no transaction (any more). It may have been committed before: only the token tells (I6).
+# This identity holds no transaction (now). It may have been committed: only the token proves that (I6).
 _GONE = frozenset(
     {
         KafkaError.INVALID_TXN_STATE,

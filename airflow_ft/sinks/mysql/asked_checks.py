@@ -1,6 +1,6 @@
 """Texts that only the server can judge (JSON, UUID, INET), asked of it before the decision.
 
-Needed where a row that it refuses could not be declined any more: under `parallel` and `upsert`, and where another sink
+Needed where a row that it refuses could not be declined any more: under `upsert`, and where another sink
 carries the commit point. Elsewhere the delivering transaction finds it, and nothing is sent twice.
 """
 

@@ -1,6 +1,6 @@
-"""Shared part of `parallel` and `xa`: a number's rows in several branches, each with its own marker.
+"""A number's rows in several branches of `xa`, each with its own marker; branches that were lost are delivered here.
 
-A missing branch is delivered in one local transaction: lock the head (shared), marker, rows, counts, COMMIT. The
+A lost branch is delivered in one local transaction: lock the head (shared), marker, rows, counts, COMMIT. The
 marker's key makes a repetition safe: its insert waits for the holder of that key, prepared or not, and finds it taken
 if that one has committed. When the markers of all branches exist, the marker of the whole is written, with the head's
 last-delivered number. Only that is proof (I6), and later numbers wait for it (I4).
@@ -126,7 +126,7 @@ class BranchedParticipant(ServerParticipant):
                 guarded_head(session, ledger, fence, self._nonce, shared=True)
                 detail = self._detail(session, fence, way, part)
                 if not self._take_place(session, ledger, plan, fence, Outcome.COMMITTED, detail, part.label):
-                    return  # settled: what stands there is read by `_conclude`
+                    return  # settled: `_conclude` reads the markers
                 targets = self._fitting(session, plan, vote, way)
                 self._fill(session, ledger, plan, part, targets, detail, way)
                 self._end(session)

@@ -18,13 +18,13 @@ from itertools import pairwise
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.verify import SAMPLES, Difference, SinkReport, sample
 from airflow_ft.sinks.mysql.catalog import Column, Table
-from airflow_ft.sinks.mysql.digest import digest
 from airflow_ft.sinks.mysql.keys import Unique, unique_keys
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.load import ONE_BY_ONE, Loader
 from airflow_ft.sinks.mysql.naming import TableName, quote
 from airflow_ft.sinks.mysql.plain_text import definitions, without_labels
 from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.type_checks import BYTES
 from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.view import OneFile
 
@@ -50,6 +50,28 @@ def usable_key(session: Session, table: Table, delivered: Collection[frozenset[s
     common = {name.lower() for name in frozenset.intersection(*delivered)} if delivered else set()
     usable = (key for key in unique_keys(session, table.name) if key.tells_apart and common.issuperset(key.parts))
     return tuple(table.columns[part].name for part in next(usable, Unique("")).parts)
+
+
+def digest(alias: str, columns: Sequence[Column]) -> str:
+    """A row as a digest that the server computes, equal only for equal values.
+
+    SHA-256 over the columns' own digests: unambiguous, and no value is ever copied into a longer one.
+    """
+    each = ", ".join(
+        f"COALESCE(SHA2({_exact(f'{alias}.{quote(column.name)}', column)}, 256), '-')" for column in columns
+    )
+    return f"UNHEX(SHA2(CONCAT_WS(',', {each}), 256))"
+
+
+def _exact(name: str, column: Column) -> str:
+    """The value as text that is equal only for equal values."""
+    if column.type in BYTES:
+        return name
+    if column.type == "float":
+        return f"CAST({name} + 0E0 AS CHAR)"  # as text a FLOAT shows six digits only
+    if column.type == "bit":
+        return f"CAST({name} + 0 AS CHAR)"
+    return f"CAST({name} AS CHAR CHARACTER SET utf8mb4)"
 
 
 def _found(alias: str) -> str:

@@ -12,7 +12,7 @@ import pymysql
 
 from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.doctor import Check, Examination
-from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.protocol.model import ParticipantPlan
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.write_ahead_log import SegmentReader
 from airflow_ft.sinks.base.sql_ledger import HEAD, LEDGER
@@ -37,7 +37,6 @@ from airflow_ft.sinks.mysql.vote import Target, all_short, check_rows, check_seg
 from airflow_ft.sinks.mysql.xa_preflight import check_listing, try_xa
 
 CLOCK_TOLERANCE = 60.0  # seconds
-_BRANCHED = (Promise.TWO_PHASE, Promise.REDO)
 _LIMITS = re.compile(r"\b(MAX_(?:QUERIES|UPDATES|CONNECTIONS)_PER_HOUR|MAX_USER_CONNECTIONS) (\d+)", re.IGNORECASE)
 
 
@@ -100,7 +99,7 @@ def _server(exam: Examination, session: Session, sinks: dict[str, MySqlSink]) ->
             if session.local_infile_allowed
             else 'Remove "local_infile": false from the extra.',
         )
-    _limits(exam, session, 1 + max((sink.branches for sink in sinks.values() if sink.promise in _BRANCHED), default=1))
+    _limits(exam, session, 1 + max([1, *(sink.branches for sink in sinks.values())]))
     difference = float(now) - time.time()
     if abs(difference) > CLOCK_TOLERANCE:
         exam.warn("clock", f"it differs from this machine's by {difference:+.0f} s", "Let both follow NTP.")

@@ -1,7 +1,7 @@
 """Arrow columns as exact text for the server: fields of LOAD DATA, or literals of SQL. No Python loop over rows.
 
-Integers and decimals as digits; floats as the shortest text that reads back as the same double (a 4-byte float first
-becomes the double of the same value); dates and times in ISO form, zoned timestamps as UTC, which the session's time
+Integers and decimals as digits. Floats as the shortest text that reads back as the same double (a 4-byte float first
+becomes the double of the same value). Dates and times in ISO form, zoned timestamps as UTC, which the session's time
 zone is; text escaped; bytes as hex digits; nested values as JSON.
 """
 

@@ -31,8 +31,8 @@ from airflow_ft.sinks.mysql.session import Session
 
 log = logging.getLogger(__name__)
 
-_LEAVING = 0.2  # seconds that a closed connection may take to be gone, before it is taken for one that stands still
-_ROLLING_BACK = 5.0  # seconds that a killed connection is waited for; one with a prepared branch rolls nothing back
+_LEAVING = 0.2  # seconds until a closed connection that remains counts as stopped
+_ROLLING_BACK = 5.0  # seconds to wait for a killed connection; one with a prepared branch rolls nothing back
 DETACHING = 0.05
 """Seconds between a connection's giving back of its user-level locks and the engine's letting go of what it prepared:
 some microseconds of work, but on busy cores the thread may have to wait for its turn."""
@@ -77,7 +77,7 @@ def announce(
         except pymysql.err.MySQLError as error:
             if code_of(error) != LOCK_WAIT_TIMEOUT:
                 raise
-            # The time-out itself means nothing; who holds the lock may be told by the head as it was committed.
+            # The time-out itself means nothing. The committed head may show who holds the lock.
             head = ledger.head(session)
             if head is not None:  # None: its creator is still at it
                 check_owner(head, fence)

@@ -145,7 +145,7 @@ class Loader:
             AnotherWay: the rows have to be sent again.
             DeclinedError: the server refused, changed, dropped or questioned a row (LOAD DATA LOCAL makes warnings of
                 errors, even in strict mode).
-            pymysql.err.MySQLError: what the server answered; the transaction must be rolled back.
+            pymysql.err.MySQLError: what the server answered. The transaction must be rolled back.
         """
         files = [file for file in reader.files(target.sink) if file.rows]
         if not files:  # the job returned nothing for it, perhaps not even columns

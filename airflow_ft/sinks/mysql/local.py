@@ -4,7 +4,7 @@ The transaction, in this order, each step safe against dying before or after it:
 
 1. announce: the head is raised and names this session, in a statement of its own (`fencing`);
 2. BEGIN; lock the head; still mine? Is the number settled, does the head fit the plan?
-3. keep ALTER out of the tables, and compare them with the ones that the vote has judged (`kept`);
+3. keep ALTER out of the tables, and compare them with the ones that the vote has judged (`judging`);
 4. insert the marker: a later process meets it, and 'duplicate key' means settled, never 'committed' (R1);
 5. send the rows; each file's affected rows and warnings are checked;
 6. what the server counted goes into the marker, the number into the head; COMMIT.

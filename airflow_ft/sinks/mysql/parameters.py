@@ -1,7 +1,7 @@
 """Arrow columns as the binary parameters of a prepared INSERT of many rows. No Python loop over rows.
 
 Integers and doubles have a fixed width, dates and times go field by field, everything else as bytes behind their
-length; a NULL is a bit in front of all values. Decimals and nested values are the text of `encoding`, so that the
+length. A NULL is a bit in front of all values. Decimals and nested values are the text of `encoding`, so that the
 server reads them as it reads them from a LOAD DATA.
 
 The server parses a prepared INSERT once for as many rows as it has places for, so there are few sizes of it: rows are

@@ -10,7 +10,6 @@ from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.write_ahead_log import WalReader
 from airflow_ft.sinks.mysql.limits import Limits
 from airflow_ft.sinks.mysql.local import LocalParticipant
-from airflow_ft.sinks.mysql.parallel import ParallelParticipant
 from airflow_ft.sinks.mysql.server import ServerParticipant
 from airflow_ft.sinks.mysql.spec import MySqlSink
 from airflow_ft.sinks.mysql.upsert import UpsertParticipant
@@ -18,7 +17,6 @@ from airflow_ft.sinks.mysql.xa import XaParticipant
 
 STRATEGIES: Mapping[str, type[ServerParticipant]] = {
     "local": LocalParticipant,
-    "parallel": ParallelParticipant,
     "upsert": UpsertParticipant,
     "xa": XaParticipant,
 }

@@ -1,7 +1,7 @@
 """One server with all tables that a pipeline writes there: what every strategy of this sink has in common.
 
-Opening sessions, announcing, the vote, reading markers, tombstones, pruning, and trying again when an answer was lost.
-A strategy says how the rows enter (`_deliver`), and nothing else.
+Announcing, reading markers, tombstones, pruning, adoption, and trying again when an answer was lost. `judging` says
+whether the tables take the rows. A strategy says how the rows enter (`_deliver`), and nothing else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,21 +17,12 @@ from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_ft.protocol.connections import ConnectionInfo
-from airflow_ft.protocol.errors import (
-    AirflowFtError,
-    DeclinedError,
-    ForeignOwnerError,
-    SinkUnavailableError,
-    UnfitTargetError,
-    together,
-)
-from airflow_ft.protocol.model import Fence, Outcome, ParticipantPlan, Plan, Promise, Proof, SinkHead, Vote
+from airflow_ft.protocol.errors import AirflowFtError, ForeignOwnerError, SinkUnavailableError
+from airflow_ft.protocol.model import Fence, Outcome, Plan, Proof, SinkHead, Vote
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, PreparedEnding
-from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader, WalReader
+from airflow_ft.protocol.write_ahead_log import DeadLetters, SegmentReader
 from airflow_ft.sinks.base.memory import check_adopter, check_epoch, check_marker, check_owner, refuse_to_adopt
-from airflow_ft.sinks.mysql.catalog import whole_name
 from airflow_ft.sinks.mysql.failures import (
     DUPLICATE_KEY,
     LOCAL_INFILE_REFUSED,
@@ -45,10 +36,9 @@ from airflow_ft.sinks.mysql.failures import (
     suppressed,
 )
 from airflow_ft.sinks.mysql.fencing import announce, guarded_head
-from airflow_ft.sinks.mysql.kept import Judged, keep_table, unfit_since
+from airflow_ft.sinks.mysql.judging import JudgingParticipant
 from airflow_ft.sinks.mysql.ledger import WHOLE, Ledger, ledger_of, marker_lost, settled
-from airflow_ft.sinks.mysql.limits import Limits
-from airflow_ft.sinks.mysql.load import HEADROOM, AnotherWay, Loader, Way, path
+from airflow_ft.sinks.mysql.load import AnotherWay, Loader, Way
 from airflow_ft.sinks.mysql.orphans import (
     end_prepared,
     find_orphans,
@@ -56,18 +46,9 @@ from airflow_ft.sinks.mysql.orphans import (
     roll_back_own,
     shut_out,
 )
-from airflow_ft.sinks.mysql.preflight import check_privileges, check_server, ensure_ledger, triggers_that_fire
+from airflow_ft.sinks.mysql.preflight import check_server, ensure_ledger, triggers_that_fire
 from airflow_ft.sinks.mysql.session import Session
-from airflow_ft.sinks.mysql.spec import MySqlSink
-from airflow_ft.sinks.mysql.vote import (
-    Target,
-    Verdict,
-    all_short,
-    check_rows,
-    check_segment,
-    read_target,
-    schema_problems,
-)
+from airflow_ft.sinks.mysql.vote import Target
 from airflow_ft.sinks.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -80,26 +61,14 @@ def new_nonce() -> str:
     return secrets.token_hex(16)[:24]
 
 
-class ServerParticipant(ABC):
+class ServerParticipant(JudgingParticipant):
     """One server with all tables that a pipeline writes there. See `airflow_ft.protocol.participant.Participant`."""
 
-    def __init__(
-        self,
-        plan: ParticipantPlan,
-        sinks: Mapping[str, MySqlSink],
-        connection: ConnectionInfo,
-        wal: WalReader,
-        limits: Limits,
-    ) -> None:
-        self._plan = plan
-        self._sinks = sinks
-        self._connection = connection
-        self._wal = wal
-        self._limits = limits
+    def __init__(self, *opened: Any) -> None:
+        super().__init__(*opened)
         self._nonce = ""  # of the sessions that the head names, if it names this object's
         self._nonces: set[str] = set()  # of all sessions that this object announced
         self._killed: tuple[int, ...] = ()  # connections of older attempts that this commit has ended
-        self._known = Judged()
 
     # --- the protocol -------------------------------------------------------------------------------------------
 
@@ -167,7 +136,7 @@ class ServerParticipant(ABC):
         """Only what is prepared before the decision can be committed before it."""
         return ""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Nothing is held between calls: each opens its own connection and closes it."""
 
     # --- the steps ----------------------------------------------------------------------------------------------
@@ -202,10 +171,7 @@ class ServerParticipant(ABC):
             targets = self._targets(session)
             verdicts = self._verdicts(session, plan, targets)
         # From here on no connection is held: looking at rows may take longer than the server waits.
-        for target, reader, verdict in verdicts:
-            check_rows(target, reader, verdict)
-        for name, target in targets.items():
-            self._known.add(plan.digest, name, target.fingerprint)
+        self._check_rows(plan, verdicts, targets)
         tables: dict[str, Any] = {}
         for name, target in targets.items():
             found = [note for other, _, verdict in verdicts if other.sink == name for note in verdict.notes]
@@ -219,87 +185,6 @@ class ServerParticipant(ABC):
             }
         return notes | {"tables": tables, "warnings": warnings}
 
-    def _verdicts(
-        self, session: Session, plan: Plan, targets: Mapping[str, Target]
-    ) -> list[tuple[Target, SegmentReader, Verdict]]:
-        """Judge a plan's rows by schemas, statistics and privileges; raise what speaks against them."""
-        readers = [self._wal.open(segment) for segment in plan.segments]
-        ask = self._open if self._must_not_refuse(plan) else None
-        limit = session.max_allowed_packet - HEADROOM
-        narrow = ask is not None and self._path_is_narrow(session)
-        verdicts = []
-        for target in targets.values():
-            judging = target.to_judge(session, ask)
-            for reader in readers:
-                if target.sink not in reader.sinks():
-                    continue
-                large = narrow and not all_short(target, reader, limit)
-                whole = replace(judging, row_limit=limit if large else 0)
-                for part, judged in self._judged(reader, whole):
-                    verdict = check_segment(part, judged)
-                    check_privileges(session, part, verdict.columns)
-                    verdicts.append((part, judged, verdict))
-        return verdicts
-
-    def _fitting(
-        self, session: Session, plan: Plan, vote: Vote | None, way: Way, *, judge: bool = False
-    ) -> dict[str, Target]:
-        """The targets inside the delivering transaction: ALTER waits for its end, and the rows fit them.
-
-        The vote has judged them by their fingerprint. Where a table was changed since, `judge` compares its rows again,
-        while no connection is held, and has the transaction repeated.
-
-        Raises:
-            AnotherWay: the transaction must be rolled back and repeated, since a table was changed.
-            UnfitTargetError: rows that were judged do not fit any more. Nothing was sent.
-        """
-        refused = [
-            error
-            for sink in self._sinks.values()
-            if (error := keep_table(session, whole_name(sink.table, self._connection.schema))) is not None
-        ]
-        targets = self._targets(session)
-        known = {name: self._known.of(plan.digest, name, vote) for name in targets}
-        changed = {name: target for name, target in targets.items() if target.fingerprint not in known[name]}
-        if not changed and refused:
-            raise refused[0]
-        if not changed:
-            return targets
-        if way.letters is not None:  # a person's word: rows that do not fit are set aside when they are sent
-            return {name: self._to_set_aside(session, plan, target) for name, target in targets.items()}
-        if judge:
-            self._judge_again(session, plan, changed, known)
-        names = ", ".join(str(target.table.name) for target in changed.values())
-        raise AnotherWay(way, f"checkpoint {plan.number}: {names} changed after the vote; comparing the rows again")
-
-    def _judge_again(
-        self, session: Session, plan: Plan, targets: Mapping[str, Target], known: Mapping[str, set[str]]
-    ) -> None:
-        """Judges the rows by the tables as they are now. Ends the session."""
-        try:
-            verdicts = self._verdicts(session, plan, targets)
-            session.close()  # looking at rows may take longer than the server waits
-            for part, reader, verdict in verdicts:
-                check_rows(part, reader, verdict)
-        except (DeclinedError, UnfitTargetError) as error:
-            raise (unfit_since(error) if any(known.values()) else error) from error.__cause__
-        for name, target in targets.items():
-            self._known.add(plan.digest, name, target.fingerprint)
-            if firing := triggers_that_fire(target, self._sinks[name]):
-                log.warning("%s: table %s: %s", self._plan.name, target.table.name, firing)
-
-    def _to_set_aside(self, session: Session, plan: Plan, target: Target) -> Target:
-        """The target as its rows are judged one by one; UnfitTargetError where none of them could go in."""
-        for reader in map(self._wal.open, plan.segments):
-            schema = reader.schema(target.sink) if target.sink in reader.sinks() else None
-            if schema is not None and schema.names and (problems := schema_problems(target, schema)):
-                raise unfit_since(together(problems))
-        return replace(target.to_judge(session), judged_when_sent=True)
-
-    def _must_not_refuse(self, plan: Plan) -> bool:
-        """Return whether the decision falls before the server has seen the rows."""
-        return self._plan.promise is not Promise.TWO_PHASE and plan.commit_point != self._plan.name
-
     def _preflight(self, session: Session, ledger: Ledger, plan: Plan, fence: Fence) -> Mapping[str, Any]:
         """Return what a strategy demands of the server before the head is raised; returns notes."""
         return {}
@@ -307,18 +192,6 @@ class ServerParticipant(ABC):
     def _labels(self) -> Sequence[str]:
         """The branches that a number of this participant may have, beside the whole."""
         return ()
-
-    def _judged(self, reader: SegmentReader, target: Target) -> Sequence[tuple[Target, SegmentReader]]:
-        """Return what the vote looks at, and as what."""
-        return [(target, reader)]
-
-    def _path(self, session: Session, way: Way) -> str:
-        """Return how rows go, for notes and proofs."""
-        return path(session, way)
-
-    def _path_is_narrow(self, session: Session) -> bool:
-        """Return whether a row that fits no INSERT cannot go in at all."""
-        return self._path(session, Way()) == "insert" and not session.can_load_local
 
     def _loader(self, session: Session, plan: Plan, way: Way) -> Loader:
         return Loader(session, self._limits, way)
@@ -508,9 +381,6 @@ class ServerParticipant(ABC):
         where: dict[str, str | int] = {"participant": self._plan.name}
         return where | ({"pipeline": plan.pipeline, "checkpoint": plan.number} if plan else {})
 
-    def _open(self) -> Session:
-        return Session(self._connection, self._limits)
-
     def _announce(self, session: Session, ledger: Ledger, fence: Fence, *, create: bool = False) -> tuple[int, ...]:
         self._nonce = new_nonce()
         self._nonces.add(self._nonce)
@@ -523,7 +393,3 @@ class ServerParticipant(ABC):
 
     def _ledger(self, pipeline: str) -> Ledger:
         return ledger_of(self._sinks, self._connection.schema, pipeline, self._plan.name)
-
-    def _targets(self, session: Session) -> dict[str, Target]:
-        schema = self._connection.schema
-        return {name: read_target(session, name, sink, schema) for name, sink in self._sinks.items()}

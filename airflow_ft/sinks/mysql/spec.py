@@ -20,15 +20,11 @@ STRATEGIES: Mapping[str, Strategy] = {
     "xa": Strategy(
         Promise.TWO_PHASE, "branches side by side, prepared before the decision", "branch by branch, within moments"
     ),
-    "parallel": Strategy(
-        Promise.REDO, "transactions side by side, after the decision", "transaction by transaction, as each commits"
-    ),
     "upsert": Strategy(
         Promise.IDEMPOTENT, "over those of the same key, in one transaction after the decision", "all at once"
     ),
 }
 
-BRANCHED = ("parallel", "xa")
 DEFAULT_BRANCHES = 2
 MAX_BRANCHES = 32
 
@@ -45,11 +41,10 @@ class MySqlSink(SqlSink):
 
             - "local": marker and all rows of all tables of the server in one local transaction (ATOMIC).
             - "xa": rows are prepared in several branches before the decision, and only committed after it (TWO_PHASE).
-            - "parallel": several local transactions side by side, after the decision (REDO).
             - "upsert": rows replace those of the same key, in one local transaction after the decision (IDEMPOTENT).
 
-        branches: "xa" and "parallel" only: most transactions, 1 to 32 (default 2); the largest of the connection's
-            sinks counts. More than the server's cores are useless.
+        branches: "xa" only: most branches, 1 to 32 (default 2); the largest of the connection's sinks counts. More
+            than the server's cores are useless.
         key_columns: "upsert" only: the table's columns of its primary (or only unique) key.
         version_column: "upsert" only: a BIGINT column of the table, which the sink fills with the checkpoint's number.
             Rows of a higher number are left alone.
@@ -105,12 +100,12 @@ class MySqlSink(SqlSink):
             )
 
     def _check_branches(self) -> None:
-        if self.strategy not in BRANCHED:
+        if self.strategy != "xa":
             if self.branches != 0:
                 raise ConfigurationError(
                     f"MySqlSink: strategy {self.strategy!r} does not use branches={shown(self.branches)}.",
                     code="arguments_conflict",
-                    remedy=f"Leave out branches, or choose one of the strategies {', '.join(BRANCHED)}.",
+                    remedy="Leave out branches, or choose the strategy 'xa'.",
                     arguments=["strategy", "branches"],
                 )
             return
@@ -126,7 +121,7 @@ class MySqlSink(SqlSink):
 
     def settings(self) -> dict[str, Any]:
         settings = SqlSink.settings(self) | {"columns": dict(self.columns) if self.columns is not None else None}
-        return settings | ({"branches": self.branches} if self.strategy in BRANCHED else {})
+        return settings | ({"branches": self.branches} if self.strategy == "xa" else {})
 
 
 def _check_columns(columns: object) -> None:

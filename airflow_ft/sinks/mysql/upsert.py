@@ -177,7 +177,7 @@ def judged_rows(reader: SegmentReader, target: Target, sink: MySqlSink) -> Seque
     if sink.change_column not in schema.names:
         raise missing_kind(sink.change_column).located(sink=target.sink)
     columns, problems = target.mapped(schema)
-    if problems:  # the vote on the rows that stay tells them, with whatever else does not fit
+    if problems:  # the vote on the remaining rows reports them with all other problems
         return [(target, LiveRows(reader, sink.change_column))]
     deletes = _only_keys(target, schema)
     keys = [column.source for column in columns if column.name.lower() in target.required]

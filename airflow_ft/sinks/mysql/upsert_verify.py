@@ -13,13 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport, sample
 from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.changes import DeletedKeys
+from airflow_ft.sinks.base.keyed_verify import (
+    CHANGED,
+    DIFFERENCES,
+    LACKING,
+    LEFT,
+    SAME,
+    UNKNOWN,
+    blind_through,
+    notes,
+)
 from airflow_ft.sinks.mysql.catalog import Column
-from airflow_ft.sinks.mysql.digest import digest
+from airflow_ft.sinks.mysql.comparison import digest
 from airflow_ft.sinks.mysql.failures import NO_SUCH_TABLE, suppressed
 from airflow_ft.sinks.mysql.ledger import Ledger
 from airflow_ft.sinks.mysql.limits import Limits
@@ -32,14 +41,6 @@ from airflow_ft.sinks.mysql.upsert import Upserter, fit_target
 from airflow_ft.sinks.mysql.vote import Target
 
 _THERE, _GONE = "airflow_ft_verify_there", "airflow_ft_verify_gone"
-
-# What is found of a key.
-_SAME, _LACKING, _CHANGED, _LEFT, _UNKNOWN = "same", "lacking", "changed", "left", "unknown"
-_TOLD = {
-    _LACKING: "rows that are not there",
-    _CHANGED: "rows that are there with other values",
-    _LEFT: "deleted rows that are there",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class _Comparison:
         absent = f"t.{self._keys[0]} IS NULL"
         equal = f"t.{self._version} = e.{self._version} AND {digest('t', self.columns)} = {digest('e', self.columns)}"
         verdict = (
-            f"CASE WHEN {absent} AND e.{self._version} <= {self.blind} THEN '{_UNKNOWN}'"
-            f" WHEN {absent} THEN '{_LACKING}' WHEN {self._newer('e')} THEN '{_UNKNOWN}'"
-            f" WHEN {equal} THEN '{_SAME}' ELSE '{_CHANGED}' END"
+            f"CASE WHEN {absent} AND e.{self._version} <= {self.blind} THEN '{UNKNOWN}'"
+            f" WHEN {absent} THEN '{LACKING}' WHEN {self._newer('e')} THEN '{UNKNOWN}'"
+            f" WHEN {equal} THEN '{SAME}' ELSE '{CHANGED}' END"
         )
         target = self.target.table.name.sql
         tables = f"{self._where(_THERE)} e LEFT JOIN {target} t ON {self._same_key('t', 'e')} WHERE 1 = 1"
@@ -90,8 +91,8 @@ class _Comparison:
 
     def _gone(self) -> tuple[str, str]:
         verdict = (
-            f"CASE WHEN t.{self._keys[0]} IS NULL THEN '{_SAME}' WHEN {self._newer('g')} THEN '{_UNKNOWN}'"
-            f" ELSE '{_LEFT}' END"
+            f"CASE WHEN t.{self._keys[0]} IS NULL THEN '{SAME}' WHEN {self._newer('g')} THEN '{UNKNOWN}'"
+            f" ELSE '{LEFT}' END"
         )
         tables = (
             f"{self._where(_GONE)} g LEFT JOIN {self._where(_THERE)} e ON {self._same_key('e', 'g')}"
@@ -114,9 +115,9 @@ class _Comparison:
 
     def samples(self, verdict: str, number: int) -> tuple[str, ...]:
         """Some of the rows: as the log has them; of deletes the key."""
-        case, tables = self._gone() if verdict == _LEFT else self._there()
-        alias = "g" if verdict == _LEFT else "e"
-        names = self._keys if verdict == _LEFT else [quote(column.name) for column in self.columns]
+        case, tables = self._gone() if verdict == LEFT else self._there()
+        alias = "g" if verdict == LEFT else "e"
+        names = self._keys if verdict == LEFT else [quote(column.name) for column in self.columns]
         rows = self.session.rows(
             f"SELECT {', '.join(f'{alias}.{name}' for name in names)} FROM {tables} AND {alias}.{self._version} = %s"
             f" AND {case} = %s ORDER BY {', '.join(f'{alias}.{key}' for key in self._keys)} LIMIT {SAMPLES}",
@@ -154,9 +155,9 @@ def verify_upserts(
     comparison = _Comparison(session, target, sink, columns, numbers, blind)
     counts = comparison.counts()
     there = int(session.value(f"SELECT COUNT(*) FROM {target.table.name.sql}"))
-    wrong = {place: keys for place, (keys, _) in sorted(counts.items()) if place[0] in _TOLD}
+    wrong = {place: keys for place, (keys, _) in sorted(counts.items()) if place[0] in DIFFERENCES}
     differences = tuple(
-        Difference(number, _TOLD[verdict], found, comparison.samples(verdict, number))
+        Difference(number, DIFFERENCES[verdict], found, comparison.samples(verdict, number))
         for (verdict, number), found in wrong.items()
     )
     return replace(
@@ -212,26 +213,16 @@ def _only(target: Target, keys: Sequence[str]) -> Mapping[str, str] | None:
 
 
 def _blind(session: Session, ledger: Ledger, delivered: Sequence[Delivered]) -> int:
-    """The highest compared number behind which a delivery lies that is not compared; 0: there is none."""
-    numbers = sorted(each.plan.number for each in delivered)
-    before = {each.plan.number: each.plan.participant(ledger.participant).predecessor for each in delivered}
-    blind = max((one for one, next_ in pairwise(numbers) if before[next_] != one), default=0)
     head = None
     with suppressed(NO_SUCH_TABLE):
         head = ledger.head(session)
-    return numbers[-1] if head is None or head.last_delivered > numbers[-1] else blind
+    return blind_through(delivered, ledger.participant, head.last_delivered if head else None)
 
 
 def _notes(
     rows: int, counts: Mapping[tuple[str, int], tuple[int, int]], union: Sequence[str], common: Sequence[str]
 ) -> Iterator[str]:
-    keys = sum(found for found, _ in counts.values())
-    yield f"{rows:,} changes in the log are of {keys:,} keys; the newest one of each was compared"
-    unknown = sum(found for (verdict, _), (found, _) in counts.items() if verdict == _UNKNOWN)
-    if unknown:
-        yield (
-            f"{unknown:,} keys are not known: checkpoints that were not compared (their rows are no longer in the log,"
-            " or were not asked for) have changed them since, or may have deleted them"
-        )
+    unknown = sum(found for (verdict, _), (found, _) in counts.items() if verdict == UNKNOWN)
+    yield from notes(rows, sum(found for found, _ in counts.values()), unknown)
     if left_out := [name for name in union if name not in common]:
         yield f"not compared, since only some checkpoints delivered them: {', '.join(left_out)}"

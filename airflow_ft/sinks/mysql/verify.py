@@ -2,7 +2,7 @@
 
 The log's rows are loaded once more, into a temporary table whose columns are the target's own, by the very code that
 delivers. So both sides have gone through the same types (a FLOAT, a DATETIME without fractions, a CHAR, JSON), and a
-difference is one of rows, never of formats; only ENUM and SET are text there (`plain_text`). An error of the encoding
+difference is one of rows, never of formats. Only ENUM and SET are text there (`plain_text`). An error of the encoding
 itself would be on both sides, and is for the encoder's tests. What of them is there the server then finds out by
 SHA-256 digests of the delivered columns (`comparison`): memory stays bounded on both ends, the work lies on the
 server's disk, and all of it vanishes with the session. It takes no lock on the target (READ COMMITTED). Needs SELECT on

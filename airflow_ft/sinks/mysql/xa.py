@@ -4,7 +4,7 @@ What fences what: a branch that is *prepared* outlives its process, and the deci
 since it names the attempt that it counts. Before the decision, an attempt rolls back what older ones have prepared,
 and only that. No branch locks the head: MySQL keeps a shared lock through XA PREPARE, so that a prepared branch would
 forbid every later attempt to raise the head (MariaDB lets it go, and fences nothing by it). The markers do it instead:
-a branch first takes the place of its marker and then looks at the head, without a lock; a successor first raises the
+a branch first takes the place of its marker and then looks at the head, without a lock. A successor first raises the
 head and then takes the same place. So either the older one sees the newer head and stops, or the newer one meets its
 lock, and ends it or rolls it back. An abort takes every place with a tombstone in the same way.
 
@@ -220,7 +220,7 @@ class XaParticipant(BranchedParticipant):
                 detail["heuristic"] = vote.notes["heuristic"]
             if expected and not set(expected) - set(standing):
                 return self._conclude_in(session, plan, fence, expected, detail)
-        # Neither prepared nor committed: rolled back by somebody's hand, or forgotten by the server. It is decided, so
+        # Neither prepared nor committed: rolled back by hand, or forgotten by the server. It is decided, so
         # it is delivered from the log; should it come back after all, the marker's key lets only one in.
         slices = self._slices(plan)
         expected = [part.label for part in slices]

@@ -129,7 +129,7 @@ def end_branch(
                     remedy="Find the connection that prepared it with SHOW PROCESSLIST, and KILL it. Airflow retries.",
                     number=xid.number,
                 ) from error
-        time.sleep(0.2)  # without its lock nobody sees it leave: not in the very moment that it does
+        time.sleep(0.2)  # it leaves without a visible lock, so wait for that moment to pass
 
 
 def _bytes(data: Any, raw: bool) -> bytes:

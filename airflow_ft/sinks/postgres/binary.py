@@ -5,7 +5,7 @@ r"""Rows in the binary format of COPY, which costs the server half of what text 
 
 Fields that lie beside each other and have a length of their own type are laid out by numpy as columns of a matrix, and
 PyArrow joins these matrices and the values of varying length row by row. What a type's value looks like says the
-server's function `<type>recv`; a number is read as strictly as its text is: one that the column does not hold has no
+server's function `<type>recv`. A number is read as strictly as its text is: one that the column does not hold has no
 binary form here (`encode` returns None), so that the server names its row.
 """
 

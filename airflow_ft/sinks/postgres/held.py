@@ -113,7 +113,7 @@ def _target(session: Session, sink: PostgresSink, table: Table) -> dict[str, Any
 def _locked(session: Session, sink: PostgresSink, name: str) -> Table:
     found = read_table(session, TableName.parse(sink.table), name)
     # EXPLAIN takes COPY's lock (ROW EXCLUSIVE, of a partitioned table alone), inserts nothing, fires no trigger, and
-    # needs no more privileges than COPY does: LOCK TABLE refuses a user who may write some columns only.
+    # needs no more privileges than COPY does: LOCK TABLE refuses a user who may write only some columns.
     filled = [quoted(column.name) for column in found.columns.values() if column.allowed and not column.refuses]
     values = f"({', '.join(filled)}) SELECT {', '.join('NULL' for _ in filled)}" if filled else "DEFAULT VALUES"
     try:

@@ -3,7 +3,7 @@
 A transaction that is *prepared* outlives its process, its connection and a crash of the server, and the decision alone
 says what becomes of it, since it names the attempt that it counts. It must not have locked the head: no later attempt,
 and no later number, could raise it until the decision. The marker's key does it instead: a transaction first takes the
-place of its marker, and then looks at the head, in a new snapshot and without a lock; a successor first raises the
+place of its marker, and then looks at the head, in a new snapshot and without a lock. A successor first raises the
 head, and then takes the same place. So either the older one sees the newer head and stops, or the newer one meets its
 lock, and rolls back what it has prepared. An abort takes the place with a tombstone in the same way.
 
@@ -172,7 +172,7 @@ class PreparedParticipant(LocalParticipant):
                 return marker.proof(self.name, plan.number)
         if rank is None:
             return self._deliver(plan, fence, set_aside, {DEFERRED: True})
-        # Neither prepared nor committed: rolled back by somebody's hand. But it is decided, so the log delivers it.
+        # Neither prepared nor committed: rolled back by hand. But it is decided, so the log delivers it.
         log.warning("%s: the prepared rows of checkpoint %d are lost; delivering them from the write-ahead log",
                     self.name, plan.number)  # fmt: skip
         return self._deliver(plan, fence, set_aside, {"prepared": list(rank), "redelivered": True})

@@ -44,7 +44,7 @@ class Limits:
 
     `idle` is the server's time-out for a session that is idle in a transaction, so that a stopped process holds its
     locks no longer than that. `head_wait` is larger, so that waiting for such a session ends (I7). `answer` limits
-    each statement; one that sends rows sends a batch of the log.
+    each statement. One that sends rows sends a batch of the log.
     """
 
     connect: float = 10

@@ -17,7 +17,7 @@ from airflow_ft.spark.state.settings import ENCODING
 _USER_STATES = ("0A", "21", "22", "23", "38", "42", "P0")
 _USER_CLASSES = ("PythonException", "AnalysisException", "ParseException")
 _LOG = "Correct the job. The task's log has the whole traceback at level DEBUG."
-# The job has changed, and its new operators do not fit the state that it goes on with. Trying again does not help.
+# The job's new operators do not fit the state that it continues with. A retry does not help.
 _STATE_CHANGED = re.compile(
     r"\[((?:"
     r"STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
@@ -42,7 +42,7 @@ _NEW_FOLDERS = re.compile(r"(?:\S+: )*assertion failed: Invalid batch: ")
 
 # Spark looks at what the newest micro-batch has read of a folder once more, and finds it below another one.
 _OTHER_FOLDER = re.compile(r"(?:\w+: )*Wrong basePath (.*?) for the root path: (.*)", re.DOTALL)
-# A record that its schema does not fit, and the file in which it is: the one stands below the other.
+# A record that does not fit its schema, and its file: one is printed below the other.
 _MALFORMED = re.compile(r"\[MALFORMED_RECORD_IN_PARSING\S*\] [^\n]*|Unescaped quote character [^\n]*? of CSV field")
 _HEADER = re.compile(r"(?:CSV header does not conform|Number of column in CSV header is not equal).*", re.DOTALL)
 _READING = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")

@@ -21,7 +21,7 @@ from airflow_ft.wal.filesystem import filesystem
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_MANY_FILES = 100_000  # of so many one look takes seconds, and hundreds of megabytes: nobody looks again
+_MANY_FILES = 100_000  # listing more takes seconds and hundreds of megabytes, so it is not repeated
 
 
 Times = Mapping[str, int]

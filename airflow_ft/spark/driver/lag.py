@@ -79,7 +79,7 @@ class LagWatch:
         """Return the lag of each measurable source after a number of this attempt (0: after its start)."""
         if self._gauges is None:
             self._gauges = self._open()
-        is_told = not self._request.streaming and len(self._gauges) == 1  # of several, nobody knows which one it was
+        is_told = not self._request.streaming and len(self._gauges) == 1  # with several, it is unknown which one
         within = self._within(number) if is_told else 0
         found = []
         for name, gauge in self._gauges.items():

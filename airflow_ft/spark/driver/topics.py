@@ -260,3 +260,8 @@ def _what_became(old: str, now: str | None) -> str:
 def is_other(old: str, now: str | None) -> bool:
     """Return whether a topic is gone or was replaced; brokers without ids ("") can only show that it is gone."""
     return now is None or bool(old and now and old != now)
+
+
+def by_topic(offsets: list[Any]) -> Offsets:
+    """Return those offsets that have topics, by the place of their source."""
+    return {index: found for index, found in enumerate(offsets) if isinstance(found, dict)}

@@ -22,7 +22,8 @@ from airflow_ft.protocol.formats import refuse_newer
 from airflow_ft.protocol.model import canonical_json
 from airflow_ft.spark.state.locations import SparkLocation, is_location
 from airflow_ft.spark.state.operators import Operator
-from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs, local_path
+from airflow_ft.wal.filesystem import FileSystem, filesystem, is_hdfs
+from airflow_ft.wal.local import local_path
 from airflow_ft.wal.roots import require
 
 METADATA = "_metadata"
@@ -46,7 +47,7 @@ class File:
 class Savepoint:
     """Contents of `_metadata`.
 
-    `number`: the newest checkpoint that it covers; all of its rows are in the sinks. `batch`: the Spark micro-batch
+    `number`: the newest checkpoint that it covers. All of its rows are in the sinks. `batch`: the Spark micro-batch
     that the copy ends with. `positions`: of each source, by name. `backend`: class of Spark's state store ("": no
     operator has state). `drained`: windows that were open then are delivered too (`CheckpointConfig.drain`). `spec`:
     the checkpoint's specification, without secrets. `versions`: of Spark and airflow-ft. `rows`: of the checkpoint, by

@@ -60,7 +60,7 @@ def rescale(
                 remedy="Read Spark's lines above. The savepoint is unchanged.",
                 batch=batch,
             )
-        give(copied.uri, PARTITIONS, str(partitions))  # then a pipeline that still asks for the old number is told
+        give(copied.uri, PARTITIONS, str(partitions))  # so a pipeline that asks for the old number gets an error
         return rescaled
 
     return changed_copy(uri, savepoint, folder, by, distribute)

@@ -104,7 +104,7 @@ def restore(
 
     `allow_non_restored_state`: drop the state of operators that the next run's job lacks. `allow_changed_state`: that
     job may give the state another meaning. `run`: the DAG run that restores, which the decision log remembers.
-    `wal_root` is the log of a pipeline without a checkpoint; any other stays in its own, also a renamed one.
+    `wal_root` is the log of a pipeline without a checkpoint. Any other stays in its own, also a renamed one.
 
     These errors change nothing. A later error leaves the pipeline at its newest delivered checkpoint.
 

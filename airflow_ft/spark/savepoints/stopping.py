@@ -41,7 +41,7 @@ def stop(
             remedy="Remove the immediate stop or the drain.",
             argument="drain",
         )
-    # Between two restarts nobody has a lease, but the run still has the turn.
+    # Between two restarts no process has a lease, but the run still has the turn.
     if not store.leases(pipeline) and store.pipeline(pipeline).turn is None:
         if drain:
             raise StateConflictError(

@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from airflow_ft.protocol.errors import StageError
 from airflow_ft.spark import private
 from airflow_ft.spark.request import StageRequest, listed
-from airflow_ft.spark.session import class_archive
 from airflow_ft.spark.session.session_keeper import END, FREE, JVM, KEPT, SOCKET, SPEC, USE
 from airflow_ft.spark.session.submit import environment, properties, settings, spark_home, submit
 
@@ -114,7 +113,6 @@ def _start(request: StageRequest, key: str, variables: Mapping[str, str]) -> Ses
         with socket.socket(socket.AF_UNIX) as probe:  # refuses a path that is too long
             probe.bind(str(folder / SOCKET))
         (folder / SOCKET).unlink()
-        class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -240,7 +238,7 @@ def attach(connection: int) -> SparkSession:
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(address["port"]), address["secret"]
     threading.Thread(target=_heard, args=(keeper,), name="session", daemon=True).start()
     gateway = launch_gateway()  # type: ignore[no-untyped-call]
-    # The JVM tells us of the objects of earlier drivers that it has done with; ours must not have their names.
+    # The JVM reports objects of earlier drivers that it has released. Ours need other names.
     gateway.gateway_property.pool.next_id = random.SystemRandom().getrandbits(48)
     logging.getLogger("py4j").setLevel(logging.ERROR)  # it warns of each of those
     default = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()

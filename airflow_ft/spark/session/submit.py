@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow_ft.protocol.errors import ConfigurationError
 from airflow_ft.spark.private import PROPERTIES, write
 from airflow_ft.spark.request import DEFAULT_CONF, FIXED_CONF, UNSEEN_CONF, StageRequest, is_local, listed
-from airflow_ft.spark.session import class_archive, connector
+from airflow_ft.spark.session import connector
 from airflow_ft.spark.state.settings import FORMAT, PROVIDER, commit_format
 
 REQUEST, RESULT, MAIN = "request.json", "result.json", "main.py"
@@ -148,8 +148,7 @@ def environment(request: StageRequest) -> dict[str, str]:
     kept["PYSPARK_PYTHON"] = kept["PYSPARK_DRIVER_PYTHON"] = sys.executable
     kept["PYTHONUNBUFFERED"] = "1"
     # First, so that what the user says in the same variable, or in spark.driver.extraJavaOptions, overrides it.
-    archive = class_archive.options(request.class_archives, spark_home(), request.conf)
-    given = ("" if request.streaming else LATE_OPTIMISER, archive, kept.get("SPARK_SUBMIT_OPTS", ""))
+    given = ("" if request.streaming else LATE_OPTIMISER, kept.get("SPARK_SUBMIT_OPTS", ""))
     kept["SPARK_SUBMIT_OPTS"] = " ".join(option for option in given if option)
     kept.setdefault("SPARK_LAUNCHER_OPTS", QUICK_LAUNCHER)
     return kept

@@ -43,13 +43,13 @@ from airflow_ft.spark.state.location_files import (
 from airflow_ft.wal.checksums import read_checked
 from airflow_ft.wal.filesystem import (
     FileSystem,
-    Synced,
     another_history,
     filesystem,
     is_hdfs,
     link_tree,
     refuse_another_history,
 )
+from airflow_ft.wal.local import Synced
 from airflow_ft.wal.roots import require
 
 _STATE_FILE = re.compile(r"^\.?(\d+)(?:_[^.]+)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)*$")  # Spark's has Hadoop's

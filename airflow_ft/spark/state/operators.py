@@ -91,7 +91,7 @@ def _pinned(location: SparkLocation) -> dict[str, str]:
 def operators(location: SparkLocation) -> tuple[Operator, ...]:
     """In Spark's order; empty where nothing has state."""
     files = filesystem(location.uri)
-    # What an operator's file says of its partitions stays as it was when the state is distributed anew.
+    # An operator's file keeps the old number of partitions when the state is redistributed.
     with parsing(f"{location.uri}/offsets"):
         partitions = int(_pinned(location).get(PARTITIONS, 0))
     sizes = files.tree(files.uri(location.uri, "state"))

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from airflow_ft.spark.state.location_files import COMMITS, OFFSETS
 from airflow_ft.wal.checksums import write_checksum
-from airflow_ft.wal.filesystem import is_hdfs, local_path
+from airflow_ft.wal.filesystem import is_hdfs
+from airflow_ft.wal.local import local_path
 
 _NOTES = ("", "airflow_ft_topics", "airflow_ft_left/*")
 """Folders of this package's notes; the topmost holds Spark's `metadata`, too."""

@@ -82,7 +82,7 @@ def leave_out(location: SparkLocation, topics: Ids) -> None:
             head, offsets = first_offsets(read_checked(files, first).decode())
             text = head + canonical_json(without(offsets, gone))
             replace_file(location.uri, ("sources", str(index), "0"), text.encode())
-    if location.batch < 0:  # state was dropped: Spark begins at the first positions, and these are told beside them
+    if location.batch < 0:  # state was dropped: Spark begins at the first positions, which are stored separately
         starts = location.offsets(-1)
         for index, gone in topics.items():
             if isinstance(starts[index], dict):

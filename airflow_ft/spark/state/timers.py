@@ -60,7 +60,7 @@ class Timers:
         self.forced: int | None = None  # the micro-batch that was begun here, without looking for anything new
         if self.any:
             delivered = request.checkpointing.num_retained
-            # Before each of the delivered ones, of the oldest that wait, and of the one to come there may be so many.
+            # The limit holds before each delivered one, before the oldest waiting ones, and before the next one.
             needed = request.retained_batches + delivered + SILENT * (delivered + WAITING + 1)
             self._spark.conf.set(_RETAINED, str(max(needed, int(str(self._spark.conf.get(_RETAINED))))))
 

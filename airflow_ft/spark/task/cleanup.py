@@ -82,7 +82,7 @@ def _delete(
     store, pipeline = context.store, context.pipeline
     _require_last(pipeline, ended, store.pipeline(pipeline).epoch)
     finalise(store, pipeline, progress)
-    # The same again: an epoch that was taken for nothing would fence whoever is at work, or has a stop to answer.
+    # Check again: taking an epoch for nothing would fence an active process, or one that must answer a stop.
     with new_epoch(store, pipeline, context.worker, why, context.lease_seconds, after=ended) as (epoch, _):
         store.adopt_run(pipeline, epoch, context.run)
         # Read before the write that only an owner can make: what a successor publishes is none of it.

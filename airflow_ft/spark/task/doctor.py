@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
@@ -13,7 +14,7 @@ from types import MappingProxyType
 from airflow_ft.protocol.doctor import Check, Examination
 from airflow_ft.protocol.errors import AirflowFtError
 from airflow_ft.spark.request import listed
-from airflow_ft.spark.session import class_archive, connector
+from airflow_ft.spark.session import connector
 from airflow_ft.spark.session.submit import jar_files, spark_home
 
 MINIMUM_JAVA = 17
@@ -30,12 +31,11 @@ _TIMEOUT = 30  # seconds for `java -version`
 def examine_spark(
     master: str,
     jars: Sequence[str],
-    class_archives: str = "",
     conf: Mapping[str, str] = MappingProxyType({}),
     *,
     needs_connector: bool = False,
 ) -> list[Check]:
-    """`master` "" is local[*], as for spark-submit; `class_archives` is the folder of `airflow ft class-archive`.
+    """`master` "" is local[*], as for spark-submit.
 
     conf: Spark's settings. needs_connector: whether a source is known that does, which makes a connector that is
     lacking a problem, and no mere warning.
@@ -58,9 +58,6 @@ def examine_spark(
     _examine_master(exam, master or conf.get("spark.master", ""), conf)
     if home is not None:
         _examine_connector(exam, home, files or [], conf, needs_connector)
-    if home is not None and class_archives:
-        archive = class_archive.find(class_archives, home)
-        exam.ok("class archive", str(archive or class_archive.NONE))
     return exam.checks
 
 
@@ -137,7 +134,7 @@ def _examine_connector(
 
 
 def _examine_java(exam: Examination) -> None:
-    java = class_archive.java()
+    java = _java()
     remedy = f"Install a Java runtime, version {MINIMUM_JAVA} or later, or set JAVA_HOME for the workers."
     if java is None:
         exam.problem("java", "no java on the PATH, and JAVA_HOME is not set", remedy)
@@ -153,3 +150,10 @@ def _examine_java(exam: Examination) -> None:
         exam.problem("java", f"{java} is version {found}", remedy)
     else:
         exam.ok("java", f"{java}, version {match[1]}")
+
+
+def _java() -> Path | None:
+    """Return the Java program that spark-submit starts: that of $JAVA_HOME, else of the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    found = Path(home, "bin", "java") if home else shutil.which("java")
+    return Path(found) if found else None

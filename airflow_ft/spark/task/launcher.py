@@ -30,7 +30,6 @@ from airflow_ft.spark.private import private_folder, write
 from airflow_ft.spark.process import Driver
 from airflow_ft.spark.reports import rebuild_error
 from airflow_ft.spark.request import StageRequest, StageResult
-from airflow_ft.spark.session import class_archive
 from airflow_ft.spark.session.session_leases import SessionLease, borrow
 from airflow_ft.spark.session.submit import (
     DRAIN,
@@ -72,7 +71,7 @@ def run_stage(
 ) -> StageResult:
     """Run the job in a Spark driver until all input is read and published, a stream until it is stopped.
 
-    `log` receives the relevant lines of the driver's output (`spark.task.story`), without secrets; the logger
+    `log` receives the relevant lines of the driver's output (`spark.task.story`), without secrets. The logger
     `airflow_ft.spark` receives the rest at level DEBUG. `on_start` receives the process, for `on_kill`. `judge`
     receives the columns of each sink before anything is computed (`airflow_ft.spark.fitting`). `on_publish` is called
     for each published checkpoint. When this returns or raises, the driver has ended. When this process is killed, the
@@ -185,9 +184,7 @@ def _start(folder: Path, request: StageRequest, session_lease: SessionLease | No
             write(folder / END, DRAIN if drain else "")
 
     if session_lease is None:
-        variables = environment(request)
-        class_archive.mention(request.class_archives, variables["SPARK_SUBMIT_OPTS"])
-        return Driver(prepare(folder, request), variables, end=end)
+        return Driver(prepare(folder, request), environment(request), end=end)
     write_main(folder, request, session_lease.fileno())
     command = [sys.executable, str(folder / MAIN)]
     return Driver(

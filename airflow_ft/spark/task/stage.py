@@ -58,7 +58,7 @@ def stage_step(
     `on_line` receives Spark's lines, `on_start` the driver's process; `spec` is stored as the run's specification.
     With `overlap` published checkpoints are delivered while Spark works. `preflight` raises problems of the sinks
     before anything is started (`look_first`). `judge` returns which of the job's columns the sinks would refuse,
-    before any row is computed; a plain use binds `airflow_ft.sinks.fitting.schema_problems`.
+    before any row is computed. A plain use binds `airflow_ft.sinks.fitting.schema_problems`.
 
     Raises what the launcher raises, and with `overlap` permanent errors of a delivery, such as DeclinedError.
 

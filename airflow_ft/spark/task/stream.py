@@ -1,7 +1,7 @@
 """The step of a stream without Airflow: stage, deliver in parallel, and restart after failures, until it is stopped.
 
 There are two kinds of restart. A job that raises is restarted in its driver, whose JVM continues
-(`spark.driver.runner`). A dead driver, unavailable servers and checkpoints that expired in their delivery end the
+(`spark.driver.job_restarts`). A dead driver, unavailable servers and checkpoints that expired in their delivery end the
 driver. This process then starts another one, with a new epoch. Both use the same strategy, with separate counts.
 
 What if the process dies ...
@@ -151,7 +151,7 @@ def stream_step(
     while True:
         try:
             if not resume_drained and (drain := drain_of(store, pipeline)) and drain.run != run:
-                # Its own run may have given up, and this one is refused: nobody else would deliver it (I7).
+                # Its own run may have given up, and this one is refused: no other process would deliver it (I7).
                 _deliver(context, overlap)
             if compute():
                 return epoch
@@ -162,7 +162,7 @@ def stream_step(
         last = epoch or before_turn
         with new_epoch(store, pipeline, context.worker, f"the end of {run}", context.lease_seconds) as (epoch, _):
             store.begin_stage(pipeline, epoch, run, context.worker.task, spec)
-            if stopping.is_to_drain():  # looked at under the own epoch: now nobody else can give a drain up
+            if stopping.is_to_drain():  # read under our epoch: now no other process can give up a drain
                 log.info("a sink refused the checkpoint of the drain: draining again")
                 continue
             log.info("the stream has staged its last checkpoint")
@@ -180,7 +180,7 @@ def finish_step(context: Context[DecisionLog], overlap: Beside, epoch: int) -> t
     asked = stops(context.store, context.pipeline)
     seen_requests = [request.id for request in asked]
     taken, all_taken = _take_savepoints(context, asked)
-    # Who has asked for one, or for a drain, in vain still needs what would be deleted.
+    # A failed request for a savepoint or a drain still needs what would be deleted.
     if all_taken and not _lacks_drain(context, asked):
         said = clean_up(context, epoch, config, archive, progress, failed=False, seen_requests=seen_requests)
     else:

@@ -15,12 +15,13 @@ CREATE TABLE meta (
 -- late_after: microseconds without a confirmed checkpoint after which the pipeline is late. NULL: never.
 -- late_default: 1 if `late_after` is the default of a stream, which counts only while a run has the turn.
 -- completed, subsumed, aborted: counts of all numbers, also of pruned ones.
--- quarantined, committing, undelivered: counts of open checkpoints (`airflow_ft.store.standing`).
+-- quarantined, committing, undelivered: counts of open checkpoints (`airflow_ft.store.summary`).
 -- first_dag, last_dag: the first and the last name, in order, of the DAGs that made its checkpoints.
 -- confirmed_at, read_at, complete_at: the last confirmation, and when the sources were last found to be read.
 -- changed_at: its last write of any kind; each write has a later one.
 -- former: JSON of the pipeline that it was renamed from: name, last delivered number, and the number that ends it.
 -- failure: JSON (`protocol.failure.Failure`) of the last run. NULL: it has not failed. A run that takes the turn clears it.
+-- counted: confirmed numbers up to this one are in the result of a run (`counted`, the table).
 -- streaming: 1 if the newest stage is one of a stream. retired: 1 if a person retired it and no stage has begun since.
 CREATE TABLE pipeline (
     name TEXT PRIMARY KEY,
@@ -60,12 +61,15 @@ CREATE TABLE pipeline (
     failure TEXT,
     streaming BIGINT NOT NULL DEFAULT 0,
     retired BIGINT NOT NULL DEFAULT 0,
+    counted BIGINT NOT NULL DEFAULT 0,
     created_at BIGINT NOT NULL
 );
 
 -- The newest change: one look shows whether anything has changed since another look.
 CREATE INDEX pipeline_changed ON pipeline (changed_at, name);
 
+-- renewed_at: its last renewal. lease_time: microseconds without renewal after which its holder is shown as not running.
+-- A challenger never reads these two: it watches `counter` by its own clock.
 CREATE TABLE lease (
     pipeline TEXT NOT NULL REFERENCES pipeline (name),
     holder TEXT NOT NULL,
@@ -74,6 +78,8 @@ CREATE TABLE lease (
     try_number BIGINT NOT NULL,
     counter BIGINT NOT NULL,
     doing TEXT NOT NULL DEFAULT '',
+    renewed_at BIGINT NOT NULL,
+    lease_time BIGINT NOT NULL,
     PRIMARY KEY (pipeline, holder)
 );
 
@@ -105,6 +111,19 @@ CREATE TABLE run (
     restored_from TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (pipeline, dag_id, run_id, map_index)
 );
+
+-- The result of the run counts the confirmed numbers above `above` up to `through`. Ranges of a pipeline never overlap.
+CREATE TABLE counted (
+    pipeline TEXT NOT NULL REFERENCES pipeline (name),
+    through BIGINT NOT NULL,
+    above BIGINT NOT NULL,
+    dag_id TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    map_index BIGINT NOT NULL,
+    PRIMARY KEY (pipeline, through)
+);
+
+CREATE INDEX counted_run ON counted (pipeline, dag_id, run_id, map_index, through);
 
 -- Gates and rewinds use these, so their cost does not grow with the history.
 CREATE INDEX run_complete_began ON run (pipeline, stage_began) WHERE complete = 1;

@@ -26,7 +26,7 @@ SILENCE = 20  # seconds for which a broker may be silent
 DISK = "48m"
 _COLUMNS = "pipeline VARCHAR(63), id BIGINT, draw BIGINT"
 _TABLES = (
-    *(f"CREATE TABLE rows_{how} ({_COLUMNS}, KEY (pipeline)) ENGINE=InnoDB" for how in ("local", "xa", "parallel")),
+    *(f"CREATE TABLE rows_{how} ({_COLUMNS}, KEY (pipeline)) ENGINE=InnoDB" for how in ("local", "xa")),
     f"CREATE TABLE rows_upsert ({_COLUMNS}, version BIGINT, PRIMARY KEY (pipeline, id)) ENGINE=InnoDB",
 )
 

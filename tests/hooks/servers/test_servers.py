@@ -15,11 +15,11 @@ import certifi
 import pytest
 
 from airflow_ft.provider_info import get_provider_info
-from tools.servers import Database
+from tools.servers import Database, Redis
 
 pytestmark = pytest.mark.airflow
 
-TYPES = {"mysql", "postgres", "spark", "sqlite"}
+TYPES = {"mysql", "postgres", "redis", "spark", "sqlite"}
 ONE_AFTER_THE_OTHER = """
 import json, os, sys, tempfile
 from airflow.__main__ import main
@@ -93,6 +93,15 @@ def test_postgres_is_tested_as_the_decision_log_opens_it(postgres_database: Data
     assert not found and "no_such_database" in text
     tables = "SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'airflow_ft'"
     assert postgres_database.sql(tables) == [(0,)], "a test creates nothing"
+
+
+@pytest.mark.server
+def test_redis_is_tested_as_a_sink_opens_it(redis_server: Redis, tested: Any) -> None:
+    given = {"conn_type": "redis", "host": redis_server.host, "port": redis_server.port}
+    found, text = tested(**given, password=redis_server.password)
+    assert found and text.startswith("Redis ") and text.endswith("as default"), text
+    found, text = tested(**given, password="planted-Secret-4")
+    assert not found and "refuses the login" in text and "planted" not in text
 
 
 def test_spark_is_tested_where_something_can_be_reached(tested: Any) -> None:

@@ -34,7 +34,7 @@ from airflow_ft.sinks.delta.place import Place
 from airflow_ft.sinks.delta.table import told
 from airflow_ft.testing.world import SINK, THEIRS, World
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.filesystem import LocalFileSystem
+from airflow_ft.wal.local import LocalFileSystem
 from tests.raising import raises
 from tests.sinks.delta.world import participant_of, table_of, world_of
 

@@ -42,8 +42,8 @@ from airflow_ft.sinks.files.participant import FilesParticipant, open_participan
 from airflow_ft.sinks.files.room import room
 from airflow_ft.testing.world import OURS, SINK, THEIRS, World
 from airflow_ft.wal import open_wal
-from airflow_ft.wal.filesystem import LocalFileSystem
 from airflow_ft.wal.hdfs import HdfsFileSystem
+from airflow_ft.wal.local import LocalFileSystem
 from airflow_ft.wal.writer import SegmentFolder, write_segment
 from tests.raising import raises
 from tests.sinks.files.world import Folder, folder_of, participant_of, world_of
@@ -334,9 +334,9 @@ def test_what_the_file_system_refuses_is_told_and_nothing_is_visible(
     vote = world.prepare(plan)
     refuse: Callable[..., None] = lambda *_: (_ for _ in ()).throw(OSError(number, os.strerror(number)))  # noqa: E731
     with monkeypatch.context() as broken:
-        broken.setattr("airflow_ft.wal.filesystem.LocalFileSystem.sync_tree", refuse)
-        broken.setattr("airflow_ft.wal.filesystem.LocalFileSystem.rename_folder", refuse)
-        broken.setattr("airflow_ft.wal.filesystem.LocalFileSystem.remove_tree", refuse)
+        broken.setattr("airflow_ft.wal.local.LocalFileSystem.sync_tree", refuse)
+        broken.setattr("airflow_ft.wal.local.LocalFileSystem.rename_folder", refuse)
+        broken.setattr("airflow_ft.wal.local.LocalFileSystem.remove_tree", refuse)
         where = {"pipeline": world.pipeline, "participant": world.target.connection.conn_id}
         with raises(kind, code, **where):
             if act == "prepare":

@@ -23,7 +23,7 @@ import pytest
 from airflow_ft.protocol.errors import DeclinedError, UnfitTargetError
 from airflow_ft.protocol.set_aside import of_proof
 from airflow_ft.testing.world import SINK, World
-from airflow_ft.wal.filesystem import LocalFileSystem
+from airflow_ft.wal.local import LocalFileSystem
 from tests.raising import raises
 from tests.sinks.files.world import Folder, folder_of, read, world_of
 
@@ -265,7 +265,7 @@ def test_where_they_cannot_be_linked_they_are_copied(tmp_path: Path, monkeypatch
         link(source, target)
 
     world = world_of(tmp_path)
-    monkeypatch.setattr("airflow_ft.wal.filesystem.os.link", refuse)
+    monkeypatch.setattr("airflow_ft.wal.local.os.link", refuse)
     world.deliver(world.plan())
     [file] = list((tmp_path / "wal").rglob("*.parquet"))
     copy = only_file(folder_of(world))

@@ -34,7 +34,7 @@ def test_a_sink_says_what_a_plan_has_to_hold() -> None:
         ({"table": "orders", "strategy": "once"}, "argument_invalid", {"argument": "strategy", "value": "once"}),
         ({"table": "orders", "branches": 2}, "arguments_conflict", {"arguments": ["strategy", "branches"]}),
         ({"table": "orders", "strategy": "xa", "branches": 33}, "argument_invalid", {"argument": "branches"}),
-        ({"table": "orders", "strategy": "parallel", "branches": True}, "argument_invalid", {"argument": "branches"}),
+        ({"table": "orders", "strategy": "xa", "branches": True}, "argument_invalid", {"argument": "branches"}),
         ({"table": "orders", "strategy": "xa", "branches": -1}, "argument_invalid", {"argument": "branches"}),
         ({"table": "orders", "key_columns": ["id"]}, "arguments_conflict", {"arguments": ["strategy", "key_columns"]}),
         ({**UPSERT, "version_column": "v"}, "argument_missing", {"argument": "key_columns"}),

@@ -150,9 +150,9 @@ def test_who_cannot_be_asked_is_passed_over_and_the_others_are_not(
         return shop if conn_id == "shop" else away
 
     sinks: Mapping[str, Any] = {
-        "rows": MySqlSink(table=f"{mariadb_database.name}.orders", conn_id="shop", strategy="parallel"),
-        "down": MySqlSink(table="orders", conn_id="down", strategy="parallel"),
-        "undefined": MySqlSink(table="orders", conn_id="undefined", strategy="parallel"),
+        "rows": MySqlSink(table=f"{mariadb_database.name}.orders", conn_id="shop"),
+        "down": MySqlSink(table="orders", conn_id="down"),
+        "undefined": MySqlSink(table="orders", conn_id="undefined"),
         "copies": KafkaSink(topic="t", conn_id="bus"),
     }
     found = schema_problems(plan_delivery(sinks).participants, connections, dict.fromkeys(sinks, ROWS))

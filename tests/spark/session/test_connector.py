@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(
 
 
 def _check(**more: Any) -> Check:
-    checks = examine_spark("", more.pop("jars", ()), "", **more)
+    checks = examine_spark("", more.pop("jars", ()), **more)
     return [check for check in checks if check.name == "kafka connector"][-1]
 
 

@@ -14,7 +14,8 @@ from airflow_ft import CheckpointConfig, SocketSource
 from airflow_ft.protocol.errors import ConfigurationError, StageError
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, SparkPosition
 from airflow_ft.spark.driver.inputs import Sources, _is_at_the_end, refuse_unfit
-from airflow_ft.spark.driver.runner import Attempt
+from airflow_ft.spark.driver.job_restarts import JobRestarts
+from airflow_ft.spark.driver.publisher import Tally
 from airflow_ft.spark.driver.sockets import Sockets
 from airflow_ft.spark.request import StageRequest
 from tests.raising import raises
@@ -97,7 +98,8 @@ def test_an_attempt_has_no_base_where_nothing_is_remembered_and_computes_nothing
             streaming=True,
         )
         assert StageRequest.from_json(request.to_json()) == request
-        computes_again = Attempt(request, tmp_path / "result", None)._expects_few
+        nobody: Any = None
+        computes_again = JobRestarts(request, nobody, Tally(), nobody).expects_few
         return request.base, request.base_is_clean, computes_again
 
     assert told(CheckpointingMode.AT_MOST_ONCE) == (None, False, False)

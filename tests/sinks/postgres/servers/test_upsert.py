@@ -317,7 +317,7 @@ def test_verify_compares_by_key(make: Make) -> None:
         return told
 
     assert report().is_exact and not report().notes
-    assert "1 keys" in report(delivered[0]).notes[0]
+    assert "1 key" in report(delivered[0]).notes[0]
     table.sql("INSERT INTO orders VALUES (3, 'revived', 1), (9, 'of others', 0)")
     table.sql("UPDATE orders SET text = 'changed' WHERE id = 2; DELETE FROM orders WHERE id = 4")
     told = report()

@@ -1,0 +1,207 @@
+"""Checks of a pipeline's declaration, as soon as its DAG is parsed. `PipelineSpec` calls them with its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import is_dataclass
+from datetime import timedelta
+from inspect import isclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.protocol.arguments import (
+    check_job,
+    check_key,
+    check_known,
+    check_plain,
+    check_text,
+    check_texts,
+    check_type,
+    is_resolved_later,
+    is_template,
+    refuse_object,
+    shown,
+    wrong,
+)
+from airflow_ft.protocol.config import check_name
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.inline_job import InlineJob
+from airflow_ft.protocol.model import CheckpointingMode
+from airflow_ft.sinks.registry import system
+from airflow_ft.sources.groups import check_groups
+from airflow_ft.sources.modes import check_mode
+
+if TYPE_CHECKING:
+    from airflow_ft.protocol.sink_spec import SinkSpec
+    from airflow_ft.sources import Source
+
+_SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")
+_SOURCE = ("conn_id", "to_json", "read")
+_ROOTS = ("/", "file:/", "hdfs://")
+
+
+def check_inputs(job: object, sources: Mapping[str, Source], job_args: Mapping[str, Any]) -> None:
+    """Check the job, its sources and its arguments."""
+    if not is_template(job) and not is_resolved_later(job):
+        check_job(job)
+    _check_specs("source", sources, _SOURCE, 'KafkaSource(topics=["orders"])')
+    if not sources:
+        raise ConfigurationError(
+            "the pipeline has no sources.",
+            code="argument_missing",
+            remedy='Declare at least one, such as sources={"orders": KafkaSource(topics=["orders"])}.',
+            argument="sources",
+        )
+    check_groups(sources)
+    check_type("job_args", job_args, Mapping, 'Give a dictionary, such as {"limit": 100}.')
+    for name in job_args:
+        check_key("job_args", name)
+    check_plain("job_args", job_args)
+    if isinstance(job, InlineJob):  # a module is not imported here: its job is asked in the driver
+        job.check_arguments(list(job_args))
+
+
+def check_split(job: object, sinks: Mapping[str, SinkSpec], optional: Collection[str]) -> None:
+    """Check the split of a job of the DAG file, which is known; the driver checks a module after the import."""
+    apart = [name for name in sinks if name not in optional]
+    if isinstance(job, InlineJob) and not job.divides and len(apart) > 1:
+        raise ConfigurationError(
+            f"the job {job.reference} has no split(batch), but several sinks: {', '.join(apart)}.",
+            code="split_missing",
+            remedy="Write a class below @job with transform(self, spark, sources) and split(self, batch), which"
+            " returns {sink name: DataFrame}.",
+            job=job.reference,
+            sinks=apart,
+        )
+
+
+def check_places(wal_root: str | None, **texts: str | None) -> None:
+    """Check the places that a pipeline names: `wal_root`, and other `texts` by their arguments' names."""
+    for name, text in {**texts, "wal_root": wal_root}.items():
+        check_text(name, text, optional=True)
+    if wal_root and not is_template(wal_root) and not wal_root.startswith(_ROOTS):
+        raise wrong(
+            "wal_root",
+            shown(wal_root),
+            "Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH as wal_root.",
+            code="path_invalid",
+        )
+
+
+def check_spark(
+    spark_conf: Mapping[str, Any], jars: str | Sequence[str] | None, packages: Sequence[str], keep_session: object
+) -> None:
+    """Check how Spark is to be started."""
+    check_type("spark_conf", spark_conf, Mapping, 'Give a dictionary, such as {"spark.driver.memory": "2g"}.')
+    for name, value in dict[str, Any](spark_conf).items():
+        check_key("spark_conf", name)
+        if isinstance(value, str):
+            refuse_object(f"spark_conf[{name!r}]", value)
+        elif not is_resolved_later(value):  # it may be a secret: show only its type
+            remedy = f'Give text: {{"{name}": "..."}}.'
+            raise wrong(f"spark_conf[{name!r}]", f"a {type(value).__name__}", remedy)
+    if isinstance(jars, str):
+        refuse_object("jars", jars)
+    elif jars is not None and not is_resolved_later(jars):
+        check_texts("jars", jars)
+    check_texts("packages", packages)
+    if keep_session is not None and (not isinstance(keep_session, timedelta) or keep_session < timedelta(0)):
+        raise wrong("keep_session", shown(keep_session), "Give timedelta(minutes=15), or timedelta(0) for none.")
+
+
+def check_late_after(late_after: object) -> None:
+    """Check the time after which a pipeline is late."""
+    if late_after is not None and (not isinstance(late_after, timedelta) or late_after <= timedelta(0)):
+        raise wrong(
+            "late_after",
+            shown(late_after),
+            "Give a timedelta, such as timedelta(hours=26) for a daily pipeline, or leave late_after out.",
+        )
+
+
+def check_sinks(sinks: Mapping[str, SinkSpec], optional_sinks: Sequence[str]) -> None:
+    """Check the sinks, and which of them a job may leave out."""
+    _check_specs("sink", sinks, _SINK, 'MySqlSink(table="shop.orders")')
+    check_texts("optional_sinks", optional_sinks)
+    check_known("optional_sinks", tuple(optional_sinks))
+    if unknown := sorted(set(optional_sinks) - set(sinks)):
+        raise _no_sink("optional_sinks", unknown, sinks)
+
+
+def check_dead_letters(sinks: Mapping[str, SinkSpec], optional: frozenset[str]) -> None:
+    """Check the sink of dead letters, which is among `optional`."""
+    if optional.issuperset(sinks):
+        raise ConfigurationError(
+            f"the pipeline has only the sink of dead letters: {', '.join(sorted(optional))}.",
+            code="argument_missing",
+            remedy="Declare a sink for the other rows.",
+            argument="sinks",
+        )
+    if unknown := sorted(optional.difference(sinks)):
+        raise _no_sink("dead_letters", unknown, sinks)
+
+
+def check_connections(sinks: Mapping[str, SinkSpec]) -> None:
+    """Check that each sink's connection is known when a DAG is parsed, and that its client is installed."""
+    for name, sink in sinks.items():
+        if is_resolved_later(sink.conn_id):
+            raise ConfigurationError(
+                "its connection id is known only in a run, but the names of tasks contain it.",
+                code="value_known_too_late",
+                remedy="Write the id itself as conn_id. If it must vary, use the single operators.",
+                sink=name,
+                argument="conn_id",
+            )
+        system(sink.kind).require_clients()
+
+
+def check_for_streams(given: Sequence[str], *, streaming: bool) -> None:
+    """ConfigurationError when a scheduled pipeline has settings of streams: `given`, by their names."""
+    if given and not streaming:
+        raise ConfigurationError(
+            f"CheckpointConfig.{given[0]} is for streams, but this pipeline is scheduled.",
+            code="needs_streaming",
+            remedy=f"Add streaming=True, or leave {given[0]} out. The checkpoints of a scheduled run follow from"
+            " its schedule and the limits of its sources (max_offsets_per_trigger, max_files_per_trigger, ...).",
+            argument=given[0],
+        )
+
+
+def drains_as_stream() -> ConfigurationError:
+    """Return what to raise where a stream is to drain in each run."""
+    return ConfigurationError(
+        "CheckpointConfig.drain is for scheduled pipelines, but this one is a stream.",
+        code="arguments_conflict",
+        remedy="Leave drain out, and stop the stream with `airflow ft stop --drain`.",
+        arguments=["drain", "streaming"],
+    )
+
+
+def check_reading(mode: CheckpointingMode, sources: Mapping[str, Source], *, streaming: bool) -> None:
+    """ConfigurationError when the mode cannot be kept with these sources, or by the run of a schedule."""
+    if mode is CheckpointingMode.AT_MOST_ONCE and not streaming:
+        raise ConfigurationError(
+            f"mode {mode} is for streams. Each run of a scheduled pipeline would start at the end of its sources"
+            " and read nothing.",
+            code="needs_streaming",
+            remedy="Add streaming=True. Or leave mode out: each run then continues where the last one ended.",
+            argument="mode",
+            value=mode.value,
+        )
+    for name, source in sources.items():
+        check_mode(name, source, mode)
+
+
+def _no_sink(argument: str, unknown: Sequence[str], sinks: Mapping[str, SinkSpec]) -> ConfigurationError:
+    names = ", ".join(unknown)
+    what = f"{argument} names {names}, which is not a sink of the pipeline."
+    return wrong(argument, names, f"Give names of {', '.join(sinks)}.", what=what)
+
+
+def _check_specs(kind: str, given: object, attributes: tuple[str, ...], example: str) -> None:
+    check_type(f"{kind}s", given, Mapping, f'Give a dictionary by name: {{"orders": {example}}}.')
+    assert isinstance(given, Mapping)
+    for name, spec in given.items():
+        check_name(kind, name)
+        if isclass(spec) or not is_dataclass(spec) or not all(hasattr(spec, attribute) for attribute in attributes):
+            why = f", which is not a {kind}"
+            raise wrong(f"{kind}s[{name!r}]", shown(spec), f"Give a {kind}, such as {example}.", why=why)

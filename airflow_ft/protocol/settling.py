@@ -1,0 +1,233 @@
+"""Settle a checkpoint: record what a sink has proven, or abort what is not decided."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_ft.protocol.acting import Acting
+from airflow_ft.protocol.errors import (
+    CheckpointExpiredError,
+    HeuristicCommitError,
+    SinkAccessError,
+    SinkUnavailableError,
+    StateConflictError,
+    StoreBehindSinkError,
+    TerminalError,
+)
+from airflow_ft.protocol.model import (
+    AbortReason,
+    AfterAbort,
+    Checkpoint,
+    CheckpointState,
+    Outcome,
+    Plan,
+    Promise,
+    Proof,
+    Reason,
+)
+from airflow_ft.protocol.numbers import count_text
+from airflow_ft.protocol.planning import live_plans, may_be_heuristic, read_tombstone, tombstone_detail
+from airflow_ft.protocol.set_aside import of_proof
+
+log = logging.getLogger(__name__)
+
+S = CheckpointState
+
+
+class Settling(Acting):
+    """The half of a coordinator that ends checkpoints."""
+
+    def _settle(self, checkpoint: Checkpoint, plan: Plan, proof: Proof) -> Checkpoint:
+        """Records in the store what a sink's own marker says."""
+        number = checkpoint.number
+        if proof.digest != plan.digest:
+            self._halt(
+                StoreBehindSinkError(
+                    "the sink has another delivery under this number. The decision log was restored from a backup, or"
+                    " is not the one that delivered there.",
+                    remedy=f"Compare the sink with the decision log. Then run `airflow ft resume {self._pipeline}`.",
+                    pipeline=self._pipeline,
+                    checkpoint=number,
+                    participant=proof.participant,
+                )
+            )
+        if proof.outcome is Outcome.ABORTED:
+            reason, message, after = read_tombstone(proof.detail)
+            log.info("checkpoint %d: %s has its tombstone: %s", number, proof.participant, message)
+            return self.abort(number, reason, message, after)
+        self._check_counts(plan, proof)
+        if checkpoint.state is S.PREPARED:
+            self._decide(checkpoint)
+        checkpoint = self._store.record_proof(self._pipeline, self.epoch, number, proof)
+        log.log(
+            self._level,
+            "checkpoint %d: %s committed %s; it is %s",
+            number,
+            proof.participant,
+            ", ".join(f"{count_text(rows, 'row')} into {sink}" for sink, rows in proof.counts.items()) or "no rows",
+            checkpoint.state,
+        )
+        for sink, aside in of_proof(proof).items():
+            log.warning("checkpoint %d: %s", number, aside.text(sink))
+        return checkpoint
+
+    def _decide(self, checkpoint: Checkpoint) -> Checkpoint:
+        prepared = {name: vote.prepared for name, vote in checkpoint.votes.items()}
+        return self._store.decide(self._pipeline, self.epoch, checkpoint.number, prepared)
+
+    def _check_counts(self, plan: Plan, proof: Proof) -> None:
+        found = of_proof(proof)
+        for sink in plan.participant(proof.participant).sinks:
+            expected = sum(segment.rows.get(sink, 0) for segment in plan.segments)
+            aside = found[sink].rows if sink in found else 0
+            if proof.counts.get(sink, 0) + aside != expected:
+                raise TerminalError(
+                    f"the sink's marker counts {count_text(proof.counts.get(sink, 0), 'row')} and"
+                    f" {count_text(aside, 'row')} set aside, but the plan has {expected}.",
+                    code="counts_differ",
+                    remedy="Change nothing and report this: it is a defect of airflow-ft or of the sink.",
+                    counted=proof.counts.get(sink, 0),
+                    set_aside=aside,
+                    expected=expected,
+                    pipeline=self._pipeline,
+                    checkpoint=plan.number,
+                    participant=proof.participant,
+                    sink=sink,
+                )
+
+    def expire(self) -> None:
+        """Aborts all that is undecided after its time-out; CheckpointExpiredError names the first.
+
+        A carrier that is away cannot be asked whether it has decided: then its number stays (SinkUnavailableError).
+        """
+        first: CheckpointExpiredError | None = None
+        for found in self._store.open_checkpoints(self._pipeline) if self._timeout is not None else ():
+            # What was aborted before it has taken some of the later ones with it.
+            checkpoint = self._store.checkpoint(self._pipeline, found.number) if first else found
+            try:
+                self._require_in_time(checkpoint)
+            except CheckpointExpiredError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _require_in_time(self, checkpoint: Checkpoint) -> None:
+        if self._timeout is None or checkpoint.state not in (S.STAGED, S.PREPARED):
+            return
+        age = self._store.now() - checkpoint.triggered_at
+        if age <= self._timeout:
+            return
+        timeout = self._timeout.total_seconds()
+        self.abort(checkpoint.number, AbortReason.EXPIRED, f"not decided within {timeout:g} s", AfterAbort.CARRIED)
+        raise CheckpointExpiredError(
+            f"it was not decided within CheckpointConfig.timeout ({timeout:g} s), so it is aborted (EXPIRED). No sink"
+            " shows its rows. The next checkpoint delivers them.",
+            pipeline=self._pipeline,
+            checkpoint=checkpoint.number,
+            remedy="Look in the task's log why the sinks are slow. Or raise CheckpointConfig(timeout=...).",
+            seconds=timeout,
+        )
+
+    def abort(self, number: int, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
+        """Abort a number and first, newest first, every later planned one, since they expect it as their predecessor.
+
+        Raises:
+            HeuristicCommitError: prepared rows of one of them were committed by hand. Nothing is aborted.
+        """
+        later_ones = [c for c in live_plans(self._store.open_checkpoints(self._pipeline)) if c.number > number]
+        for concerned in [self._store.checkpoint(self._pipeline, number), *later_ones]:
+            self._refuse_heuristic(concerned, message)
+        for later in reversed(live_plans(self._store.open_checkpoints(self._pipeline))):
+            if later.number > number:
+                why = f"checkpoint {number} was aborted."
+                self._abort_one(later, AbortReason.PREDECESSOR_ABORTED, why, AfterAbort.CARRIED)
+        return self._abort_one(self._store.checkpoint(self._pipeline, number), reason, message, after)
+
+    def _abort_one(self, checkpoint: Checkpoint, reason: Reason, message: str, after: AfterAbort) -> Checkpoint:
+        plan = checkpoint.plan
+        tombstoned = False
+        if checkpoint.state is S.PREPARED and plan is not None and plan.commit_point is not None:
+            # The tombstone goes first (R3): a COMMIT that is still under way must not find the place free.
+            attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, plan.commit_point)
+            with self._open(plan, plan.commit_point) as sink:
+                proof = sink.abort(plan, self._fence(attempt), tombstone_detail(reason, message, after))
+            if proof.outcome is Outcome.COMMITTED:
+                self._settle(checkpoint, plan, proof)
+                raise StateConflictError(
+                    f"it cannot be aborted, because {plan.commit_point} has committed it.",
+                    code="already_committed",
+                    remedy="Do nothing: the next retry or run delivers it to the other sinks.",
+                    pipeline=self._pipeline,
+                    checkpoint=checkpoint.number,
+                )
+            reason, message, after = read_tombstone(proof.detail)
+            tombstoned = True
+        aborted = self._write_abort(checkpoint, reason, message, after, tombstoned=tombstoned)
+        try:
+            return self._roll_back(aborted)
+        except (SinkUnavailableError, SinkAccessError) as error:  # decided all the same: rolled back by what comes next
+            log.warning(
+                "checkpoint %d is ABORTED, but a sink has not rolled back yet (the next run does): %s",
+                checkpoint.number,
+                error,
+            )
+            return aborted
+
+    def _refuse_heuristic(self, checkpoint: Checkpoint, why: str) -> None:
+        """I3: what a sink shows already is not aborted. One that is away is asked by the rollback, after the abort."""
+        for participant in checkpoint.plan.participants if checkpoint.plan else ():
+            plan = checkpoint.plan
+            if plan is None or checkpoint.state is S.ABORTED or not may_be_heuristic(checkpoint, participant):
+                continue
+            try:
+                with self._open(plan, participant.name) as sink:
+                    found = sink.heuristic(plan)
+            except (SinkUnavailableError, SinkAccessError) as error:
+                log.warning("checkpoint %d: cannot look for commits by hand: %s", checkpoint.number, error)
+                continue
+            # Read after the sink: commits follow the decision, so what is undecided now was committed by hand.
+            now = self._store.checkpoint(self._pipeline, checkpoint.number)
+            if found and now.state in (S.STAGED, S.PREPARED):
+                self._halt(
+                    HeuristicCommitError(
+                        f"it cannot be aborted ({why.rstrip('.')}): {found}",
+                        remedy=f"Run `airflow ft in-doubt --pipeline {self._pipeline} --commit {checkpoint.number}`: it"
+                        " delivers the rest, so that all sinks have the rows. Or delete the visible rows as described"
+                        f" above, then run `airflow ft resume {self._pipeline}`.",
+                        pipeline=self._pipeline,
+                        checkpoint=checkpoint.number,
+                        participant=participant.name,
+                    )
+                )
+
+    def _roll_back(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Ends what TWO_PHASE participants hold of an ABORTED number: the decision went before it."""
+        plan = checkpoint.plan
+        if not checkpoint.rollback_pending or plan is None:
+            return checkpoint
+        detail = tombstone_detail(
+            checkpoint.reason or AbortReason.USER, checkpoint.message, checkpoint.after_abort or AfterAbort.CARRIED
+        )
+        for participant in plan.participants:
+            if participant.promise is not Promise.TWO_PHASE or participant.name not in checkpoint.votes:
+                continue
+            name = participant.name
+            attempt = self._store.begin_attempt(self._pipeline, self.epoch, checkpoint.number, name)
+            with self._open(plan, name) as sink:
+                sink.abort(plan, self._fence(attempt), detail)
+            checkpoint = self._store.record_rollback(self._pipeline, self.epoch, checkpoint.number, name)
+        return checkpoint
+
+    def _write_abort(
+        self, checkpoint: Checkpoint, reason: Reason, message: str, after: AfterAbort, *, tombstoned: bool
+    ) -> Checkpoint:
+        number = checkpoint.number
+        if after is AfterAbort.CARRIED:
+            return self._store.abort(self._pipeline, self.epoch, number, reason, message, after, tombstoned=tombstoned)
+        # Later PREPARED numbers are out of the way (abort() saw to that, or order (I4) forbids them a marker).
+        segments = checkpoint.plan.segments if checkpoint.plan else ()
+        first = min([number, *(segment.number for segment in segments)])
+        base = self._store.position_before(self._pipeline, first)
+        return self._store.abort(
+            self._pipeline, self.epoch, number, reason, message, after, first, base, tombstoned=tombstoned
+        )

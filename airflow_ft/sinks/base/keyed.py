@@ -1,0 +1,176 @@
+"""Shared part of key-value stores: rows by key, in the order of the log, a chunk at a time.
+
+A store has no transaction over rows and marker, so readers see some rows before the others. Three rules make every
+delivery idempotent, and let no key go back to an older value:
+
+- The head is raised durably before the first row. The store refuses chunks of an older rank (I5).
+- Chunks carry their place in the checkpoint. The store counts the rows that are in, so a retry skips them.
+- Where a value can carry the number of its checkpoint, a higher number is left alone.
+
+The marker follows after the last row. A store that can apply rows and marker at once is ATOMIC.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, together
+from airflow_ft.protocol.model import Fence, Plan, Promise, Proof
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile
+from airflow_ft.sinks.arrow import booleans
+from airflow_ft.sinks.base.changes import deletes_and_known
+from airflow_ft.sinks.base.document import DocumentParticipant
+from airflow_ft.sinks.base.one_transaction import Db
+from airflow_ft.sinks.refused import Refused
+
+_CHUNK_ROWS = 1000
+
+
+class KeyedSpec(Protocol):
+    """Specification of a sink by key, as a plan keeps it."""
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """Columns that make the key."""
+
+    @property
+    def change_column(self) -> str | None:
+        """Column with the kind of change; None: all rows are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Consecutive rows of one sink.
+
+    Args:
+        first: rows of the checkpoint before these, refused ones included. It is the same in every attempt.
+        sink: the sink's name.
+        rows: the rows, with all columns of the log.
+        deletes: which of them delete their key.
+        refused: rows that must not be sent, by their place in `rows`, with the reason.
+    """
+
+    first: int
+    sink: str
+    rows: pa.RecordBatch
+    deletes: npt.NDArray[np.bool_]
+    refused: Mapping[int, str]
+
+
+def kinds_of(rows: pa.RecordBatch, column: str | None) -> tuple[npt.NDArray[np.bool_], dict[int, str]]:
+    """Return which rows are deletes, and which have no known kind of change, with the reason."""
+    if column is None:
+        return np.zeros(rows.num_rows, np.bool_), {}
+    kinds = rows.column(column)
+    deletes, known = deletes_and_known(kinds)
+    unknown = np.flatnonzero(~booleans(known)).tolist()
+    return booleans(deletes), {row: f"{column} is {kinds[row].as_py()!r}, no kind of change" for row in unknown}
+
+
+def null_keys(rows: pa.RecordBatch, columns: Sequence[str]) -> dict[int, str]:
+    """Return the rows with NULL in their key, with the reason."""
+    found = {}
+    for name in columns:
+        if rows.column(name).null_count:
+            for row in pc.indices_nonzero(rows.column(name).is_null()).to_pylist():
+                found[row] = f"column {name} of the key is NULL"
+    return found
+
+
+class KeyedParticipant(DocumentParticipant[Db]):
+    """One store, and all sinks of a pipeline that write there. A system implements how chunks are judged and sent."""
+
+    sinks: Mapping[str, KeyedSpec]
+    promise: Promise
+
+    @abstractmethod
+    def _problems(self, sink: str, schema: pa.Schema) -> Iterator[AirflowFtError]:
+        """Yield why rows with these columns do not fit."""
+
+    @abstractmethod
+    def _unfit(self, sink: str, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> Mapping[int, str]:
+        """Rows that the store cannot hold exactly, by their place, with the reason. NULL in keys is found before."""
+
+    @abstractmethod
+    def _send(self, db: Db, chunks: Iterator[Chunk]) -> None:
+        """Send all chunks, in this order; a store that is ATOMIC keeps them hidden until the marker."""
+
+    def _schema_problems(self, db: Db, readers: Sequence[SegmentReader], make: bool) -> Iterator[AirflowFtError]:
+        for name in self.sinks:
+            for schema in dict.fromkeys(reader.schema(name) for reader in readers if name in reader.sinks()):
+                if schema.names:
+                    yield from self._problems(name, schema)
+
+    def _vote(self, plan: Plan, fence: Fence, readers: Sequence[SegmentReader]) -> dict[str, Any]:
+        """Judge all rows: none can be refused once some are visible, or another participant has decided."""
+        if plan.commit_point != self.name or self.promise is not Promise.ATOMIC:
+            for _ in self._chunks(readers, None, {}):
+                pass
+        return {}
+
+    def _deliver(self, plan: Plan, fence: Fence, set_aside: bool, more: Mapping[str, Any]) -> Proof:
+        if self.promise is not Promise.ATOMIC:  # rows become visible before the marker
+            with self._writing(fence, plan) as (_, ledger):
+                self._raised(ledger, fence)
+        return super()._deliver(plan, fence, set_aside, more)
+
+    def _insert(self, db: Db, plan: Plan, readers: Sequence[SegmentReader], letters: Refused | None) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        if problems := list(self._schema_problems(db, readers, make=False)):
+            raise together(problems)
+        self._send(db, self._chunks(readers, letters, counts))
+        return counts
+
+    def _chunks(
+        self, readers: Sequence[SegmentReader], letters: Refused | None, counts: dict[str, int]
+    ) -> Iterator[Chunk]:
+        """Yield all rows in the order of the log, and count in `counts` those that are not refused.
+
+        Raises:
+            DeclinedError: a row is refused, and there are no `letters` for it.
+        """
+        before = 0
+        for name, sink in self.sinks.items():
+            counts[name] = 0
+            for reader in readers:
+                for file, first, rows in pieces(reader, name):
+                    deletes, refused = kinds_of(rows, sink.change_column)
+                    refused |= null_keys(rows, sink.key_columns)
+                    refused = {**self._unfit(name, rows, deletes), **refused}
+                    for row, why in sorted(refused.items()):
+                        if letters is None:
+                            raise _declined(name, file.path, first + row, why)
+                        letters.add(name, reader.segment, file, first + row, rows.slice(row, 1), why)
+                    yield Chunk(before, name, rows, deletes, refused)
+                    before += rows.num_rows
+                    counts[name] += rows.num_rows - len(refused)
+
+
+def pieces(reader: SegmentReader, sink: str) -> Iterator[tuple[WalFile, int, pa.RecordBatch]]:
+    """Yield the rows of a sink, at most 1,000 at a time: their file, the place of the first one in it, the rows."""
+    if sink not in reader.sinks() or not reader.schema(sink).names:
+        return
+    for file in reader.files(sink):
+        first = 0
+        for batch in reader.batches(sink, file):
+            for start in range(0, batch.num_rows, _CHUNK_ROWS):
+                yield file, first + start, batch.slice(start, _CHUNK_ROWS)
+            first += batch.num_rows
+
+
+def _declined(sink: str, path: str, row: int, why: str) -> DeclinedError:
+    return DeclinedError(
+        f"the target refuses row {row + 1} of {path}: {why}.",
+        code="row_refused",
+        remedy="Correct or replace such values in the job.",
+        sink=sink,
+        path=path,
+    )

@@ -1,0 +1,150 @@
+"""Compare a key-value store with the log: for each key, the last change in the log against what is there.
+
+The last change of each key is kept on disk, in SQLite's own temporary database, so memory is bounded. A key may have
+been changed since by a checkpoint that is not compared: a newer one, or one in between. A value says so by its number.
+A missing value says nothing. Such keys count as not known, and are no difference.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from airflow_ft.protocol.verify import SAMPLES, Delivered, Difference, SinkReport
+
+_AT_ONCE = 1000
+_CACHE_KIB = 65_536
+SAME, LACKING, CHANGED, LEFT, UNKNOWN = "same", "lacking", "changed", "left", "unknown"
+DIFFERENCES = {
+    LACKING: "rows that are not there",
+    CHANGED: "rows that are there with other values",
+    LEFT: "deleted rows that are there",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a key: the digest of the value that it leaves (None: it deletes), and a text for people."""
+
+    key: str
+    digest: bytes | None
+    sample: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A value that is there: its digest, and the number of the checkpoint that wrote it (0: not known)."""
+
+    digest: bytes
+    number: int = 0
+
+
+class LastChanges:
+    """The last change of each key; close it to free the space."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)
+        self._db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._db.execute("PRAGMA journal_mode = OFF")
+        self._db.execute(
+            "CREATE TABLE last (key TEXT PRIMARY KEY, number INTEGER NOT NULL, digest BLOB, sample TEXT NOT NULL)"
+            " WITHOUT ROWID"
+        )
+        self.changes = 0
+
+    def add(self, number: int, changes: Iterable[Change]) -> None:
+        """Add changes of a checkpoint, in the order of the log."""
+        rows = [(each.key, number, each.digest, each.sample) for each in changes]
+        self._db.execute("BEGIN")
+        self._db.executemany("INSERT OR REPLACE INTO last VALUES (?, ?, ?, ?)", rows)
+        self._db.execute("COMMIT")
+        self.changes += len(rows)
+
+    def batches(self) -> Iterator[list[tuple[int, Change]]]:
+        """Yield all keys, with the number of the checkpoint that changed each last."""
+        cursor = self._db.execute("SELECT key, number, digest, sample FROM last ORDER BY key")
+        while rows := cursor.fetchmany(_AT_ONCE):
+            yield [(number, Change(key, digest, sample)) for key, number, digest, sample in rows]
+
+    def close(self) -> None:
+        """Free the space."""
+        self._db.close()
+
+
+def compare_keys(
+    report: SinkReport,
+    delivered: Sequence[Delivered],
+    last_delivered: int | None,
+    changes: Iterable[tuple[int, Iterable[Change]]],
+    look_up: Callable[[Sequence[str]], Mapping[str, Found]],
+) -> SinkReport:
+    """Return the report with the counts of keys.
+
+    Args:
+        report: as `SinkReport.begun` makes it.
+        delivered: the compared deliveries.
+        last_delivered: the number in the sink's head; None: it has none.
+        changes: of each delivery in order, its number and its changes in the order of the log.
+        look_up: returns what is there of some keys; a key that is not there is left out.
+    """
+    numbers = {each.plan.number for each in delivered}
+    blind = blind_through(delivered, report.participant, last_delivered)
+    counts: Counter[tuple[str, int]] = Counter()
+    samples: dict[tuple[str, int], list[str]] = {}
+    with closing(LastChanges()) as last:
+        for number, some in changes:
+            last.add(number, some)
+        for batch in last.batches():
+            there = look_up([change.key for _, change in batch])
+            for number, change in batch:
+                place = (_verdict(change, number, there.get(change.key), numbers, blind), number)
+                counts[place] += 1
+                if place[0] in DIFFERENCES and len(samples.setdefault(place, [])) < SAMPLES:
+                    samples[place].append(change.sample)
+    keys, unknown = counts.total(), sum(found for (verdict, _), found in counts.items() if verdict == UNKNOWN)
+    differences = tuple(
+        Difference(number, DIFFERENCES[verdict], counts[verdict, number], tuple(shown))
+        for (verdict, number), shown in sorted(samples.items())
+    )
+    missing = sum(each.rows for each in differences)
+    return replace(
+        report, expected=keys, missing=missing, differences=differences, notes=tuple(notes(last.changes, keys, unknown))
+    )
+
+
+def _verdict(change: Change, number: int, found: Found | None, compared: Set[int], blind: int) -> str:
+    if found is None:
+        if change.digest is None:
+            return SAME
+        return UNKNOWN if number <= blind else LACKING
+    if found.number > number and found.number not in compared and number <= blind:
+        return UNKNOWN
+    if change.digest is None:
+        return LEFT
+    return SAME if found.digest == change.digest else CHANGED
+
+
+def notes(changes: int, keys: int, unknown: int) -> Iterator[str]:
+    """Yield the notes of a report on `keys`, of which `unknown` cannot be judged."""
+    yield f"{changes:,} changes in the log are of {keys:,} keys; the newest one of each was compared"
+    if unknown:
+        yield (
+            f"{unknown:,} keys are not known: checkpoints that were not compared (their rows are no longer in the log,"
+            " or were not asked for) have changed them since, or may have deleted them"
+        )
+
+
+def blind_through(delivered: Sequence[Delivered], participant: str, last_delivered: int | None) -> int:
+    """Return the highest compared number that a delivery follows which is not compared; 0: there is none.
+
+    `last_delivered` is the head's; None: there is no head.
+    """
+    numbers = sorted(each.plan.number for each in delivered)
+    before = {each.plan.number: each.plan.participant(participant).predecessor for each in delivered}
+    if last_delivered is None or last_delivered > numbers[-1]:
+        return numbers[-1]
+    return max((one for one, following in pairwise(numbers) if before[following] != one), default=0)

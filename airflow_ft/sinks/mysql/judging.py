@@ -1,0 +1,232 @@
+"""What a server's tables take: judged at the vote, and compared again inside the delivering transaction.
+
+A vote judges columns and rows by a table's definition. A table may be altered before its rows are delivered, and
+the server then converts values without an error: DOUBLE into FLOAT, VARCHAR into CHAR. So the transaction that delivers
+first takes a metadata lock, then reads the definition, and compares its fingerprint with the vote's.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pymysql
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError, DeclinedError, UnfitTargetError, together
+from airflow_ft.protocol.model import ParticipantPlan, Plan, Promise, Vote
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
+from airflow_ft.sinks.mysql.catalog import computed, told_of, whole_name
+from airflow_ft.sinks.mysql.failures import Meaning, meaning
+from airflow_ft.sinks.mysql.limits import Limits
+from airflow_ft.sinks.mysql.load import HEADROOM, AnotherWay, Way, path
+from airflow_ft.sinks.mysql.naming import TableName, quote
+from airflow_ft.sinks.mysql.preflight import check_privileges, triggers_that_fire
+from airflow_ft.sinks.mysql.session import Session
+from airflow_ft.sinks.mysql.spec import MySqlSink
+from airflow_ft.sinks.mysql.vote import (
+    Target,
+    Verdict,
+    all_short,
+    check_rows,
+    check_segment,
+    read_target,
+    schema_problems,
+)
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED = 64  # plans; more of them are open only where many checkpoints wait
+
+Judgement = tuple[Target, SegmentReader, Verdict]
+
+
+class JudgingParticipant(ABC):  # noqa: B024
+    """One server with all tables that a pipeline writes there, and whether they take a plan's rows."""
+
+    def __init__(
+        self,
+        plan: ParticipantPlan,
+        sinks: Mapping[str, MySqlSink],
+        connection: ConnectionInfo,
+        wal: WalReader,
+        limits: Limits,
+    ) -> None:
+        self._plan = plan
+        self._sinks = sinks
+        self._connection = connection
+        self._wal = wal
+        self._limits = limits
+        self._known = Judged()
+
+    def _verdicts(self, session: Session, plan: Plan, targets: Mapping[str, Target]) -> list[Judgement]:
+        """Judge a plan's rows by schemas, statistics and privileges; raise what speaks against them."""
+        readers = [self._wal.open(segment) for segment in plan.segments]
+        ask = self._open if self._must_not_refuse(plan) else None
+        limit = session.max_allowed_packet - HEADROOM
+        narrow = ask is not None and self._path_is_narrow(session)
+        verdicts = []
+        for target in targets.values():
+            judging = target.to_judge(session, ask)
+            for reader in readers:
+                if target.sink not in reader.sinks():
+                    continue
+                large = narrow and not all_short(target, reader, limit)
+                whole = replace(judging, row_limit=limit if large else 0)
+                for part, judged in self._judged(reader, whole):
+                    verdict = check_segment(part, judged)
+                    check_privileges(session, part, verdict.columns)
+                    verdicts.append((part, judged, verdict))
+        return verdicts
+
+    def _check_rows(self, plan: Plan, verdicts: Sequence[Judgement], targets: Mapping[str, Target]) -> None:
+        """Look at the rows where statistics do not tell, and remember the shape of tables that they fit."""
+        for target, reader, verdict in verdicts:
+            check_rows(target, reader, verdict)
+        for name, target in targets.items():
+            self._known.add(plan.digest, name, target.fingerprint)
+
+    def _fitting(
+        self, session: Session, plan: Plan, vote: Vote | None, way: Way, *, judge: bool = False
+    ) -> dict[str, Target]:
+        """The targets inside the delivering transaction: ALTER waits for its end, and the rows fit them.
+
+        The vote has judged them by their fingerprint. Where a table was changed since, `judge` compares its rows again,
+        while no connection is held, and has the transaction repeated.
+
+        Raises:
+            AnotherWay: the transaction must be rolled back and repeated, since a table was changed.
+            UnfitTargetError: rows that were judged do not fit any more. Nothing was sent.
+        """
+        refused = [
+            error
+            for sink in self._sinks.values()
+            if (error := keep_table(session, whole_name(sink.table, self._connection.schema))) is not None
+        ]
+        targets = self._targets(session)
+        known = {name: self._known.of(plan.digest, name, vote) for name in targets}
+        changed = {name: target for name, target in targets.items() if target.fingerprint not in known[name]}
+        if not changed and refused:
+            raise refused[0]
+        if not changed:
+            return targets
+        if way.letters is not None:  # a person's word: rows that do not fit are set aside when they are sent
+            return {name: self._to_set_aside(session, plan, target) for name, target in targets.items()}
+        if judge:
+            self._judge_again(session, plan, changed, known)
+        names = ", ".join(str(target.table.name) for target in changed.values())
+        raise AnotherWay(way, f"checkpoint {plan.number}: {names} changed after the vote; comparing the rows again")
+
+    def _judge_again(
+        self, session: Session, plan: Plan, targets: Mapping[str, Target], known: Mapping[str, set[str]]
+    ) -> None:
+        """Judges the rows by the tables as they are now. Ends the session."""
+        try:
+            verdicts = self._verdicts(session, plan, targets)
+            session.close()  # looking at rows may take longer than the server waits
+            self._check_rows(plan, verdicts, targets)
+        except (DeclinedError, UnfitTargetError) as error:
+            raise (unfit_since(error) if any(known.values()) else error) from error.__cause__
+        for name, target in targets.items():
+            if firing := triggers_that_fire(target, self._sinks[name]):
+                log.warning("%s: table %s: %s", self._plan.name, target.table.name, firing)
+
+    def _to_set_aside(self, session: Session, plan: Plan, target: Target) -> Target:
+        """The target as its rows are judged one by one; UnfitTargetError where none of them could go in."""
+        for reader in map(self._wal.open, plan.segments):
+            schema = reader.schema(target.sink) if target.sink in reader.sinks() else None
+            if schema is not None and schema.names and (problems := schema_problems(target, schema)):
+                raise unfit_since(together(problems))
+        return replace(target.to_judge(session), judged_when_sent=True)
+
+    def _must_not_refuse(self, plan: Plan) -> bool:
+        """Return whether the decision falls before the server has seen the rows."""
+        return self._plan.promise is not Promise.TWO_PHASE and plan.commit_point != self._plan.name
+
+    def _judged(self, reader: SegmentReader, target: Target) -> Sequence[tuple[Target, SegmentReader]]:
+        """Return what the vote looks at, and as what."""
+        return [(target, reader)]
+
+    def _path(self, session: Session, way: Way) -> str:
+        """Return how rows go, for notes and proofs."""
+        return path(session, way)
+
+    def _path_is_narrow(self, session: Session) -> bool:
+        """Return whether a row that fits no INSERT cannot go in at all."""
+        return self._path(session, Way()) == "insert" and not session.can_load_local
+
+    def _open(self) -> Session:
+        return Session(self._connection, self._limits)
+
+    def _targets(self, session: Session) -> dict[str, Target]:
+        schema = self._connection.schema
+        return {name: read_target(session, name, sink, schema) for name, sink in self._sinks.items()}
+
+
+def keep_table(session: Session, name: TableName) -> pymysql.err.MySQLError | None:
+    """Take the table's metadata lock, which ALTER waits for until the open transaction ends.
+
+    An INSERT without rows takes it, because INSERT may be the only privilege of this user. Returns the server's error
+    where it refuses the statement: reading the table afterwards may name the reason better.
+    """
+    asked = "COLUMN_NAME, EXTRA, PRIVILEGES, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL"
+    told = [
+        (str(column), "insert" in str(privileges).lower(), bool(needed))
+        for column, extra, privileges, needed in told_of(session, name, "COLUMNS", asked, "ORDER BY ORDINAL_POSITION")
+        if not computed(str(extra or ""))
+    ]
+    granted = any(may for _, may, _ in told)  # privileges by way of a role may not show
+    columns = [(column, needed) for column, may, needed in told if may or not granted]
+    # MariaDB demands the columns without a default, though there is no row.
+    named = [column for column, needed in columns if needed] or [column for column, _ in columns[:1]]
+    if not named:
+        return pymysql.err.OperationalError(1146, f"Table {name} does not exist, or has no column that can be written")
+    listed, nulls = ", ".join(map(quote, named)), ", ".join(["NULL"] * len(named))
+    try:
+        session.run(f"INSERT INTO {name.sql} ({listed}) SELECT {nulls} FROM DUAL WHERE 1 = 0")
+    except pymysql.err.MySQLError as error:
+        if meaning(error) not in (Meaning.ACCESS, Meaning.ROWS):
+            raise
+        return error
+    return None
+
+
+class Judged:
+    """Fingerprints of the tables that this process has judged, by plan digest and sink."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, set[str]]] = {}
+
+    def add(self, digest: str, sink: str, fingerprint: str) -> None:
+        """Remember that the rows of a plan fit a table of this shape."""
+        self._known.setdefault(digest, {}).setdefault(sink, set()).add(fingerprint)
+        while len(self._known) > _REMEMBERED:
+            self._known.pop(next(iter(self._known)))
+
+    def of(self, digest: str, sink: str, vote: Vote | None) -> set[str]:
+        """Fingerprints for which the sink's rows were judged, by the vote or by this process."""
+        return self._known.get(digest, {}).get(sink, set()) | _voted(vote, sink)
+
+
+def _voted(vote: Vote | None, sink: str) -> set[str]:
+    tables: Mapping[str, Any] = (vote.notes.get("tables") if vote is not None else None) or {}
+    found = (tables.get(sink) or {}).get("fingerprint")
+    return {str(found)} if found else set()
+
+
+def unfit_since(error: AirflowFtError) -> AirflowFtError:
+    """The error for rows that fitted when they were judged: the table changed, so a change of it helps."""
+    if not isinstance(error, DeclinedError | UnfitTargetError):
+        return error
+    return UnfitTargetError(
+        f"the table was changed after the vote, and no longer fits: {error.what}",
+        code=error.code,
+        remedy=f"Change the table so that it takes the staged rows. The next retry delivers them. {error.remedy}",
+        sink=error.sink,
+        column=error.column,
+        row=error.row,
+        **{**error.fields, "changed": True},
+    )

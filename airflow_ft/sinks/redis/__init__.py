@@ -1,0 +1,1 @@
+"""Redis as a sink: rows by key. Rows go in by scripts, which look at the fence first."""

@@ -1,0 +1,225 @@
+"""Deliver rows by key into Redis.
+
+The memory of a pipeline and a participant is one hash of the server, `airflow_ft:PIPELINE:PARTICIPANT`:
+
+| field | holds |
+|---|---|
+| `document` | head and markers |
+| `version` | a number that grows with each replacement of the document |
+| `epoch`, `attempt` | who may send rows |
+| `plan`, `done` | how many rows of which plan are in |
+
+What if the process dies, or sleeps and wakes up beside its successor, before ...
+
+- the head is raised: nothing has happened. The sleeper finds another version of the document, and starts over.
+- some rows (`upsert`): `done` says how many are in. The successor skips them, so no key goes back. The sleeper's rows
+  are refused, because epoch or attempt differ.
+- all rows (`atomic`): they are staged under keys that expire in a day. The successor stages its own.
+- the marker: the successor finds that all rows are in, and writes the marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import redis
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import (
+    AirflowFtError,
+    FencedError,
+    SinkUnavailableError,
+    StoreBehindSinkError,
+    UnfitTargetError,
+)
+from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Promise
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import WalReader
+from airflow_ft.sinks.base.document import DocumentLedger, OvertakenError
+from airflow_ft.sinks.base.keyed import Chunk, KeyedParticipant
+from airflow_ft.sinks.base.memory import check_owner
+from airflow_ft.sinks.redis.rows import entries, packed, schema_problems, unfit
+from airflow_ft.sinks.redis.scripts import REPLACE, SEND
+from airflow_ft.sinks.redis.server import address, opened, requirements
+from airflow_ft.sinks.redis.spec import OURS, RedisSink
+
+_IN_FLIGHT = 8  # chunks that are sent before an answer is read
+_STAGED_SECONDS = 86_400
+ATOMIC_ROWS = 100_000
+"""Rows of a checkpoint with the strategy `atomic`, at most: Redis needs some 2 s for them."""
+
+
+def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: WalReader) -> Participant:
+    """The participant of a plan; it connects at the first call."""
+    return RedisParticipant(plan.name, RedisSink.all_of(plan), plan.promise, connection, wal)
+
+
+def memory_key(pipeline: str, participant: str) -> str:
+    """Return the key of a participant's memory of a pipeline."""
+    return f"{OURS}{pipeline}:{participant}"
+
+
+@dataclass
+class Changes:
+    """One step's connection, what it has read, and what it has staged."""
+
+    client: redis.Redis
+    server: str
+    key: str
+    fence: Fence
+    version: str | bytes
+    plan: Plan | None = None
+    staged: list[str] = field(default_factory=list)
+
+    @property
+    def _number(self) -> int:
+        return self.plan.number if self.plan else 0
+
+    def replace(self, ledger: DocumentLedger) -> None:
+        """Replace the document, and apply what was staged. OvertakenError: another process was faster."""
+        arguments = (self.version, ledger.text, *self.fence.rank, self._number)
+        self._check(self.client.eval(REPLACE, 1 + len(self.staged), self.key, *self.staged, *arguments))
+
+    def stage(self, index: int, chunk: bytes) -> None:
+        """Keep a chunk for `replace`."""
+        epoch, attempt = self.fence.rank
+        self.staged.append(f"{self.key}:{self._number}:{epoch}-{attempt}:{index}")
+        self.client.set(self.staged[-1], chunk, ex=_STAGED_SECONDS)
+
+    def send(self, chunks: Iterator[tuple[int, bytes]]) -> None:
+        """Send chunks, each with its place; some are on their way at once, and each is applied after the one before."""
+        assert self.plan is not None
+        script = self.client.script_load(SEND)
+        pipe = self.client.pipeline(transaction=False)
+        for first, chunk in chunks:
+            pipe.evalsha(script, 1, self.key, *self.fence.rank, self._number, first, chunk, self.plan.digest)
+            if len(pipe) >= _IN_FLIGHT:
+                self._check(*pipe.execute())
+        self._check(*pipe.execute())
+
+    def _check(self, *answers: Any) -> None:
+        for kind, more in answers:
+            if kind != b"OK":
+                raise self._refused(kind, more.decode(errors="replace"))
+
+    def _refused(self, kind: bytes, more: str) -> Exception:
+        if kind == b"OVERTAKEN":
+            return OvertakenError()
+        if kind == b"EXPIRED":
+            return SinkUnavailableError(
+                "staged rows have expired.",
+                code="rows_incomplete",
+                remedy="Nothing to do: the retry stages them again.",
+            )
+        if kind == b"WRONGTYPE":
+            return UnfitTargetError(
+                f"the key {more!r} has another type than the sink's value, in Redis or in another sink.",
+                code="key_unfit",
+                remedy=f"Delete the key {more!r} in Redis, or give the sink another key=.",
+                key=more,
+            )
+        if kind == b"GAP":
+            return StoreBehindSinkError(
+                f"Redis at {self.server} has {more} rows of checkpoint {self._number} and had acknowledged more. It was"
+                " restored from a backup, or failed over to a replica that lagged.",
+                code="ledger_lost",
+                remedy="Compare the rows (`airflow ft verify`), then run `airflow ft resume`.",
+                server=self.server,
+                rows=more,
+            )
+        epoch, attempt = (int(word) if word.isdigit() else 0 for word in more.split())
+        return FencedError(
+            f"the sink's head is at epoch {epoch}, attempt {attempt}.",
+            head_epoch=epoch,
+            head_attempt=attempt,
+            remedy="Do nothing: the newer owner finishes the checkpoint.",
+        )
+
+
+@dataclass
+class RedisParticipant(KeyedParticipant[Changes]):
+    """One database of a server, and all sinks of a pipeline there. See `protocol.participant.Participant`."""
+
+    others = "other processes of the pipeline"
+
+    name: str
+    sinks: Mapping[str, RedisSink]
+    promise: Promise
+    connection: ConnectionInfo
+    wal: WalReader
+
+    def _place(self) -> str:
+        return f"Redis at {address(self.connection)}"
+
+    def _preflight(self) -> dict[str, Any]:
+        unsafe = any(sink.allow_unsafe_durability for sink in self.sinks.values())
+        with opened(self.connection, participant=self.name) as client:
+            return requirements(client, address(self.connection), unsafe=unsafe)
+
+    # --- the document ------------------------------------------------------------------------------------------------
+
+    def _read(self, client: redis.Redis, pipeline: str) -> tuple[DocumentLedger, str | bytes]:
+        key = memory_key(pipeline, self.name)
+        text, version = client.hmget(key, ["document", "version"])
+        return DocumentLedger(text, f"the key {key!r}"), version or b"0"
+
+    @contextmanager
+    def _writing(
+        self, fence: Fence, plan: Plan | None = None, *, create: bool = False, keep: bool = True
+    ) -> Iterator[tuple[Changes, DocumentLedger]]:
+        with opened(self.connection, **self._where(plan)) as client:
+            ledger, version = self._read(client, fence.pipeline)
+            if ledger.head() is None and not create:
+                check_owner(None, fence)
+            key = memory_key(fence.pipeline, self.name)
+            changes = Changes(client, address(self.connection), key, fence, version, plan)
+            yield changes, ledger
+            if keep and (ledger.has_changed or changes.staged):
+                changes.replace(ledger)
+
+    @contextmanager
+    def _reading(self, pipeline: str, plan: Plan | None = None) -> Iterator[DocumentLedger | None]:
+        with opened(self.connection, **self._where(plan)) as client:
+            ledger, _ = self._read(client, pipeline)
+            yield ledger if ledger.head() is not None else None
+
+    def _prepare(self, plan: Plan, fence: Fence) -> Mapping[str, Any]:
+        rows = sum(segment.rows.get(name, 0) for segment in plan.segments for name in self.sinks)
+        if self.promise is Promise.ATOMIC and rows > ATOMIC_ROWS:
+            raise UnfitTargetError(
+                f"the checkpoint has {rows:,} rows, and strategy='atomic' takes at most {ATOMIC_ROWS:,}: Redis would"
+                " answer no other client for seconds.",
+                code="limit_reached",
+                remedy="Make smaller checkpoints, or choose strategy='upsert'.",
+                rows=rows,
+                limit=ATOMIC_ROWS,
+            ).located(**self._where(plan))
+        return super()._prepare(plan, fence)
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _problems(self, sink: str, schema: pa.Schema) -> Iterator[AirflowFtError]:
+        return schema_problems(self.sinks[sink], schema, sink)
+
+    def _unfit(self, sink: str, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> Mapping[int, str]:
+        return unfit(self.sinks[sink], rows, deletes)
+
+    def _send(self, db: Changes, chunks: Iterator[Chunk]) -> None:
+        assert db.plan is not None
+        number = db.plan.number
+
+        def data(chunk: Chunk) -> bytes:
+            sink = self.sinks[chunk.sink]
+            return packed(sink, entries(sink, chunk, number))
+
+        if self.promise is Promise.ATOMIC:
+            for index, chunk in enumerate(chunks):
+                db.stage(index, data(chunk))
+        else:
+            db.send((chunk.first, data(chunk)) for chunk in chunks)

@@ -1,0 +1,186 @@
+"""Rows of the log as a script takes them: keys, kinds of change, and columns of texts, packed with MessagePack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_ft.protocol.errors import AirflowFtError, UnfitTargetError
+from airflow_ft.sinks.arrow import booleans, flags, is_binary
+from airflow_ft.sinks.base.changes import missing_in_rows
+from airflow_ft.sinks.base.json_columns import beyond_years, has_floats, not_finite, objects, plain, unsupported
+from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.redis.spec import OURS, RedisSink
+
+_PUT, _DELETE, _LEAVE = 0, 1, 2
+
+
+def schema_problems(sink: RedisSink, schema: pa.Schema, name: str) -> Iterator[AirflowFtError]:
+    """Yield why rows with these columns do not fit."""
+    if not schema.names:
+        return
+    for column in sink.key_columns:
+        if column not in schema.names:
+            yield missing_in_rows(column, "key", schema.names).located(sink=name)
+        elif pa.types.is_nested(schema.field(column).type) or has_floats(schema.field(column).type):
+            yield _unsupported(name, schema.field(column), "part of a key")
+    if sink.change_column is not None and sink.change_column not in schema.names:
+        yield missing_in_rows(sink.change_column, "change_column", schema.names).located(sink=name)
+    values = written(sink, schema)
+    if sink.value == "string" and len(values) != 1:
+        yield UnfitTargetError(
+            "value='string' takes one column beside those of the key, and the rows have"
+            f" {', '.join(values) or 'none'}.",
+            code="column_unfit",
+            remedy='Give value="hash" or value="json", or drop columns in the job.',
+            sink=name,
+            columns=values,
+        )
+    for column in values:
+        field = schema.field(column)
+        if column == sink.version_field and sink.value != "string":
+            yield UnfitTargetError(
+                f"the rows have a column {column!r}, which is the sink's own field.",
+                code="column_reserved",
+                remedy="Rename the column in the job, or give the sink another version_field=.",
+                sink=name,
+                column=column,
+            )
+        elif unsupported(field.type):
+            yield _unsupported(name, field, "value")
+
+
+def written(sink: RedisSink, schema: pa.Schema) -> list[str]:
+    """Return the columns that are written."""
+    left_out = {sink.change_column, *(sink.key_columns if sink.value == "string" else ())}
+    return [name for name in schema.names if name not in left_out]
+
+
+def _unsupported(sink: str, field: pa.Field, what: str) -> UnfitTargetError:
+    return UnfitTargetError(
+        f"column {field.name} has the type {field.type}, which cannot be a {what} in Redis.",
+        code="type_unsupported",
+        remedy="Cast it in the job, to STRING for example.",
+        sink=sink,
+        column=field.name,
+        type=str(field.type),
+    )
+
+
+def unfit(sink: RedisSink, rows: pa.RecordBatch, deletes: npt.NDArray[np.bool_]) -> dict[int, str]:
+    """Return the rows that Redis cannot hold exactly, by their place, with the reason."""
+    found: dict[int, str] = {}
+    for name in written(sink, rows.schema):
+        column = rows.column(name)
+        if sink.value == "string":
+            found |= _where(booleans(column.is_null()) & ~deletes, f"column {name} is NULL, which a string cannot be")
+        if has_floats(column.type):
+            found |= _where(booleans(not_finite(column)) & ~deletes, f"column {name} is NaN or infinity")
+        found |= _where(booleans(beyond_years(column)) & ~deletes, f"column {name} is outside of the years 1 to 9999")
+    for column, text, behind in _parts(sink, rows):
+        if behind and _varies(rows.column(column).type):
+            whole = pc.binary_join_element_wise(text, _large(behind), _large(""))
+            early = pc.less(pc.find_substring(whole, pattern=behind), pc.binary_length(text))
+            found |= _where(booleans(pc.fill_null(early, False)), f"column {column} of the key contains {behind!r}")
+    if not sink.parts[0][0]:  # it begins with a column
+        found |= _where(booleans(pc.starts_with(_keys(sink, rows), OURS)), f"the key begins with {OURS!r}")
+    return found
+
+
+def _where(mask: npt.NDArray[np.bool_], why: str) -> dict[int, str]:
+    return dict.fromkeys(np.flatnonzero(mask).tolist(), why) if mask.any() else {}
+
+
+def _large(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
+
+
+def _varies(kind: pa.DataType) -> bool:
+    """Return whether a value's text may contain the text that follows it in the key."""
+    return not (pa.types.is_temporal(kind) or pa.types.is_boolean(kind))
+
+
+def _parts(sink: RedisSink, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.Array, str]]:
+    """Yield each column of the key, its texts, and the text behind it in the template."""
+    parts = sink.parts
+    for index, (_, column) in enumerate(parts):
+        if column:
+            behind = parts[index + 1][0] if index + 1 < len(parts) else ""
+            yield column, pc.fill_null(plain(rows.column(column), binary="hex"), _large("")), behind
+
+
+def _keys(sink: RedisSink, rows: pa.RecordBatch) -> pa.Array:
+    pieces: list[Any] = [_large(sink.parts[0][0])] if sink.parts[0][0] else []
+    for _, text, behind in _parts(sink, rows):
+        pieces += [text, _large(behind)] if behind else [text]
+    return pc.binary_join_element_wise(*pieces, _large(""))
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Rows as keys and values. A deleted or refused row has values, too, which are not written."""
+
+    keys: list[str]
+    kinds: list[int]
+    fields: list[str]
+    columns: list[list[Any]]  # str, bytes or None
+
+    def values(self, row: int) -> dict[str, bytes]:
+        """Return the fields of a row that are not NULL."""
+        found = {name: column[row] for name, column in zip(self.fields, self.columns, strict=True)}
+        return {
+            name: value if isinstance(value, bytes) else value.encode()
+            for name, value in found.items()
+            if value is not None
+        }
+
+
+def entries(sink: RedisSink, chunk: Chunk, number: int) -> Entries:
+    """Return the rows of a chunk as keys and values; `number` is the checkpoint's."""
+    rows = chunk.rows
+    kinds = np.where(chunk.deletes, _DELETE, _PUT)
+    kinds[list(chunk.refused)] = _LEAVE
+    keys = _keys(sink, rows).to_pylist()
+    names = written(sink, rows.schema)
+    live = flags(kinds == _PUT)  # others may hold values that have no text
+    columns = [_masked(rows.column(name), live) for name in names]
+    if sink.value != "json":
+        return Entries(keys, kinds.tolist(), names, [_values(column) for column in columns])
+    numbers = pa.array(np.full(rows.num_rows, number, np.int64))
+    text = objects([sink.version_field, *names], [numbers, *columns], rows.num_rows)
+    return Entries(keys, kinds.tolist(), ["json"], [text.to_pylist()])
+
+
+def _masked(column: pa.Array, keep: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return pc.if_else(keep, column, pa.scalar(None, column.type))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if is_binary(column.type):
+        return list(column.to_pylist())
+    return list(plain(column).to_pylist())
+
+
+def packed(sink: RedisSink, found: Entries) -> bytes:
+    """Return what the scripts unpack."""
+    content: Mapping[str, Any] = {
+        "count": len(found.keys),
+        "keys": found.keys,
+        "kinds": found.kinds,
+        "type": "hash" if sink.value == "hash" else "string",
+        "version": "" if sink.value == "string" else sink.version_field,
+        "fields": found.fields,
+        "columns": found.columns,
+        "ttl": sink.ttl_seconds,
+    }
+    data: bytes = msgpack.packb(content, use_bin_type=False)  # the server knows no binary type
+    return data

@@ -1,0 +1,179 @@
+"""A connection to Redis, what its errors mean, and what is required of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from airflow_ft.clients.foreign_connections import require_type
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import AirflowFtError, SinkAccessError, SinkUnavailableError, UnfitTargetError
+from airflow_ft.sinks.redis.spec import OURS
+
+PORT = 6379
+_CONNECT_SECONDS = 5.0
+_ANSWER_SECONDS = 30.0
+_TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
+"""Fields of the connection's extra, as Airflow's Redis provider has them."""
+
+
+def address(connection: ConnectionInfo) -> str:
+    """Return host, port and number of the database, for errors and lineage."""
+    return f"{connection.host or 'localhost'}:{connection.port or PORT}/{database(connection)}"
+
+
+def database(connection: ConnectionInfo) -> int:
+    """Return the number of the database: extra `db`, else the schema, else 0. SinkAccessError: it is no number."""
+    given = connection.extra.get("db", connection.schema or 0)
+    try:
+        return int(given)
+    except (TypeError, ValueError):
+        raise SinkAccessError(
+            f"the connection's database is {given!r}, which is no number.",
+            code="connection_invalid",
+            remedy='Give the number of the database in the extra: {"db": 0}.',
+            participant=connection.conn_id,
+            fields=["db"],
+        ) from None
+
+
+@contextmanager
+def opened(connection: ConnectionInfo, seconds: float = _ANSWER_SECONDS, **where: Any) -> Iterator[redis.Redis]:
+    """Connect for the block; `seconds` may pass until an answer.
+
+    The client repeats no command. After a lost answer the sink reads the document.
+
+    Raises:
+        SinkUnavailableError: the server does not answer, or cannot now.
+        SinkAccessError: it refuses this login, or a command of it.
+    """
+    require_type(connection, "redis")
+    tls = {name: connection.extra[name] for name in _TLS if name in connection.extra}
+    use_tls = bool(connection.extra.get("ssl")) or bool(tls)
+    try:
+        with closing(
+            redis.Redis(
+                host=connection.host or "localhost",
+                port=connection.port or PORT,
+                db=database(connection),
+                username=connection.login or None,
+                password=connection.password or None,
+                socket_connect_timeout=min(seconds, _CONNECT_SECONDS),
+                socket_timeout=seconds,
+                retry=Retry(NoBackoff(), 0),
+                **({"ssl": True, **tls} if use_tls else {}),
+            )
+        ) as client:
+            yield client
+    except (redis.RedisError, OSError, ValueError) as error:
+        raise failure(error, address(connection)).located(**where) from None
+
+
+def failure(error: BaseException, server: str) -> AirflowFtError:
+    """Return what is raised for an error of the client, whose messages quote neither passwords nor rows."""
+    words = f"{error}".strip().rstrip(".")
+    refused = "invalid password" in words.lower() or "NOAUTH" in words or "WRONGPASS" in words
+    if isinstance(error, redis.exceptions.AuthenticationError) or refused:
+        return SinkAccessError(
+            f"Redis at {server} refuses the login: {words}.",
+            code="login_refused",
+            remedy="Correct login and password of the connection.",
+            server=server,
+        )
+    if isinstance(error, redis.exceptions.NoPermissionError) or "user executing the script" in words:
+        return SinkAccessError(
+            f"Redis at {server} refuses a command: {words}.",
+            code="privilege_missing",
+            remedy="Grant it; `airflow ft setup --print` shows the rules.",
+            server=server,
+        )
+    if isinstance(error, redis.exceptions.OutOfMemoryError):
+        return SinkUnavailableError(
+            f"Redis at {server} is out of memory: {words}.",
+            code="limit_reached",
+            remedy="Raise maxmemory or delete keys. Airflow retries the task.",
+            server=server,
+        )
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return _replica(server)
+    if isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError | OSError):
+        return SinkUnavailableError(
+            f"Redis at {server} does not answer: {words}.",
+            code="server_unreachable",
+            remedy="Check that the server runs and that host and port of the connection are right. Airflow retries.",
+            server=server,
+        )
+    return SinkUnavailableError(
+        f"Redis at {server} failed: {words}.",
+        code="sink_unavailable",
+        remedy="Wait for the retry. If it fails too, look at the log of the server.",
+        server=server,
+    )
+
+
+def requirements(client: redis.Redis, server: str, *, unsafe: bool) -> dict[str, Any]:
+    """Return what the server says of itself, for people.
+
+    Raises:
+        UnfitTargetError: it is a cluster; or, unless `unsafe`, it may forget what it has acknowledged.
+        SinkUnavailableError: it is a replica.
+    """
+    info = {**client.info("server"), **client.info("persistence"), **client.info("replication")}
+    if client.info("cluster").get("cluster_enabled"):
+        raise UnfitTargetError(
+            f"Redis at {server} is a cluster, in which rows and marker lie on different nodes.",
+            code="server_unsupported",
+            remedy="Name a single primary.",
+            server=server,
+        )
+    if info["role"] != "master":
+        raise _replica(server)
+    wrong = {} if info.get("aof_enabled") else {"appendonly": "no"}
+    settings = _settings(client)
+    if (found := settings.get("appendfsync", "unknown")) != "always":
+        wrong["appendfsync"] = found
+    if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "").startswith("allkeys"):
+        wrong["maxmemory-policy"] = settings["maxmemory-policy"]
+    if wrong and not unsafe:
+        shown = ", ".join(f"{name} {value}" for name, value in wrong.items())
+        raise UnfitTargetError(
+            f"Redis at {server} may forget what it has acknowledged: {shown}.",
+            code="server_setting_unsafe",
+            remedy="Set appendonly yes, appendfsync always and maxmemory-policy noeviction, and grant +config|get."
+            " Or give the sink allow_unsafe_durability=True.",
+            server=server,
+            settings=wrong,
+        )
+    return {"redis": info.get("redis_version", "?"), "unsafe": wrong}
+
+
+def _settings(client: redis.Redis) -> dict[str, str]:
+    """Return the settings that matter; none if this user may not read them."""
+    try:
+        found = client.config_get("appendfsync", "maxmemory-policy", "maxmemory")
+    except redis.ResponseError:  # a managed server
+        return {}
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _replica(server: str) -> SinkUnavailableError:
+    return SinkUnavailableError(
+        f"Redis at {server} is a replica.",
+        code="server_read_only",
+        remedy="Name the primary in the connection. After a failover Airflow's retry finds the new one.",
+        server=server,
+    )
+
+
+def rules(keys: Sequence[str]) -> str:
+    """Return the rules of an ACL for a delivery into keys with these beginnings."""
+    patterns = " ".join(f"~{beginning}*" for beginning in (OURS, *keys))
+    connecting = "+ping +select +info +config|get"
+    scripts = "+eval +evalsha +script|load"
+    keys_and_values = "+get +getrange +set +hget +hmget +hset +hdel +expire +unlink +type"
+    return f"{patterns} {connecting} {scripts} {keys_and_values}"

@@ -1,0 +1,26 @@
+"""What a Redis server needs before the first delivery: the rules of a user, for an administrator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.model import ParticipantPlan
+from airflow_ft.sinks.redis.server import rules
+from airflow_ft.sinks.redis.spec import RedisSink
+
+
+def describe(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> Iterator[str]:
+    """Commands that let the connection's user deliver and verify. Asks nothing of the server."""
+    yield f"# Connection {plan.name}: run this with redis-cli, as a user with ADMIN rights."
+    user = connection.login or "default"
+    beginnings = sorted({sink.parts[0][0] for sink in RedisSink.all_of(plan).values()})
+    yield f"ACL SETUSER {user} {rules(beginnings)}"
+    yield "CONFIG SET appendonly yes"
+    yield "CONFIG SET appendfsync always"
+    yield "CONFIG SET maxmemory-policy noeviction"
+
+
+def create(pipeline: str, plan: ParticipantPlan, connection: ConnectionInfo) -> str:
+    """Create nothing: the first `prepare` writes the sink's own key."""
+    return ""

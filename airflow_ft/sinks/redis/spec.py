@@ -1,0 +1,144 @@
+"""What a DAG author writes to deliver into Redis. Imported at DAG parse, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
+
+from airflow_ft.protocol.arguments import check_text, check_type, is_template
+from airflow_ft.protocol.errors import ConfigurationError
+from airflow_ft.protocol.model import ParticipantPlan, Promise
+from airflow_ft.sinks.base.settings import refuse_jinja, refuse_unknown, shared_setting
+from airflow_ft.sinks.registry import Strategy
+
+OURS = "airflow_ft:"
+"""Keys of the sink itself begin with this."""
+VALUES = ("hash", "json", "string")
+STRATEGIES: Mapping[str, Strategy] = {
+    "upsert": Strategy(Promise.IDEMPOTENT, "by key, 1,000 rows at a time, after the decision", "1,000 rows at a time"),
+    "atomic": Strategy(Promise.ATOMIC, "one script with the marker", "all at once: this decides"),
+}
+_LONGEST_TTL = 10 * 366 * 86_400  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedisSink:
+    """Rows of a pipeline into keys of a Redis server: one primary, no cluster.
+
+    Args:
+        key: template of a row's key, with columns in braces: "orders:{id}". The last row of a key counts.
+        conn_id: the Airflow connection of type `redis`. All sinks of one connection are one participant.
+        value: "hash" has a field for each column. NULL removes the field, and fields of others stay. "json" is a text
+            with all columns. "string" is the one column that is not in the key.
+        strategy: "upsert": 1,000 rows at a time, after the decision (IDEMPOTENT). "atomic": all rows and the marker in
+            one script (ATOMIC), during which the server answers no other client. For small checkpoints.
+        version_field: field of the hash, or member of the JSON, with the number of the checkpoint that wrote it. A key
+            with a higher number is left alone. Strings have none.
+        change_column: the column with the kind of change, which is not written. None: no deletes.
+        ttl_seconds: seconds from the write of a key until it expires. 0: never.
+        allow_unsafe_durability: deliver although the server may forget what it has acknowledged.
+        shared: other pipelines write these keys, too, and their sinks declare it as well.
+
+    Raises:
+        ConfigurationError: at construction, for what cannot work.
+    """
+
+    key: str
+    conn_id: str = "redis_default"
+    value: str = "hash"
+    strategy: str = "upsert"
+    version_field: str = "_version"
+    change_column: str | None = None
+    ttl_seconds: int = 0
+    allow_unsafe_durability: bool = False
+    shared: bool = False
+
+    kind: ClassVar[str] = "redis"
+
+    def __post_init__(self) -> None:
+        for name in ("key", "conn_id", "value", "strategy", "version_field"):
+            check_text(name, getattr(self, name), of="RedisSink")
+        check_text("change_column", self.change_column, optional=True, of="RedisSink")
+        check_type("ttl_seconds", self.ttl_seconds, int, "Give a number of seconds.", of="RedisSink")
+        for name in ("allow_unsafe_durability", "shared"):
+            check_type(name, getattr(self, name), bool, "Give True or False.", of="RedisSink")
+        for name, known in (("value", VALUES), ("strategy", tuple(STRATEGIES))):
+            if getattr(self, name) not in known:
+                raise _invalid(name, getattr(self, name), f"Give {name}= one of {', '.join(known)}.")
+        if not 0 <= self.ttl_seconds <= _LONGEST_TTL:
+            raise _invalid("ttl_seconds", self.ttl_seconds, f"Give 0 to {_LONGEST_TTL} seconds; 0 keeps keys.")
+        if self.value != "string" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.version_field):
+            raise _invalid("version_field", self.version_field, "Use letters, digits and '_' in version_field.")
+        if not self.conn_id.strip():
+            raise _invalid("conn_id", self.conn_id, "Name an Airflow connection of type redis.")
+        if not is_template(self.key):
+            self._check_key()
+
+    def _check_key(self) -> None:
+        parts = self.parts
+        if not any(column for _, column in parts):
+            raise _invalid("key", self.key, 'Name at least one column in braces, such as "orders:{id}".')
+        if self.key.startswith(OURS):
+            raise _invalid("key", self.key, f"Choose another beginning: the sink keeps its own keys below {OURS!r}.")
+        columns = [column for _, column in parts if column]
+        if "" in columns or len(set(columns)) < len(columns):
+            raise _invalid("key", self.key, "Name each column once. A key contains no braces but those around columns.")
+        if any(not text and index and column for index, (text, column) in enumerate(parts)):
+            raise _invalid("key", self.key, 'Put a text such as ":" between columns. Else two keys could be equal.')
+
+    @property
+    def promise(self) -> Promise:
+        """Return what the strategy promises."""
+        return STRATEGIES[self.strategy].promise
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str | None]]:
+        """Return the texts of the key's template, each with the column behind it; None: there is none."""
+        try:
+            found = list(string.Formatter().parse(self.key))
+        except ValueError as error:
+            raise _invalid("key", self.key, f"Use braces around columns only ({error}).") from None
+        if any(spec or conversion for _, _, spec, conversion in found):
+            raise _invalid("key", self.key, "Name columns only, without a format: {id}.")
+        return [(text, column) for text, column, _, _ in found]
+
+    @property
+    def key_columns(self) -> Sequence[str]:
+        """Return the columns that make the key."""
+        return [column for _, column in self.parts if column]
+
+    def at_least_once(self) -> Promise:
+        """Return the same promise: a repeated delivery runs under its marker."""
+        return self.promise
+
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON for the plan. ConfigurationError while Jinja is left in the key."""
+        if is_template(self.key):
+            refuse_jinja(self.key)
+        self._check_key()
+        names = [field.name for field in fields(self) if field.name not in ("conn_id", "strategy", "shared")]
+        return {**{name: getattr(self, name) for name in names}, **shared_setting(self.shared)}
+
+    @classmethod
+    def from_settings(cls, conn_id: str, strategy: str, settings: Mapping[str, Any]) -> Self:
+        """The sink that a plan holds. ConfigurationError when the plan knows settings that this release does not."""
+        refuse_unknown(settings, {field.name for field in fields(cls)} - {"conn_id", "strategy"})
+        return cls(conn_id=conn_id, strategy=strategy, **settings)
+
+    @classmethod
+    def all_of(cls, plan: ParticipantPlan) -> dict[str, Self]:
+        """The sinks of a plan, by name; raises as `from_settings`."""
+        return {name: cls.from_settings(plan.name, plan.strategy, given) for name, given in plan.sinks.items()}
+
+
+def _invalid(argument: str, value: object, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{argument} of RedisSink is {value!r}.",
+        code="argument_invalid",
+        remedy=remedy,
+        argument=argument,
+        value=value,
+    )

@@ -1,0 +1,92 @@
+"""Intervals of a stream without input, as Spark's own listener reports them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_ft.protocol.decision_log import QueryLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TOLD_SECONDS = 5.0
+_MARKS = 30  # Spark tells of an interval some time after it
+
+
+class Idle:
+    """Intervals in which Spark found nothing new; `listening` hears of them.
+
+    Their times are of the JVM's clock, which is this machine's. What the decision log's clock said before one of them
+    began was before it.
+    """
+
+    def __init__(self, store: QueryLog) -> None:
+        self._store = store
+        self._told = 0.0
+        self._seen = 0.0
+        self._marks: deque[tuple[float, datetime]] = deque(maxlen=_MARKS)
+
+    @contextmanager
+    def listening(self, spark: SparkSession) -> Iterator[None]:
+        """For the duration of the block. Not by pyspark's own listener, which copies each event by dozens of calls."""
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        jvm: Any = spark._jvm
+        ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+        listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(self._heard))
+        streams = spark._jsparkSession.streams()
+        streams.addListener(listener)
+        try:
+            yield
+        finally:
+            with suppress(Exception):  # the JVM may have gone
+                streams.removeListener(listener)
+
+    def _heard(self, timestamp: str) -> None:
+        self._seen = datetime.fromisoformat(timestamp).timestamp()
+
+    def read_as_of(self) -> datetime | None:
+        """All that was there at this time has been read, by the decision log's clock; None: nothing new is known.
+
+        To be called again and again: it notes the time, to be compared with an interval that begins later.
+        """
+        before = [at for wall, at in self._marks if wall < self._seen]
+        while self._marks and self._marks[0][0] < self._seen:
+            self._marks.popleft()
+        at = self._store.now()
+        self._marks.append((time.time(), at))
+        return before[-1] if before else None
+
+    def is_to_be_told(self) -> bool:
+        """Not each time: a stream that waits need not write."""
+        if time.monotonic() - self._told < _TOLD_SECONDS:
+            return False
+        self._told = time.monotonic()
+        return True
+
+
+class _Listener:
+    """Listener that the JVM calls; the method names are Spark's."""
+
+    def __init__(self, idle: Callable[[str], None]) -> None:
+        self._idle = idle
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:
+        self._idle(event.timestamp())
+
+    def onQueryTerminated(self, event: Any) -> None:
+        pass
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)

@@ -1,0 +1,132 @@
+"""`JobRestarts`: a failed job of a stream begins again in its driver: same JVM and epoch, a new attempt."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_ft.protocol.decision_log import HistoryLog
+from airflow_ft.protocol.errors import AirflowFtError, CheckpointExpiredError, JobError, StageError
+from airflow_ft.protocol.model import SparkPosition
+from airflow_ft.protocol.restart import RestartStrategy, given_up, is_tolerated, wait_after
+from airflow_ft.spark.driver.ending import Ending, warn_of
+from airflow_ft.spark.driver.executors import MOST_LOSSES, ExecutorLostError
+from airflow_ft.spark.driver.publisher import Tally
+from airflow_ft.spark.driver.requests import Requests
+from airflow_ft.spark.driver.session import is_alive
+from airflow_ft.spark.driver.staging import ManyRowsError
+from airflow_ft.spark.request import StageRequest
+from airflow_ft.spark.state.draining import drain_of
+from airflow_ft.spark.state.locations import behind_the_beginning, incarnation_of
+from airflow_ft.store.decision_log import DecisionLog
+from airflow_ft.wal.retention import sweep_attempts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OF_THE_JOB = JobError, StageError, CheckpointExpiredError
+_PAUSE = 1.0, 60.0
+"""Seconds between tries of a checkpoint whose failure is tolerated: its interval, but no less and no more."""
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+def continuing(request: StageRequest, base: SparkPosition | None) -> StageRequest:
+    """Return a request that continues from a base, or without one reads everything again."""
+    return replace(request, base=behind_the_beginning(base), incarnation=incarnation_of(base))
+
+
+class JobRestarts:
+    """The restarts of one driver. `expects_few`: see `staging.write_batch`."""
+
+    def __init__(self, request: StageRequest, requests: Requests, tally: Tally, ending: Ending) -> None:
+        """`request`: of the first attempt; without a strategy in it only lost executors begin it again."""
+        given = request.restart
+        self._restarts = None if given is None else RestartStrategy.from_json(given).begin(time.monotonic())
+        self._requests, self._tally, self._ending = requests, tally, ending
+        # What is computed again then, though nothing has died, would be lost without a base.
+        self.expects_few = request.streaming and not request.begins_anew
+        self._losses = 0, 0  # numbers that were published before executors were lost, and how often that was
+
+    def after(
+        self, store: DecisionLog, spark: SparkSession, request: StageRequest, error: Exception
+    ) -> StageRequest | None:
+        """Handle an error of a stream. Returns the request of a new attempt; None: it was stopped meanwhile.
+
+        Raises the error if the strategy is exhausted or a restart cannot help. A restart cannot solve an error in the
+        job itself, an unavailable decision log or a dead JVM.
+        """
+        ending, restarts = self._ending, self._restarts
+        cause = ending.cause(error)
+        if ending.began and isinstance(cause, ExecutorLostError) and self._may_compute_again() and is_alive(spark):
+            warn_of(cause)
+            log.warning("Spark computes the micro-batch again at once")
+            return self._begin_again(store, request, 0.0)
+        if restarts is None or not ending.began or not isinstance(cause, _OF_THE_JOB):
+            raise error
+        if not is_alive(spark):
+            raise error
+        tolerable = request.checkpointing.tolerable_failures
+        wait: float | None
+        if isinstance(cause, ManyRowsError):
+            wait, self.expects_few = 0.0, False  # such a job would meet it again and again
+            log.info("%s Spark computes it again at once, and writes all micro-batches itself from now on", cause.what)
+        elif is_tolerated(cause, store, request.pipeline, tolerable):
+            least, most = _PAUSE
+            wait = max(least, min(most, request.checkpointing.interval.total_seconds()))
+            if isinstance(cause, CheckpointExpiredError):  # the next one is overdue
+                wait = 0.0
+            warn_of(cause)
+            log.warning("the job restarts in %.0f s: tolerable_failures is %d", wait, tolerable)
+        else:
+            wait = wait_after(cause, restarts, "the job")
+            if wait is None:
+                ending.first = given_up(cause, restarts.strategy)
+                raise error
+        return self._begin_again(store, request, wait)
+
+    def _may_compute_again(self) -> bool:
+        """Return whether executors may be lost once more; each publication begins the count again."""
+        published, losses = self._losses
+        now = self._tally.numbers.count
+        self._losses = now, losses + 1 if published == now else 1
+        return self._losses[1] <= MOST_LOSSES
+
+    def _begin_again(self, store: DecisionLog, request: StageRequest, wait: float) -> StageRequest | None:
+        """Wait some seconds, then make a new attempt in this process; None: it was asked to end meanwhile."""
+        if self._requests.is_to_drain():
+            time.sleep(wait)
+        elif self._requests.is_to_end(within=wait) and not self._requests.is_to_drain():
+            return None
+        self._ending.reset()
+        drain = drain_of(store, request.pipeline) if self._requests.is_to_drain() else None
+        if drain is not None and drain.epoch == request.epoch:  # Spark has failed behind the last checkpoint
+            log.info("checkpoint %d has drained the state, so the job does not restart", drain.number)
+            return None
+        attempt = store.begin_again(request.pipeline, request.epoch, request.run)
+        now = store.pipeline(request.pipeline)  # read after it (I10): a rewind before it has set another base
+        return replace(
+            continuing(request, now.base),
+            attempt=attempt,
+            base_is_clean=False,
+            last_published=now.last_published,
+            ask_sinks=False,
+        )
+
+
+def tidy_up(store: HistoryLog, spark: SparkSession, request: StageRequest) -> None:
+    """Delete files of this epoch's earlier attempts, which would fill the disk of a stream in some days.
+
+    They can publish nothing any more (`begin_again`), so only the locations referenced now are needed. The
+    base that was read earlier is kept too, in case of a rewind in between. Does nothing while a query still
+    writes.
+    """
+    try:
+        if spark.streams.active:
+            return
+        kept = {*store.referenced_locations(request.pipeline), *([request.base.location] if request.base else ())}
+        sweep_attempts(request.wal_root, request.pipeline, kept, request.epoch, request.attempt)
+    except (AirflowFtError, OSError) as error:  # the next restart, or the next epoch, does it
+        log.warning("files of earlier attempts were not deleted: %s", error)

@@ -1,0 +1,137 @@
+"""`QueryRun`: a job whose result streams, as queries of one attempt until everything is read or it is stopped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import partial
+
+from airflow_ft.jobs.uids import plan_of
+from airflow_ft.protocol.reasons import WaitReason
+from airflow_ft.protocol.warning import warn
+from airflow_ft.sources import KafkaSource
+from airflow_ft.spark.driver.capacity import QueueIsFull
+from airflow_ft.spark.driver.computing import compute_planned
+from airflow_ft.spark.driver.declared_sources import declared_source, sources_by_place, sources_to_freeze
+from airflow_ft.spark.driver.gauges import gauges_of
+from airflow_ft.spark.driver.inputs import refuse_unfit, source_order, source_places
+from airflow_ft.spark.driver.job_run import JobRun
+from airflow_ft.spark.driver.kafka_admin import topic_admins
+from airflow_ft.spark.driver.lag import LagWatch, RecordsRead
+from airflow_ft.spark.driver.opening import JobPlan, open_attempt
+from airflow_ft.spark.driver.plan_meaning import memory_of
+from airflow_ft.spark.driver.query import Query
+from airflow_ft.spark.driver.topics import Topics
+from airflow_ft.spark.driver.types import check_types
+from airflow_ft.spark.request import StageResult
+from airflow_ft.spark.state.beginnings import Beginnings
+from airflow_ft.spark.state.locations import SparkLocation
+from airflow_ft.spark.state.operators import remember_code
+from airflow_ft.spark.state.settings import remember_given, tell_changed
+from airflow_ft.spark.state.source_changes import SourceChange, source_change
+from airflow_ft.wal.roots import require
+
+log = logging.getLogger("airflow_ft.spark")
+
+
+class QueryRun:
+    """The queries of one attempt, one after the other in one location."""
+
+    def __init__(self, run: JobRun) -> None:
+        self._run = run
+
+    def run(self) -> StageResult:
+        """Stage until everything is read, a stream until it is stopped; raises the error that ended it."""
+        request, job, frame, sources = self._run.request, self._run.job, self._run.frame, self._run.sources
+        if not job.has_split:
+            check_types(frame.schema, request.sinks[0])  # before anything is read
+        refuse_unfit(frame, request.checkpointing.mode)
+        memory = memory_of(frame, sources.source_of, request.job_arguments)
+        plan = JobPlan(source_order(frame), source_places(frame), plan_of(frame), memory)
+        declared = [(name, declared_source(request, name)) for name in plan.sources]
+        kafka = {i: (name, source) for i, (name, source) in enumerate(declared) if isinstance(source, KafkaSource)}
+        admins = topic_admins(frame.sparkSession, kafka, request.connections)
+        with closing(Topics(request.pipeline, kafka, admins, sources.started)) as topics:
+            return self.compute(plan, topics)
+
+    def compute(self, plan: JobPlan, topics: Topics) -> StageResult:
+        """Run the query of this plan in the attempt's location."""
+        run, requests, ending = self._run, self._run.requests, self._run.ending
+        store, request, job, frame = run.store, run.request, run.job, run.frame
+        change = None if request.begins_anew else source_change(request.pipeline, request.base, plan.sources)
+        begins = sources_to_freeze(request, plan.sources, change)
+        frozen, bear = Beginnings.of(request), partial(compute_planned, frame, job.output_mode)
+        location = self.open_location(plan, change, frozen, begins, topics, bear)
+        require(request.wal_root)  # what was read of the base, or not found there, was read from the right disk
+        remember_given(location.uri, request.conf)
+        remember_code(location, job.code)
+        tell_changed(request.base, frame.sparkSession.conf.get)
+        declared = sources_by_place(request, plan.sources)
+        with run.stopping() as stop:
+            query = Query(
+                store,
+                request,
+                job,
+                frame,
+                location,
+                declared,
+                run.sources,
+                topics,
+                tally=run.tally,
+                failed=ending.failed,
+                stop=stop,
+                expects_few=run.expects_few,
+                freeze=partial(frozen.freeze, location, begins, topics.check_start) if begins else None,
+            )
+            publisher = query.publisher
+            spark = frame.sparkSession
+            lag = LagWatch(
+                store,
+                request,
+                lambda: gauges_of(spark, location, declared, topics, partial(warn, store, request.pipeline)),
+                lambda: publisher.last_read,
+                RecordsRead(spark),
+            )
+            try:
+                run.await_answer()
+                ending.begin()
+                with lag.watching():
+                    query.drain(requests.is_to_end)
+                    while request.streaming and not requests.is_to_end():
+                        query.follow(requests.is_to_end)
+                        if not requests.is_to_end():
+                            query.drain(requests.is_to_end)
+                    query.finish()
+                    if requests.is_to_drain() or (request.checkpointing.drain and not request.streaming):
+                        query.emit_open()
+            except BaseException as error:
+                if ending.first is None and (reason := topics.explain()) is not None:
+                    ending.failed(reason)  # Spark has met the new topic before we have
+                publisher.close(ending.cause(error))
+                if isinstance(ending.first, QueueIsFull) and publisher.failure is None:
+                    log.warning(
+                        "%d checkpoints wait for delivery (%s), so this run ends; the next run reads the rest",
+                        ending.first.waiting,
+                        WaitReason.TOO_MANY_QUEUED,
+                    )
+                    # The batch under way makes this end an unclean one, and its input waits for the next run.
+                    return query.result(complete=False)
+                raise
+            publisher.close()
+            if publisher.failure is not None:
+                raise publisher.failure
+            return query.result(complete=not request.streaming)
+
+    def open_location(
+        self,
+        plan: JobPlan,
+        change: SourceChange | None,
+        frozen: Beginnings,
+        begins: Mapping[int, str],
+        topics: Topics,
+        bear: Callable[..., None],
+    ) -> SparkLocation:
+        """See `open_attempt`."""
+        run = self._run
+        return open_attempt(run.request, plan, change, frozen, begins, topics, bear, run.ending.begin)

@@ -1,0 +1,28 @@
+"""`Requests`: the requests of a task to its running driver."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from airflow_ft.spark.session.submit import DRAIN, END
+
+
+class Requests:
+    """Requests of the task to the driver: files in the attempt's private folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._end = folder / END
+
+    def is_to_end(self, within: float = 0.0) -> bool:
+        """Wait up to these seconds, and return whether the stream is to end after its current checkpoint."""
+        deadline = time.monotonic() + within
+        while not self._end.exists():
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
+            time.sleep(min(0.1, left))
+        return True
+
+    def is_to_drain(self) -> bool:
+        """Return whether it is to end with a checkpoint of what is open."""
+        return self._end.exists() and self._end.read_text() == DRAIN

@@ -1,0 +1,326 @@
+"""Local disks under the log, and everything mounted as one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from airflow_ft.protocol.errors import ConfigurationError, StorageUnavailableError
+from airflow_ft.wal import markers
+from airflow_ft.wal.copying import changing
+
+_COPY_TRIES = 10
+_NO_LINKS = {
+    errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EINVAL
+}  # fmt: skip
+"""What file systems without hard links say."""
+Synced = dict[str, dict[str, tuple[int, int, int]]]
+"""What of a tree is durable: by folder and name, whatever tells an entry from another one in its place."""
+
+
+def local_path(uri: str) -> Path:
+    """The path that an absolute path or a `file:` URI names; ConfigurationError for anything else."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        return Path(unquote(parts.path))
+    if uri.startswith("/"):
+        return Path(uri)
+    raise ConfigurationError(
+        f"{uri!r} cannot hold a write-ahead log or savepoints.",
+        code="path_invalid",
+        remedy="Give an absolute path, a file:/// URI, or hdfs://NAMENODE:PORT/PATH. Others are not supported.",
+        path=uri,
+    )
+
+
+class LocalFileSystem:
+    """Local disks and everything mounted as one; hard links need `source` and `target` on one volume."""
+
+    def uri(self, location: str, *names: str) -> str:
+        return local_path(location).joinpath(*names).as_uri()
+
+    def hadoop_path(self, uri: str) -> str:
+        return f"file://{local_path(uri)}"
+
+    def seen(self, uri: str) -> bool:
+        return local_path(uri).exists()
+
+    def exists(self, uri: str) -> bool:
+        return markers.looked(self, uri, lambda: self.seen(uri))
+
+    def names(self, uri: str) -> list[str]:
+        return markers.looked(self, uri, lambda: _names(local_path(uri)))
+
+    def tree(self, uri: str) -> dict[str, int]:
+        return markers.looked(self, uri, lambda: _tree(local_path(uri)))
+
+    def open(self, uri: str) -> BinaryIO:
+        return markers.opened(self, uri)
+
+    def open_plain(self, uri: str) -> BinaryIO:
+        return local_path(uri).open("rb")
+
+    def read(self, uri: str) -> bytes:
+        with self.open(uri) as file:
+            return file.read()
+
+    def size(self, uri: str) -> int:
+        return local_path(uri).stat().st_size
+
+    def create(self, uri: str) -> BinaryIO:
+        markers.require(self, uri)
+        path = local_path(uri)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("xb")
+
+    def write(self, uri: str, data: bytes) -> None:
+        markers.require(self, uri)
+        self.write_marker(uri, data)
+
+    def write_marker(self, uri: str, data: bytes) -> None:
+        path = local_path(uri)
+        temporary = self._temporary(path, data)
+        try:
+            path.hardlink_to(temporary)  # unlike a rename it never replaces what is there
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # The log's folders belong to one attempt, so looking first is enough; a sink asks `has_links` before. Where
+            # sources begin is shared by attempts: a late one may replace it here, and still cannot publish from it.
+            if path.exists():
+                raise FileExistsError(str(path)) from None
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+
+    def has_links(self, uri: str) -> bool:
+        """Return whether hard links work; without them `write` may replace a file that another process writes
+        meanwhile.
+
+        `uri` is an unused name.
+        """
+        path = local_path(uri)
+        temporary = self._temporary(path, b"")
+        try:
+            path.hardlink_to(temporary)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return False
+        finally:
+            for probe in (temporary, path):
+                probe.unlink(missing_ok=True)
+        return True
+
+    def replace(self, uri: str, data: bytes) -> None:
+        markers.require(self, uri)
+        path = local_path(uri)
+        self._temporary(path, data).replace(path)
+        _sync_folder(path.parent)
+
+    def make_folder(self, uri: str) -> None:
+        markers.require(self, uri)
+        local_path(uri).mkdir(parents=True)
+
+    def remove(self, uri: str) -> None:
+        markers.require(self, uri)
+        local_path(uri).unlink(missing_ok=True)
+
+    def _temporary(self, path: Path, data: bytes) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+        with temporary.open("wb") as file:
+            file.write(data)
+            self.sync_file(file)
+        return temporary
+
+    def sync_file(self, file: BinaryIO) -> None:
+        if file.writable():
+            file.flush()
+        os.fsync(file.fileno())
+
+    def sync_folders(self, uri: str, up_to: str) -> None:
+        folder, top = local_path(uri), local_path(up_to)
+        while True:
+            _sync_folder(folder)
+            if folder == top or folder == folder.parent:
+                return
+            folder = folder.parent
+
+    def sync_tree(self, uri: str, up_to: str, synced: Synced) -> None:
+        found: Synced = {}
+        folders = [str(local_path(uri))]
+        while folders:
+            folder = folders.pop()
+            known, now = synced.get(folder, {}), found.setdefault(folder, {})
+            # What is replaced or removed meanwhile belongs to a later batch: it is seen the next time.
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                        now[entry.name] = (entry.inode(), 0, 0)
+                    elif (mark := _sync_entry(entry, known.get(entry.name))) is not None:
+                        now[entry.name] = mark
+            if any(known.get(name) != mark for name, mark in now.items()):
+                with contextlib.suppress(FileNotFoundError):
+                    _sync_folder(Path(folder))
+        self.sync_folders(uri, up_to)
+        synced.clear()
+        synced.update(found)
+
+    def link_tree(self, source: str, target: str, keep: Callable[[PurePosixPath], bool]) -> int:
+        base, copy = local_path(source), local_path(target)
+        markers.require(self, target)
+        for _ in range(_COPY_TRIES):
+            if not base.is_dir():
+                markers.require(self, source)
+                raise markers.missing(source)
+            copy.mkdir(parents=True, exist_ok=False)  # a folder belongs to one attempt: finding it there is a bug
+            try:
+                return _link_files(base, copy, keep)
+            except FileNotFoundError:
+                # Its owner replaced several files by one (a compacted log) while we were between listing and linking:
+                # take both the list and the files anew.
+                shutil.rmtree(copy)
+        raise changing(source)
+
+    def link_file(self, source: str, target: str) -> None:
+        markers.require(self, target)
+        place = local_path(target)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _link_or_copy(local_path(source), place)
+
+    def rename_folder(self, source: str, target: str) -> None:
+        markers.require(self, target)
+        try:  # rename(2) replaces a file by a file, and a folder by nothing but an empty one
+            local_path(source).rename(local_path(target))
+        except (FileExistsError, NotADirectoryError) as error:
+            raise FileExistsError(errno.EEXIST, "it exists already", target) from error
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            raise FileExistsError(errno.EEXIST, "it exists already", target) from error
+
+    def remove_tree(self, uri: str) -> None:
+        markers.require(self, uri)
+        path = local_path(uri)
+        if path.is_symlink():  # its target may belong to others
+            return path.unlink(missing_ok=True)
+        _refuse_mounts(path)
+        # First out of its name in one step, so that nobody finds half a folder under it.
+        doomed = path.with_name(f".{path.name}.removed")
+        _remove(doomed)  # another process began, and died
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(doomed)
+        _remove(doomed)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+
+
+def _tree(base: Path) -> dict[str, int]:
+    found = {}
+    for path in (Path(folder, name) for folder, _, names in os.walk(base, onerror=_raise_if_there) for name in names):
+        with contextlib.suppress(FileNotFoundError):  # its owner has removed or renamed it meanwhile
+            found[path.relative_to(base).as_posix()] = path.stat().st_size
+    return found
+
+
+def _refuse_mounts(folder: Path) -> None:
+    """StorageUnavailableError where the folder, or one below it, is a mount point: what is mounted is not ours."""
+    mounts = Path("/proc/self/mounts")
+    real = folder.resolve()
+    points = [line.split()[1] for line in mounts.read_text(errors="replace").splitlines()] if mounts.exists() else []
+    for point in map(_unescaped, points):
+        if Path(point).is_relative_to(real):
+            raise StorageUnavailableError(
+                f"{folder} is not deleted: another file system is mounted on {point}.",
+                code="folder_busy",
+                number=errno.EBUSY,
+                remedy=f"Run `umount {point}`, or delete {folder} by hand. Nothing was deleted.",
+                path=str(folder),
+                mounted=point,
+            )
+
+
+def _unescaped(point: str) -> str:
+    """A path as /proc/self/mounts writes it, with blanks and backslashes in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder, also when another process removes it at the same moment."""
+    while folder.exists():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+
+def _link_files(base: Path, copy: Path, keep: Callable[[PurePosixPath], bool]) -> int:
+    count = 0
+    # What vanishes meanwhile is told, not passed by: a copy must not lack a folder unnoticed.
+    for folder, _, files in os.walk(base, onerror=_raise):
+        place = copy / Path(folder).relative_to(base)
+        wanted = [name for name in files if keep(PurePosixPath(place.relative_to(copy).as_posix(), name))]
+        if wanted:
+            place.mkdir(parents=True, exist_ok=True)
+        for name in wanted:
+            _link_or_copy(Path(folder, name), place / name)
+            count += 1
+    return count
+
+
+def _raise(error: OSError) -> None:
+    """For `os.walk`, which passes over what it cannot list."""
+    raise error
+
+
+def _raise_if_there(error: OSError) -> None:
+    """The same, but a folder may have gone meanwhile, or never have been one."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def _link_or_copy(path: Path, place: Path) -> None:
+    try:
+        os.link(path, place)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another volume, or a file system without hard links
+        shutil.copy2(path, place)
+
+
+def _mark(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _sync_entry(entry: os.DirEntry[str], known: tuple[int, int, int] | None) -> tuple[int, int, int] | None:
+    """Syncs a file unless it is the one that is known: then it is not even opened. What it is; None: it has gone."""
+    with contextlib.suppress(FileNotFoundError):
+        mark = _mark(entry.stat(follow_symlinks=False))
+        if mark != known:
+            with Path(entry.path).open("rb") as file:
+                mark = _mark(os.fstat(file.fileno()))
+                os.fsync(file.fileno())
+        return mark
+    return None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,235 @@
+"""A real Redis: what is required of it, what is refused, and what `verify` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import redis
+
+from airflow_ft.protocol.connections import ConnectionInfo
+from airflow_ft.protocol.errors import SinkAccessError, SinkUnavailableError, StoreBehindSinkError, UnfitTargetError
+from airflow_ft.protocol.verify import Delivered
+from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.redis import doctor, ready, setup
+from airflow_ft.sinks.redis.rows import entries, packed
+from airflow_ft.sinks.redis.spec import RedisSink
+from airflow_ft.sinks.redis.verify import verify
+from airflow_ft.testing.world import SINK, World
+from airflow_ft.wal import open_wal
+from tests.conformance.test_redis import Keys
+from tests.raising import raises
+from tools.servers import Redis
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def world(redis_server: Redis, tmp_path: Path) -> Iterator[World]:
+    with closing(World(Keys(redis_server, "hash", "upsert"), tmp_path)) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "back"),
+    [
+        ("appendfsync", "everysec", "always"),
+        ("appendonly", "no", "yes"),
+        ("maxmemory-policy", "allkeys-lru", "noeviction"),
+    ],
+)
+def test_a_server_that_may_forget_is_refused(world: World, name: str, value: str, back: str) -> None:
+    db: redis.Redis = world.target.db  # type: ignore[attr-defined]
+    plan, connection = world.plan(), world.target.connection
+    db.config_set("maxmemory", "1gb")
+    db.config_set(name, value)
+    try:
+        with raises(UnfitTargetError, "server_setting_unsafe", settings={name: value}):
+            ready.lacks(plan.pipeline, plan.participants[0], connection)
+        with raises(UnfitTargetError, "server_setting_unsafe"):
+            world.prepare(plan)
+        found = doctor.examine(plan.pipeline, plan.participants[0], connection, [])
+        assert [each.verdict.name for each in found] == ["PROBLEM"]
+        allowed = replace(world.target.sink, allow_unsafe_durability=True)  # type: ignore[type-var]
+        world.target.sink = allowed
+        assert not ready.lacks(plan.pipeline, world.plan().participants[0], connection)
+    finally:
+        db.config_set(name, back)
+        db.config_set("maxmemory", "0")
+
+
+def test_settings_that_cannot_be_read_are_not_taken_for_safe(world: World) -> None:
+    target: Any = world.target
+    target.db.execute_command("ACL", "SETUSER", "blind", "on", ">only-F0r-tests", "~*", "+@all", "-config")
+    connection = replace(target.connection, login="blind", password="only-F0r-tests")
+    plan = world.plan()
+    try:
+        with raises(UnfitTargetError, "server_setting_unsafe", settings={"appendfsync": "unknown"}):
+            ready.lacks(plan.pipeline, plan.participants[0], connection)
+    finally:
+        target.db.execute_command("ACL", "DELUSER", "blind")
+
+
+def test_two_sinks_that_give_one_key_two_types_show_nothing(redis_server: Redis, tmp_path: Path) -> None:
+    with closing(World(Keys(redis_server, "hash", "atomic"), tmp_path)) as world:
+        target: Any = world.target
+        plan = world.plan()
+        world.prepare(plan)
+        participant: Any = world.participant(plan)
+        rows = pa.record_batch({"id": [1], "text": ["a"]})
+        chunk = Chunk(0, SINK, rows, np.zeros(1, np.bool_), {})
+        sinks = (target.sink, replace(target.sink, value="string"))
+        with (
+            raises(UnfitTargetError, "key_unfit", key="orders:1"),
+            participant._writing(world.fence(1, world.attempt()), plan) as (changes, _),
+        ):
+            for index, sink in enumerate(sinks):
+                changes.stage(index, packed(sink, entries(sink, chunk, 1)))
+        assert target.ids() == []
+
+
+def test_a_replica_is_refused(world: World) -> None:
+    db: redis.Redis = world.target.db  # type: ignore[attr-defined]
+    db.replicaof("127.0.0.1", 1)
+    try:
+        with raises(SinkUnavailableError, "server_read_only"):
+            world.prepare(world.plan())
+    finally:
+        db.replicaof("NO", "ONE")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "code"),
+    [
+        ({"password": "planted-Secret-4"}, SinkAccessError, "login_refused"),
+        ({"login": "unknown"}, SinkAccessError, "login_refused"),
+        ({"port": 1}, SinkUnavailableError, "server_unreachable"),
+        ({"extra": {"db": "none"}}, SinkAccessError, "connection_invalid"),
+        ({"extra": {"db": 99}}, SinkUnavailableError, "sink_unavailable"),
+        ({"conn_type": "mysql"}, SinkAccessError, "connection_invalid"),
+    ],
+    ids=str,
+)
+def test_a_wrong_connection_is_told_and_shows_no_secret(
+    world: World, change: dict[str, Any], kind: type[Exception], code: str
+) -> None:
+    plan = world.plan()
+    with raises(kind, code) as told:  # type: ignore[arg-type]
+        ready.lacks(plan.pipeline, plan.participants[0], replace(world.target.connection, **change))
+    assert told.error and "planted" not in f"{told.error} {vars(told.error)}" and told.error.remedy
+
+
+def test_the_printed_rules_suffice(world: World) -> None:
+    """A user with these rights alone delivers, verifies, and may not touch other keys."""
+    target: Any = world.target
+    connection = replace(target.connection, login="loader", password="only-F0r-tests")
+    [rule] = [line for line in setup.describe("p", world.participant_plan(), connection) if line.startswith("ACL")]
+    target.db.execute_command(*rule.split(), "on", ">only-F0r-tests")
+    try:
+        target.connection = connection
+        plan = world.plan()
+        proof = world.deliver(plan)
+        [report] = verify([Delivered(plan, proof, None)], plan.participants[0], connection, open_wal())
+        assert report.is_exact and report.expected == 40
+        other = redis.Redis(port=connection.port, username="loader", password="only-F0r-tests")
+        with closing(other), pytest.raises(redis.exceptions.NoPermissionError):
+            other.set("other", "x")
+        target.db.execute_command("ACL", "SETUSER", "loader", "-hset")
+        with raises(SinkAccessError, "privilege_missing"):
+            world.deliver(world.plan())
+    finally:
+        target.db.execute_command("ACL", "DELUSER", "loader")
+
+
+def test_verify_counts_keys_and_knows_what_it_cannot_know(world: World) -> None:
+    target: Any = world.target
+    target.sink = RedisSink(key="keyed:{id}", conn_id="cache", change_column="op")
+    delivered, before = [], None
+    for number, changes in enumerate(
+        ([("insert", id, "a") for id in range(5)], [("update", 1, "b"), ("delete", 2, None), ("update", 1, "c")]), 1
+    ):
+        kinds, ids, texts = zip(*changes, strict=True)
+        table = pa.table({"op": kinds, "id": pa.array(ids, pa.int64()), "text": pa.array(texts, pa.string())})
+        plan = world.plan_of(number, world.segment_of(number, table))
+        proof = world.deliver(plan)
+        delivered.append(Delivered(plan, proof, before))
+        before = proof
+
+    def report(given: list[Delivered]) -> Any:
+        plan = given[-1].plan.participants[0]
+        [found] = verify(given, plan, target.connection, open_wal())
+        return found
+
+    assert report(delivered).is_exact and report(delivered).expected == 5
+    first = report(delivered[:1])  # keys 1 and 2 were changed since
+    assert first.is_exact and any("2 keys are not known" in note for note in first.notes)
+    target.db.hset("keyed:3", "text", "changed")
+    target.db.delete("keyed:4")
+    target.db.hset("keyed:2", mapping={"id": 2, "text": "back", "_version": 1})
+    found = report(delivered)
+    assert found.missing == 3 and not found.is_complete
+    assert sorted(each.file for each in found.differences) == [
+        "deleted rows that are there", "rows that are not there", "rows that are there with other values",
+    ]  # fmt: skip
+
+
+def test_a_key_of_another_type_stops_the_delivery_and_names_it(world: World) -> None:
+    target: Any = world.target
+    target.db.rpush("orders:45", "a list")
+    world.deliver(world.plan(pa.table({"id": [1], "text": ["a"]})))
+    plan = world.plan(pa.table({"id": [44, 45], "text": ["b", "c"]}))
+    vote = world.prepare(plan)
+    with raises(UnfitTargetError, "key_unfit", key="orders:45"):
+        world.commit(plan, vote)
+    assert not target.db.exists("orders:44")
+    target.db.delete("orders:45")
+    world.commit(plan, vote)
+    assert target.ids() == [1, 44, 45]
+
+
+def test_a_killed_server_has_what_it_acknowledged(world: World) -> None:
+    target: Any = world.target
+    world.deliver(world.plan())
+    target.server.kill()
+    plan = world.plan()
+    with raises(SinkUnavailableError, "server_unreachable"):
+        world.prepare(plan)
+    target.server.start()
+    world.deliver(plan)
+    world.shows(world.ids_of(1, 2))
+
+
+def test_a_server_that_forgot_rows_halts_the_pipeline(world: World) -> None:
+    """As after a failover to a replica that lagged: the count of rows goes back in the middle of a checkpoint."""
+    world.deliver(world.plan())
+    plan = world.plan()
+    vote = world.prepare(plan)
+    assert world.process(plan, vote, stop="kill", at=39).wait() == "", "it was killed"
+    participant: Any = world.participant(plan)
+    with participant._writing(world.fence(1, world.attempt()), plan) as (changes, ledger):
+        participant._raised(ledger, changes.fence)
+    with participant._writing(changes.fence, plan) as (changes, _), pytest.raises(StoreBehindSinkError):
+        changes.send(iter([(1_000, b"\x80")]))
+
+
+def test_rows_expire(world: World) -> None:
+    target: Any = world.target
+    target.sink = replace(target.sink, ttl_seconds=1_000)
+    plan = world.plan(pa.table({"id": [1], "text": ["a"]}))
+    proof = world.deliver(plan)
+    assert 900 < target.db.ttl("orders:1") <= 1_000
+    [report] = verify([Delivered(plan, proof, None)], plan.participants[0], target.connection, open_wal())
+    assert report.error and SINK in report.sink
+
+
+def test_a_connection_names_its_database() -> None:
+    from airflow_ft.sinks.redis.lineage import dataset
+
+    connection = ConnectionInfo("cache", "redis", host="cache", extra={"db": 3})
+    assert dataset({"key": "orders:{id}"}, connection).uri == "redis://cache:6379/3/orders%3A%7Bid%7D"

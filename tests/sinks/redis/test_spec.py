@@ -1,0 +1,84 @@
+"""What a DAG author writes for Redis, and which rows it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_ft import RedisSink
+from airflow_ft.protocol.errors import ConfigurationError, UnfitTargetError
+from airflow_ft.sinks.base.keyed import Chunk
+from airflow_ft.sinks.redis.rows import entries, schema_problems, unfit
+from tests.raising import raises
+
+CUSTOMER = {"x": pa.array(["a", "a:b", "", None]), "y": pa.array(["b:c", "c", ":", "d"]), "n": [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"key": "orders"},
+        {"key": "airflow_ft:{id}"},
+        {"key": "{x}{y}"},
+        {"key": "{x}:{x}"},
+        {"key": "{}"},
+        {"key": "{id:>9}"},
+        {"key": "{id"},
+        {"value": "list"},
+        {"strategy": "local"},
+        {"ttl_seconds": -1},
+        {"version_field": 'a"'},
+        {"conn_id": " "},
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_refused_at_once(given: dict[str, Any]) -> None:
+    argument = next(iter(given))
+    with raises(ConfigurationError, "argument_invalid", argument=argument):
+        RedisSink(**{"key": "orders:{id}", **given})
+
+
+def test_a_plan_keeps_its_settings() -> None:
+    sink = RedisSink(key="o:{id}", conn_id="cache", value="json", strategy="atomic", ttl_seconds=60, shared=True)
+    assert RedisSink.from_settings("cache", "atomic", sink.settings()) == sink
+    with raises(ConfigurationError, "template_not_rendered"):
+        RedisSink(key="o:{{ ds }}:{id}").settings()
+
+
+def test_keys_that_could_be_equal_are_refused() -> None:
+    sink = RedisSink(key="{x}:{y}")
+    rows = pa.record_batch(CUSTOMER)
+    assert set(unfit(sink, rows, np.zeros(4, np.bool_))) == {1}
+    found = entries(sink, Chunk(0, "rows", rows.slice(0, 3), np.zeros(3, np.bool_), {1: "refused"}), 7)
+    assert (found.keys[0], found.keys[2], found.kinds) == ("a:b:c", "::", [0, 2, 0])
+
+
+def test_a_text_that_overlaps_with_what_follows_is_refused() -> None:
+    rows = pa.record_batch({"x": ["a", ""], "y": ["b", "ab"], "n": [1, 2]})
+    assert set(unfit(RedisSink(key="{x}aa{y}"), rows, np.zeros(2, np.bool_))) == {0}
+
+
+def test_keys_of_the_sink_itself_are_refused() -> None:
+    rows = pa.record_batch({"x": ["airflow_ft", "other"], "y": ["p", "q"], "n": [1, 2]})
+    assert set(unfit(RedisSink(key="{x}:{y}"), rows, np.zeros(2, np.bool_))) == {0}
+
+
+@pytest.mark.parametrize(
+    ("sink", "code"),
+    [
+        (RedisSink(key="o:{no}"), "job_column_missing"),
+        (RedisSink(key="o:{x}", change_column="no"), "job_column_missing"),
+        (RedisSink(key="o:{ratio}"), "type_unsupported"),
+        (RedisSink(key="o:{x}", value="string"), "column_unfit"),
+        (RedisSink(key="o:{x}", version_field="n"), "column_reserved"),
+    ],
+    ids=str,
+)
+def test_columns_that_do_not_fit_are_named(sink: RedisSink, code: str) -> None:
+    schema = pa.schema([("x", pa.string()), ("n", pa.int64()), ("ratio", pa.float64())])
+    [problem] = schema_problems(sink, schema, "rows")
+    assert problem.code == code and problem.sink == "rows" and problem.remedy
+    assert isinstance(problem, UnfitTargetError) or code == "job_column_missing"
