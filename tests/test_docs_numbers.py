@@ -15,7 +15,7 @@ from airflow_ft.operators import reporting as heard
 from airflow_ft.operators import stream
 from airflow_ft.operators.maintenance import MaintenanceOperator
 from airflow_ft.pipeline.retries import OF_A_STREAM, USUAL
-from airflow_ft.protocol import arguments, backpressure, inline_job, numbers, overlap, ports, retention, sweep
+from airflow_ft.protocol import arguments, backpressure, inline_job, meter, numbers, overlap, retention, sweep
 from airflow_ft.sinks import delivery_progress as headway
 from airflow_ft.sinks import fitting, ready, refused
 from airflow_ft.sinks.delta import rows
@@ -69,7 +69,7 @@ TOLD = {
     ],
     "observability": [
         f"of up to {numbers.MOST_LISTED:,} checkpoints",
-        f"more than {ports.MOST_EVENTS} events",
+        f"more than {meter.MOST_EVENTS} events",
         f"more than {columns.MOST_NODES} nodes or {columns.MOST_COLUMNS:,} columns",
         f"more than {columns.MOST_INPUTS:,} inputs",
     ],

@@ -31,7 +31,7 @@ from airflow_ft.sources.groups import check_groups
 from airflow_ft.sources.modes import check_mode
 
 if TYPE_CHECKING:
-    from airflow_ft.protocol.ports import SinkSpec
+    from airflow_ft.protocol.sink_spec import SinkSpec
     from airflow_ft.sources import Source
 
 _SINK = ("kind", "conn_id", "strategy", "promise", "at_least_once", "settings")

@@ -25,7 +25,7 @@ from airflow_ft.sources.kafka_options import kafka_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_ft.protocol.ports import ConnectionInfo
+    from airflow_ft.protocol.connections import ConnectionInfo
 
 GROUP_OFFSETS = "group_offsets"
 _STARTS = 'Give "earliest", "latest", "group_offsets", {topic: {partition: offset}} or a datetime with a zone.'

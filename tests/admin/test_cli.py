@@ -267,12 +267,12 @@ def test_it_says_how_far_a_pipeline_is_behind_and_whether_it_is_late(world: Worl
         [row] = json.loads(ft("pipelines", "-o", "json"))
         assert (row["lag"], row["late"]) == ([], None)
         lags = [Lag("orders", Unit.RECORDS, 1200), Lag("returns", Unit.FILES, 1)]
-        world.store.tell_lags(PIPELINE, epoch, 0, lags)
+        world.store.record_lags(PIPELINE, epoch, 0, lags)
         world.store.begin_stage(PIPELINE, epoch, RUN, spec={"late_after": 1e-6})
     [row] = json.loads(ft("pipelines", "-o", "json"))
     assert row["lag"] == ["orders 1,200 records", "returns 1 file"] and row["late"] > 0
     [number] = world.stage(1)
-    world.store.tell_lags(PIPELINE, world.store.pipeline(PIPELINE).epoch, number, lags)
+    world.store.record_lags(PIPELINE, world.store.pipeline(PIPELINE).epoch, number, lags)
     assert "  lag       orders 1,200, returns 1 not read yet" in ft("show", PIPELINE, str(number))
 
 

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import DataLossError, JobError, StageError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import KafkaSource
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.location_files import OFFSETS, entry

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, KafkaSource, source_from_json
 from airflow_ft.sources.kafka_options import kafka_options
 from tests.raising import raises

@@ -21,9 +21,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import AirflowFtError, StoreBehindSinkError, together
 from airflow_ft.protocol.model import Fence, ParticipantPlan, Plan, Proof
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.participant import Participant
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.document import DocumentParticipant, OvertakenError
 from airflow_ft.sinks.base.places import only_sink
 from airflow_ft.sinks.delta.columns import is_placeholder, lacking, schema_problems
@@ -44,7 +46,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 @dataclass
 class DeltaParticipant(DocumentParticipant[Rows]):
-    """One table, and the one sink that writes there. See `airflow_ft.protocol.ports.Participant`."""
+    """One table, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`."""
 
     others = "other writers of the table"
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import SinkUnavailableError
 from airflow_ft.protocol.model import ParticipantPlan
-from airflow_ft.protocol.ports import ConnectionInfo, SegmentReader, WalFile, WalReader
 from airflow_ft.protocol.verify import Delivered, Sent, SinkReport, by_target
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalFile, WalReader
 from airflow_ft.sinks.base.comparison import Row, compare
 from airflow_ft.sinks.delta.columns import Column, cast, holds, lacking
 from airflow_ft.sinks.delta.place import Place

@@ -42,6 +42,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import (
     AirflowFtError,
     HeuristicCommitError,
@@ -54,8 +55,9 @@ from airflow_ft.protocol.errors import (
 from airflow_ft.protocol.model import Fence, Former, Outcome, ParticipantPlan, Plan, Proof, SinkHead, Vote
 from airflow_ft.protocol.numbers import count_text
 from airflow_ft.protocol.orphans import Orphan, OrphanKind, PreparedEnding
-from airflow_ft.protocol.ports import ConnectionInfo, Participant, SegmentReader, WalReader
+from airflow_ft.protocol.participant import Participant
 from airflow_ft.protocol.set_aside import detail as set_aside_detail
+from airflow_ft.protocol.write_ahead_log import SegmentReader, WalReader
 from airflow_ft.sinks.base.memory import (
     Marker,
     check_adopter,
@@ -86,7 +88,7 @@ def open_participant(plan: ParticipantPlan, connection: ConnectionInfo, wal: Wal
 
 @dataclass
 class FilesParticipant:
-    """One folder, and the one sink that writes there. See `airflow_ft.protocol.ports.Participant`."""
+    """One folder, and the one sink that writes there. See `airflow_ft.protocol.participant.Participant`."""
 
     name: str
     staged: Staged

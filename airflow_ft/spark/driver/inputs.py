@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_ft.protocol.connections import ConnectionInfo
 from airflow_ft.protocol.errors import ConfigurationError, JobError, StageError
 from airflow_ft.protocol.model import CheckpointingMode
-from airflow_ft.protocol.ports import ConnectionInfo
 from airflow_ft.sources import FileSource, Source, source_from_json
 from airflow_ft.sources.kafka import GROUP_OFFSETS, KafkaSource
 from airflow_ft.sources.modes import not_replayable, read_again
