@@ -869,7 +869,7 @@ def test_a_sink_without_a_connection_is_examined_and_set_up_by_its_name(
     with pytest.raises(SystemExit):  # there are no files to read
         ft("doctor", "files-to-files", "--dag", str(dag))
     told = capsys.readouterr().out
-    assert "participant orders" in told and f"ok      folder: orders: {tmp_path}/lake/orders, parquet" in told, told
+    assert "participant orders" in told and f"ok      folder: {tmp_path}/lake/orders, parquet" in told, told
     text = ft("setup", "files-to-files", "--dag", str(dag), "--print")
     assert "-- participant rejected: nothing to do" in text
     assert "participant orders: nothing to do" in ft("setup", "files-to-files", "--dag", str(dag))

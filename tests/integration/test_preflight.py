@@ -38,6 +38,7 @@ from airflow_ft.sinks.sqlite.spec import SqliteSink
 from airflow_ft.sources import FileSource
 from airflow_ft.spark.task.stage import stage_step
 from airflow_ft.store import open_store
+from airflow_ft.store.decision_log import DecisionLog
 from airflow_ft.wal import open_wal
 from tests.integration.real_world import RealWorld, make_world
 from tests.raising import raises
