@@ -51,7 +51,7 @@ def test_ids_count_from_their_batch_on_and_are_cut_back_with_it(tmp_path: Path) 
     assert found == LocationStatus({0: {"a": {"0": 7}, "b": {"0": 1}}}, {0: {"a": "A", "b": "B"}})
 
 
-def test_a_location_of_an_earlier_version_has_offsets_and_no_ids(tmp_path: Path) -> None:
+def test_a_location_has_no_ids_where_none_were_recorded(tmp_path: Path) -> None:
     old = _location(tmp_path, 1)
     assert standing(SparkPosition(old.uri, 0)).ids == {}
 
