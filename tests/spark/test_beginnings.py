@@ -16,8 +16,7 @@ from airflow_ft.protocol.errors import DataLossError, StageError
 from airflow_ft.protocol.model import CheckpointingMode, RunKey, canonical_json
 from airflow_ft.sources import FileSource, KafkaSource
 from airflow_ft.spark.driver import durable
-from airflow_ft.spark.driver.declared_sources import sources_by_place, unfrozen_sources
-from airflow_ft.spark.driver.inputs import named_positions
+from airflow_ft.spark.driver.inputs import named_positions, sources_by_place, unfrozen_sources
 from airflow_ft.spark.request import StageRequest
 from airflow_ft.spark.state.beginnings import Beginnings, copy_frozen
 from airflow_ft.spark.state.locations import (
