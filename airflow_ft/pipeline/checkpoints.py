@@ -97,12 +97,11 @@ class Gate:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Gate:
-        """The inverse of `to_json`; also of what a version without `as_of` and map indexes wrote."""
-        as_of = data.get("as_of")
+        """The inverse of `to_json`."""
         return cls(
             number=data["number"],
             run=RunKey(*data["run"]) if data["run"] else None,
-            as_of=datetime.fromisoformat(as_of) if as_of else None,
+            as_of=datetime.fromisoformat(data["as_of"]) if data["as_of"] else None,
             after=datetime.fromisoformat(data["after"]) if data["after"] else None,
         )
 

@@ -323,7 +323,7 @@ class Plan:
             participants=tuple(ParticipantPlan.from_json(p) for p in data["participants"]),
             commit_point=data["commit_point"],
             reasons=tuple(data["reasons"]),
-            mode=CheckpointingMode(data.get("mode", CheckpointingMode.EXACTLY_ONCE)),
+            mode=CheckpointingMode(data["mode"]),
         )
 
 

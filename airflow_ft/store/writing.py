@@ -291,7 +291,7 @@ class PipelineWrite:
             return
         self.set_pipeline(changed_at=max(self.now, self.row["changed_at"] + 1))
         names = sorted(self._changed)
-        # With each epoch anew: an older release that is still at work on this decision log keeps nothing of it.
+        # Counted anew with each epoch, so that no wrong count lasts.
         more = self._more if any(self._more) or self.row["epoch"] != self._was[0] else ()
         derived = kept(counts=bool(more), may_be_late=self.row["late_after"] is not None)
         assignments = ", ".join([*(f"{name} = ?" for name in names), *derived])

@@ -226,12 +226,10 @@ def test_another_installation_in_the_same_place_is_taken_for_what_it_is(
         assert access._opened.store().installation == installation
 
 
-def test_what_an_older_release_writes_is_told_within_a_minute(
+def test_a_write_that_moves_no_mark_is_told_within_a_minute(
     scene: Pipeline, ask: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that goes on beside an upgrade keeps no `changed_at`. Nor does anything hold longer by a clock that was
-    put back.
-    """
+    """Nor does anything hold longer by a clock that was put back."""
     from airflow_ft.plugins import pipeline as route
 
     class Clock(datetime):

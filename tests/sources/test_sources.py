@@ -113,7 +113,7 @@ def test_an_option_that_would_lose_files_is_refused(options: dict[str, Any], cod
     "source",
     [
         KafkaSource(topics=["a", "b"], max_offsets_per_trigger=5, options={"minPartitions": "4"}),
-        KafkaSource(pattern="a.*", starting_offsets="latest"),
+        KafkaSource(pattern="a.*", starting_offsets="latest", group_id="g", commit_offsets=False),
         KafkaSource(topics=["a"], starting_offsets={"a": {0: 5, 1: -2}}),
         KafkaSource(topics=["a"], starting_offsets=dt.datetime(2026, 1, 1, 5, tzinfo=dt.UTC)),
         FileSource(path="/x", schema="n int", options={"multiLine": "true"}),

@@ -182,14 +182,13 @@ class TestStanding:
         assert kept() == (0, 0, FEW + 18)
         scene.carry()
         assert kept() == (0, 0, FEW + 18)
-        with database.write() as tx:  # as a release that does not keep it might leave it
+        with database.write() as tx:  # wrong, for whatever reason
             tx.change("UPDATE pipeline SET quarantined = 7, undelivered = 7")
         scene.trigger()
         scene.abort(numbers[-1], AfterAbort.REWOUND, numbers[4])
         assert kept() == (0, 0, 2)
 
-    def test_an_epoch_mends_what_an_older_release_beside_this_one_has_left(self, scene: Scene) -> None:
-        """It has delivered what was open when the log was upgraded, and nothing new is published since."""
+    def test_an_epoch_corrects_wrong_counts(self, scene: Scene) -> None:
         database = scene.store._database  # type: ignore[attr-defined]
         scene.complete(scene.stage()[0])
         with database.write() as tx:
@@ -198,7 +197,7 @@ class TestStanding:
         scene.take()
         assert differences(database) == []
 
-    def test_dags_that_the_upgrade_has_found_in_another_order_stay_known(self, scene: Scene) -> None:
+    def test_dags_in_another_order_stay_known(self, scene: Scene) -> None:
         """PostgreSQL may have 'a' before 'B' (`tests/integration/test_store_postgres.py`)."""
         scene.take()
         for dag in ("a", "B"):

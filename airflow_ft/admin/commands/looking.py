@@ -191,8 +191,7 @@ def spec(args: Namespace) -> None:
             raise ConfigurationError(
                 "the decision log has no settings of this checkpoint.",
                 code="spec_unknown",
-                remedy="Look at another checkpoint. An older airflow-ft made this one, or it only carries the rows of"
-                " others.",
+                remedy="Look at another checkpoint. This one only carries the rows of others.",
                 pipeline=args.pipeline,
                 checkpoint=checkpoint.number,
             )

@@ -68,7 +68,7 @@ class Owned(Head):
     former: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Names none of these while the folder has one owner, as earlier releases have it."""
+        """Leave these out while the folder has had one owner."""
         own = {"pipeline", "since", "inherited", "former"}
         return {name: value for name, value in asdict(self).items() if value or name not in own}
 

@@ -288,17 +288,15 @@ class FilesParticipant:
         """
         for number, rank in self.staged.all():
             manifest = self.staged.manifest(number, rank) if number == plan.number else None
-            if manifest is not None and manifest["digest"] == plan.digest:
-                other = manifest.get("sink", self.staged.name)  # earlier versions did not name it
-                if other != self.staged.name:
-                    raise UnfitTargetError(
-                        f"sinks {other!r} and {self.staged.name!r} lead to one folder,"
-                        f" {self.ledger.told(self.ledger.root)}.",
-                        code="folder_shared",
-                        remedy="Give each sink its own folder.",
-                        sink=self.staged.name,
-                        path=self.ledger.told(self.ledger.root),
-                    )
+            if manifest is not None and manifest["digest"] == plan.digest and manifest["sink"] != self.staged.name:
+                raise UnfitTargetError(
+                    f"sinks {manifest['sink']!r} and {self.staged.name!r} lead to one folder,"
+                    f" {self.ledger.told(self.ledger.root)}.",
+                    code="folder_shared",
+                    remedy="Give each sink its own folder.",
+                    sink=self.staged.name,
+                    path=self.ledger.told(self.ledger.root),
+                )
 
     def schema_problems(
         self, readers: Sequence[SegmentReader], before: Mapping[str, Any] | None

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 
 from airflow_ft.protocol.errors import JobError
 from airflow_ft.protocol.warning import PipelineWarning, warn
-from airflow_ft.spark.driver.declared_sources import unfrozen_sources
 from airflow_ft.spark.driver.ending import Ending
-from airflow_ft.spark.driver.inputs import Sources
+from airflow_ft.spark.driver.inputs import Sources, unfrozen_sources
 from airflow_ft.spark.driver.job import Job
 from airflow_ft.spark.driver.job_restarts import JobRestarts, continuing, tidy_up
 from airflow_ft.spark.driver.job_run import JobRun
